@@ -1,0 +1,162 @@
+"""The checked configuration of a workflow run: a mapping from YAML becomes a frozen value, or one sentence of error."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import yaml
+
+from mononn_bench.errors import BenchError, UnknownNameError
+
+ROOT = Path(__file__).resolve().parents[2]
+SCHEMA = ROOT / "workflows" / "schemas" / "config.schema.yaml"
+
+
+class ConfigError(BenchError):
+    """A configuration says something that cannot be: the message names the key and the nearest right one."""
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """A model to measure: a catalogued one, or the user's own file at `path` with static `shapes`."""
+
+    name: str
+    weights: str = "seeded"
+    path: str | None = None
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """How a case is measured: rounds, cycles, seconds of a block, and the seed of inputs and order."""
+
+    rounds: int
+    cycles: int
+    block_seconds: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where a build or a worker is ended: seconds of a build, seconds without an answer, megabytes."""
+
+    build_seconds: float
+    answer_seconds: float
+    memory_mb: int
+
+
+@dataclass(frozen=True)
+class WorkflowConfig:
+    """A whole configuration, defaults filled in and every name known."""
+
+    machine: str
+    results: Path
+    cache: Path
+    models: tuple[ModelChoice, ...]
+    systems: tuple[str, ...]
+    precision: str
+    target: str
+    threads: int
+    measuring: Measuring
+    limits: Limits
+    environments: Mapping[str, str]
+
+
+def load_config(mapping: Mapping[str, Any], *, models: Iterable[str], systems: Iterable[str]) -> WorkflowConfig:
+    """Check `mapping` against the schema and the catalogues of known `models` and `systems`.
+
+    Raises ConfigError for a key or value the schema refuses, UnknownNameError for an unknown model or system.
+    """
+    schema = yaml.safe_load(SCHEMA.read_text())
+    errors = sorted(jsonschema.Draft202012Validator(schema).iter_errors(mapping), key=_depth)
+    if errors:
+        raise ConfigError(_sentence(errors[0]))
+    filled = _with_defaults(mapping, schema)
+    known_systems = tuple(systems)
+    for name in filled["systems"]:
+        if name not in known_systems:
+            raise UnknownNameError("system", name, known_systems)
+    threads = filled["threads"]
+    return WorkflowConfig(
+        machine=filled["machine"],
+        results=Path(filled["results"]),
+        cache=Path(filled["cache"]),
+        models=_model_choices(filled["models"], tuple(models)),
+        systems=tuple(filled["systems"]),
+        precision=filled["precision"],
+        target=filled["target"],
+        threads=len(os.sched_getaffinity(0)) if threads == "auto" else threads,
+        measuring=Measuring(**filled["measuring"]),
+        limits=Limits(**filled["limits"]),
+        environments=filled["environments"],
+    )
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file; ConfigError when the file is missing or is no mapping."""
+    try:
+        mapping = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"The configuration {path} cannot be read: {error.strerror}.") from error
+    except yaml.YAMLError as error:
+        line = " ".join(str(error).split())
+        raise ConfigError(f"The configuration {path} is not YAML: {line}.") from error
+    if not isinstance(mapping, dict):
+        raise ConfigError(f"The configuration {path} is not a mapping; start from workflows/config.yaml.")
+    return mapping
+
+
+def _model_choices(entries: Mapping[str, Any], known: tuple[str, ...]) -> tuple[ModelChoice, ...]:
+    choices = []
+    for name, entry in entries.items():
+        options = dict(entry or {})
+        options["shapes"] = {k: tuple(v) for k, v in options.get("shapes", {}).items()}
+        choice = ModelChoice(name, **options)
+        if choice.path is None and name not in known:
+            raise UnknownNameError("model", name, known)
+        if choice.path is not None and name in known:
+            raise ConfigError(f"Model {name!r} has a path, but the catalogue has a model of that name; rename yours.")
+        if choice.path is not None and not Path(choice.path).is_file():
+            raise ConfigError(f"Model {name!r}: there is no file {choice.path}; correct its path in the configuration.")
+        if choice.path is None and choice.shapes:
+            raise ConfigError(f"Model {name!r} is a catalogued one of fixed shapes; remove its shapes.")
+        choices.append(choice)
+    return tuple(choices)
+
+
+def _with_defaults(mapping: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """`mapping` with the schema's defaults filled in, nested objects included."""
+    filled = dict(mapping)
+    for key, rule in schema.get("properties", {}).items():
+        if key not in filled and "default" in rule:
+            filled[key] = rule["default"]
+        if rule.get("type") == "object" and "properties" in rule and key in filled:
+            filled[key] = _with_defaults(filled[key], rule)
+    return filled
+
+
+def _depth(error: jsonschema.ValidationError) -> tuple[int, str]:
+    unknown_first = 0 if error.validator == "additionalProperties" else 1
+    return unknown_first, ".".join(map(str, error.absolute_path))
+
+
+def _sentence(error: jsonschema.ValidationError) -> str:
+    """One sentence for a schema error: the key, what is wrong with it, the nearest right one."""
+    where = ".".join(str(part) for part in error.absolute_path)
+    rule: Any = error.schema
+    if error.validator == "additionalProperties":
+        known = list(rule["properties"])
+        key = next(k for k in error.instance if k not in known)
+        near = difflib.get_close_matches(key, known, n=1, cutoff=0.0)[0]
+        name = f"{where}.{key}" if where else key
+        return f"The configuration has an unknown key {name!r}: did you mean {near!r}? Known: {', '.join(known)}."
+    if error.validator == "required":
+        return f"The configuration lacks a key: {error.message}; workflows/config.yaml shows them all."
+    cause = f"{error.instance!r} is not one of {', '.join(rule['enum'])}" if "enum" in rule else error.message
+    return f"The configuration's {where or 'whole'} is wrong: {cause}; correct it and run again."

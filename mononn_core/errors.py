@@ -1,0 +1,42 @@
+"""Every error the compiler raises: what happened, where in the model, what to do next.
+
+The command line prints ``str(error)`` as one sentence and leaves with status 2.
+"""
+
+from __future__ import annotations
+
+
+class MononnError(Exception):
+    """Base of every error of this package. ``str(error)`` is one sentence: cause, place, next step."""
+
+
+class ModelError(MononnError):
+    """The model file cannot be read: not ONNX, truncated, or its external data missing or outside its folder."""
+
+
+class ShapeError(MononnError):
+    """A dimension is dynamic and was not given, or shapes do not fit an operator."""
+
+
+class UnsupportedError(MononnError):
+    """The model uses an operator, attribute or type that this compiler has no form for."""
+
+
+class InputError(MononnError):
+    """A run was given a wrong input: unknown or missing name, other shape, other dtype, an index out of range."""
+
+
+class ArtifactError(MononnError):
+    """A ``.mono`` file is truncated, altered, or made for another machine or version."""
+
+
+class ToolchainError(MononnError):
+    """No usable C++ compiler, or it refused the generated source."""
+
+
+class OptionError(MononnError):
+    """An option or argument has a value that makes no sense."""
+
+
+class VerifyError(MononnError):
+    """An internal stage produced something illegal (a race, a deadlock, an access out of bounds). A compiler bug."""

@@ -1,0 +1,5 @@
+"""Whole-tensor operators with static shapes: the compiler's first value."""
+
+from mononn_core.graph.graph import Graph, Node, Origin, TensorType
+
+__all__ = ["Graph", "Node", "Origin", "TensorType"]

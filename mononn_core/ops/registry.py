@@ -1,0 +1,79 @@
+"""The operator registry: everything the compiler knows about an operator stands in one ``OpDef``, in one file.
+
+A Graph operator is defined by
+
+* ``infer``: types of the inputs and attributes to types of the outputs (raises ShapeError / UnsupportedError),
+* ``evaluate``: its semantics on whole arrays, written once against an array namespace ``xp`` (numpy, jax.numpy, cupy),
+* ``point`` (elementwise operators and movements): the expression of one output element, for generated loops,
+* ``forward`` (movements that are bijections): where input element ``index`` goes in the output,
+* ``kind``: how the schedule treats it,
+* ``flops``: arithmetic of one application, for the cost model and the roofline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mononn_core.errors import UnsupportedError
+from mononn_core.graph import TensorType
+from mononn_core.graph.graph import Attr
+from mononn_core.program.expr import Expr
+
+Index = tuple[Expr, ...]
+Reader = Callable[[Index], Expr]
+"""An input tensor seen from inside a loop: index to the expression of that element."""
+
+Attrs = Mapping[str, Attr]
+Infer = Callable[[Sequence[TensorType | None], Attrs], tuple[TensorType, ...]]
+Evaluate = Callable[..., tuple[Any, ...]]
+"""``evaluate(xp, inputs, attrs) -> outputs``; an absent optional input is None."""
+Point = Callable[[Sequence[Reader], Sequence[TensorType], TensorType, Attrs, Index], Expr]
+"""``point(readers, input types, output type, attrs, index)``: the output element at ``index``."""
+Forward = Callable[[TensorType, TensorType, Attrs, Index], Index]
+"""``forward(input type, output type, attrs, input index)``: the output index that holds that element."""
+Flops = Callable[[Sequence[TensorType | None], Sequence[TensorType], Attrs], int]
+
+KINDS = ("elementwise", "movement", "reduction", "contraction", "row", "gather", "constant")
+"""elementwise: out[i] depends on in[i] (broadcast). movement: a pure re-indexing of one input (or a choice between
+inputs by index alone). gather: index comes from data. reduction: some axes collapse. row: softmax and norms, output
+rows depend on whole input rows. contraction: matmul, attention. constant: no tensor inputs."""
+
+
+@dataclass(frozen=True)
+class OpDef:
+    """Definition of one Graph operator; see the module's docstring for the fields."""
+
+    name: str
+    kind: str
+    infer: Infer
+    evaluate: Evaluate
+    point: Point | None = None
+    forward: Forward | None = None
+    flops: Flops | None = None
+
+
+_OPS: dict[str, OpDef] = {}
+
+
+def register(op: OpDef) -> OpDef:
+    """Add ``op`` to the registry; registering a name twice is an error at import."""
+    if op.name in _OPS:
+        raise ValueError(f"operator {op.name!r} is registered twice")
+    if op.kind not in KINDS:
+        raise ValueError(f"operator {op.name!r} has unknown kind {op.kind!r}")
+    _OPS[op.name] = op
+    return op
+
+
+def get(name: str) -> OpDef:
+    """The definition of operator ``name``; raises UnsupportedError when there is none."""
+    if name not in _OPS:
+        raise UnsupportedError(f"operator {name!r} has no definition in this compiler")
+    return _OPS[name]
+
+
+def names() -> tuple[str, ...]:
+    """All registered operator names, sorted."""
+    return tuple(sorted(_OPS))

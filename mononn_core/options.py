@@ -1,0 +1,40 @@
+"""What a user chooses. (What a schedule or a tuner decides lives in :mod:`mononn_core.schedule.decisions`.)"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from mononn_core.errors import OptionError
+
+TARGETS = ("cpu",)
+PRECISIONS = ("fp32",)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of one compilation.
+
+    Attributes:
+        target: "cpu".
+        precision: "fp32": arithmetic and storage of activations and weights.
+        threads: workers the schedule is balanced for (a run may use another number, with the same output bits).
+        fuse: fuse elementwise chains, movements and epilogues (off: one phase an operator; for ablations).
+        debug: record real accesses and check them against the declared boxes; slow, for tests.
+    """
+
+    target: str = "cpu"
+    precision: str = "fp32"
+    threads: int = 0
+    fuse: bool = True
+    debug: bool = False
+
+    def __post_init__(self) -> None:
+        if self.target not in TARGETS:
+            raise OptionError(f"target {self.target!r} is unknown; choose one of {', '.join(TARGETS)}")
+        if self.precision not in PRECISIONS:
+            raise OptionError(f"precision {self.precision!r} is unknown; choose one of {', '.join(PRECISIONS)}")
+        if not isinstance(self.threads, int) or self.threads < 0:
+            raise OptionError(f"threads is {self.threads!r}; give a positive number, or 0 for every core of this process")
+        if self.threads == 0:
+            object.__setattr__(self, "threads", len(os.sched_getaffinity(0)))

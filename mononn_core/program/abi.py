@@ -1,0 +1,82 @@
+"""The binary interface between generated code, the host runner and Python: every constant and struct, once.
+
+:func:`header` prints the C header from the tables below; the ctypes classes come from the same tables. An artifact
+exports one function, ``int mononn_run(const mononn_call *call, int worker)``: every worker of an inference enters it
+once and leaves it once. It returns 0, or the error code it found in ``call->error`` (already set by any worker).
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+ABI_VERSION = 1
+ENTRY = "mononn_run"
+CACHE_LINE = 128
+"""Bytes between two workers' flags: two lines, because of adjacent-line prefetch."""
+TRACE_POINTS = ("begin", "wait_end", "end")
+"""Time stamps of one worker in one executed phase: before its barrier or counter wait, after it, after its tasks."""
+ERROR_NONE, ERROR_INDEX, ERROR_ABI = 0, 1, 2
+ERROR_TEXT = {
+    ERROR_INDEX: "an index taken from the inputs is out of range",
+    ERROR_ABI: "the call was made with another ABI version",
+}
+
+# (C declaration, name, ctypes type, comment)
+FIELDS: tuple[tuple[str, str, type, str], ...] = (
+    ("uint32_t", "abi_version", ctypes.c_uint32, "MONONN_ABI_VERSION of the caller"),
+    ("uint32_t", "workers", ctypes.c_uint32, "how many workers enter this call"),
+    ("uint64_t", "epoch", ctypes.c_uint64, "number of this run on this sync block, from 1"),
+    ("unsigned char *", "sync", ctypes.c_void_p, "one flag a worker, MONONN_CACHE_LINE bytes apart, zeroed at first"),
+    ("uint64_t *", "counters", ctypes.c_void_p, "one element MONONN_CACHE_LINE bytes apart, zeroed at first"),
+    ("unsigned char *", "arena", ctypes.c_void_p, "activations, 64-byte aligned"),
+    ("unsigned char *", "scratch", ctypes.c_void_p, "worker-local memory, one slice a worker"),
+    ("const unsigned char *", "weights", ctypes.c_void_p, "packed constants, 64-byte aligned, read only"),
+    ("const void *const *", "inputs", ctypes.c_void_p, "in manifest order, C-contiguous"),
+    ("void *const *", "outputs", ctypes.c_void_p, "in manifest order, C-contiguous"),
+    ("uint64_t *", "trace", ctypes.c_void_p, "[workers][executed phases][3] nanoseconds, or null"),
+    ("uint64_t *", "error", ctypes.c_void_p, "0, or code | phase << 8 | value << 32 of the first error"),
+)
+
+
+class Call(ctypes.Structure):
+    """``mononn_call``."""
+
+    _fields_ = [(name, kind) for _, name, kind, _ in FIELDS]
+
+
+def decode_error(word: int) -> tuple[int, int, int]:
+    """(code, executed phase's ordinal, offending value as signed 32 bit) of an error word."""
+    value = word >> 32
+    return word & 0xFF, (word >> 8) & 0xFFFFFF, value - (1 << 32) if value >> 31 else value
+
+
+def header() -> str:
+    """Text of ``mononn.h``."""
+    constants = {
+        "MONONN_ABI_VERSION": ABI_VERSION,
+        "MONONN_CACHE_LINE": CACHE_LINE,
+        "MONONN_ERROR_INDEX": ERROR_INDEX,
+        "MONONN_ERROR_ABI": ERROR_ABI,
+    }
+    fields = [f"  {kind}{'' if kind.endswith('*') else ' '}{name}; /* {note} */" for kind, name, _, note in FIELDS]
+    return "\n".join(
+        [
+            "/* Generated from mononn_core/program/abi.py: the interface of a compiled network. */",
+            "#ifndef MONONN_H",
+            "#define MONONN_H",
+            "#include <stdint.h>",
+            *(f"#define {name} {value}" for name, value in constants.items()),
+            "#ifdef __cplusplus",
+            'extern "C" {',
+            "#endif",
+            "typedef struct mononn_call {",
+            *fields,
+            "} mononn_call;",
+            f"int {ENTRY}(const mononn_call *call, int worker);",
+            "#ifdef __cplusplus",
+            "}",
+            "#endif",
+            "#endif",
+            "",
+        ]
+    )
