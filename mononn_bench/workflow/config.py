@@ -152,7 +152,8 @@ def _sentence(error: jsonschema.ValidationError) -> str:
     rule: Any = error.schema
     if error.validator == "additionalProperties":
         known = list(rule["properties"])
-        key = next(k for k in error.instance if k not in known)
+        instance: Any = error.instance
+        key = next(k for k in instance if k not in known)
         near = difflib.get_close_matches(key, known, n=1, cutoff=0.0)[0]
         name = f"{where}.{key}" if where else key
         return f"The configuration has an unknown key {name!r}: did you mean {near!r}? Known: {', '.join(known)}."
