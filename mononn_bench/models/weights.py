@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-SCORE_STD = 4.0
+SCORE_STD = 4.4
 """Standard deviation of q.k/sqrt(d): keeps the mean entropy of a row of attention below 0.7 log(n)."""
 GELU_SECOND_MOMENT = 0.425
 """E[gelu(z)^2] for standard normal z."""
