@@ -1,0 +1,1 @@
+"""From immutable records to estimates, intervals and verdicts."""
