@@ -1,0 +1,173 @@
+"""The house rules that a reader should be able to rely on: who imports whom, and how long a file may get."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+LONGEST_FILE, LONGEST_FUNCTION = 400, 50
+
+# Each layer may import those after it; names in one tuple are siblings that may not import each other.
+CORE = (
+    ("cli",),
+    ("backend",),
+    ("compiler",),
+    ("tune", "runtime", "emulate"),
+    ("codegen",),
+    ("schedule",),
+    ("cost",),
+    ("importer", "passes"),
+    ("ops",),
+    ("graph", "program"),
+    ("machine",),
+    ("options",),
+    ("errors",),
+)
+SUITE = (
+    ("cli",),
+    ("workflow",),
+    ("report", "measure", "profile"),
+    ("analysis", "systems"),
+    ("models",),
+    ("record",),
+    ("errors",),
+)
+# Narrower than the order: all that these layers may import of their own package.
+ONLY = {
+    "mononn_core.codegen": {"program", "machine", "options", "errors"},
+    "mononn_core.runtime": {"program.abi", "machine", "options", "errors"},
+    "mononn_core.emulate": {"program.abi", "machine", "options", "errors"},
+    "mononn_bench.analysis": {"record", "errors"},
+}
+IMPORTS_ONNX = ("mononn_core/importer/", "mononn_core/backend.py", "mononn_bench/", "tests/")
+IMPORTS_CORE = ("mononn_core/", "mononn_bench/systems/mononn.py", "mononn_bench/systems/xla.py", "tests/")
+IMPORTS_CORE += ("mononn_bench/profile/trace.py",)
+
+
+def python_files(*folders):
+    return sorted(p for folder in folders for p in (ROOT / folder).rglob("*.py"))
+
+
+def imported(tree):
+    """Every module a file imports, `from a import b` as a.b, since b may be a module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def rank(order, layer):
+    return next((i for i, siblings in enumerate(order) if layer in siblings), None)
+
+
+def broken_layers(relative, text):
+    """What the file at `relative` (a path under ROOT) imports against the rules."""
+    package, *inner = Path(relative).with_suffix("").parts
+    order = {"mononn_core": CORE, "mononn_bench": SUITE}[package]
+    layer = inner[0]
+    if layer in ("__init__", "__main__", "version"):
+        return []
+    own = rank(order, layer)
+    if own is None:
+        return [f"{relative} is in no layer"]
+    found = []
+    for name in imported(ast.parse(text)):
+        top, *rest = name.split(".")
+        if top != package or not rest or rest[0] == layer or rank(order, rest[0]) is None:
+            continue
+        allowed = ONLY.get(f"{package}.{layer}")
+        if allowed is not None:
+            legal = any(".".join(rest[: len(a.split("."))]) == a for a in allowed)
+        else:
+            legal = rank(order, rest[0]) > own
+        if not legal:
+            found.append(f"{relative} imports {name}")
+    return found
+
+
+def broken_bans(relative, text):
+    """Imports of onnx, of the core by the suite, and of the suite by the core where they are not allowed."""
+    found = []
+    for name in imported(ast.parse(text)):
+        top = name.split(".")[0]
+        banned = (
+            (top == "onnx" and not relative.startswith(IMPORTS_ONNX))
+            or (top == "mononn_core" and not relative.startswith(IMPORTS_CORE))
+            or (top == "mononn_core" and relative.startswith("mononn_bench/") and name.count(".") > 1)
+            or (top == "mononn_bench" and relative.startswith("mononn_core/"))
+        )
+        if banned:
+            found.append(f"{relative} imports {name}")
+    return found
+
+
+def too_long(relative, text):
+    """The file, and functions in it, that are longer than allowed."""
+    lines = len(text.splitlines())
+    found = [f"{relative}: {lines} lines"] if lines > LONGEST_FILE else []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = node.end_lineno - node.lineno + 1
+            if length > LONGEST_FUNCTION:
+                found.append(f"{relative}: {node.name} has {length} lines")
+    return found
+
+
+@pytest.mark.parametrize("package", ["mononn_core", "mononn_bench"])
+def test_layers_import_only_what_stands_below_them(package):
+    files = python_files(package)
+    assert files
+    assert [e for p in files for e in broken_layers(str(p.relative_to(ROOT)), p.read_text())] == []
+
+
+def test_import_bans():
+    files = python_files("mononn_core", "mononn_bench", "tests")
+    assert [e for p in files for e in broken_bans(str(p.relative_to(ROOT)), p.read_text())] == []
+
+
+def test_files_and_functions_are_short():
+    files = python_files("mononn_core", "mononn_bench", "tests")
+    assert [e for p in files for e in too_long(str(p.relative_to(ROOT)), p.read_text())] == []
+
+
+@pytest.mark.parametrize(
+    ("relative", "text"),
+    [
+        ("mononn_core/graph/graph.py", "from mononn_core.ops import registry"),
+        ("mononn_core/graph/graph.py", "import mononn_core.program.tile"),
+        ("mononn_core/codegen/cpu.py", "from mononn_core.graph import graph"),
+        ("mononn_core/runtime/session.py", "from mononn_core.program import tile"),
+        ("mononn_bench/analysis/stats.py", "from mononn_bench.measure import rounds"),
+        ("mononn_core/stray.py", ""),
+    ],
+)
+def test_a_broken_layer_is_seen(relative, text):
+    assert broken_layers(relative, text)
+
+
+@pytest.mark.parametrize(
+    ("relative", "text"),
+    [
+        ("mononn_core/passes/fold.py", "import onnx"),
+        ("mononn_core/errors.py", "from mononn_bench import record"),
+        ("mononn_bench/measure/rounds.py", "import mononn_core"),
+        ("mononn_bench/systems/mononn.py", "from mononn_core.runtime.session import Session"),
+    ],
+)
+def test_a_banned_import_is_seen(relative, text):
+    assert broken_bans(relative, text)
+
+
+def test_an_allowed_import_is_not_complained_about():
+    assert not broken_layers("mononn_core/runtime/cpu.py", "from mononn_core.program.abi import VERSION")
+    assert not broken_layers("mononn_core/compiler.py", "from mononn_core.runtime import session")
+    assert not broken_bans("mononn_bench/systems/mononn.py", "import mononn_core as mononn")
+
+
+def test_length_is_seen():
+    body = "\n    pass" * LONGEST_FUNCTION
+    assert too_long("x.py", f"def f():{body}")
+    assert not too_long("x.py", f"def f():{body[: -len('    pass') - 1]}")
+    assert too_long("x.py", "\n" * (LONGEST_FILE + 1))
