@@ -6,7 +6,6 @@ Import this file only in the PyTorch environment (envs/torch.txt pins the versio
 from __future__ import annotations
 
 import logging
-import os
 import warnings
 from pathlib import Path
 
@@ -59,7 +58,9 @@ def write_onnx(model: onnx.ModelProto, path: Path) -> None:
     partial = path.with_name(f".{path.name}.partial")
     external = sum(len(t.raw_data) for t in model.graph.initializer) > EXTERNAL_DATA_FROM
     if external:
-        onnx.save(model, partial, save_as_external_data=True, location=f"{path.name}.data", all_tensors_to_one_file=True)
+        onnx.save(
+            model, partial, save_as_external_data=True, location=f"{path.name}.data", all_tensors_to_one_file=True
+        )
     else:
         partial.write_bytes(model.SerializeToString(deterministic=True))
-    os.replace(partial, path)
+    partial.replace(path)

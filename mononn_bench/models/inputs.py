@@ -15,7 +15,9 @@ RESERVED_TOKENS = 4
 
 
 def valid_length(tokens: int, seed: int, index: int) -> int:
-    """Unpadded tokens of set `index`: the first set is full, later ones keep between 40 % and 95 %, none alike in a row."""
+    """Unpadded tokens of set `index`: the first set is full, later ones keep between 40 % and 95 %, none alike in a
+    row.
+    """
     if index == 0:
         return tokens
     low, high = max(1, int(0.4 * tokens)), max(2, int(0.95 * tokens))

@@ -16,7 +16,9 @@ Attention = Literal["eager", "sdpa"]
 
 
 class Encoder(nn.Module):
-    """BERT with positional inputs and a plain tuple (last_hidden_state [1, n, h], pooler_output [1, h]) as its result."""
+    """BERT with positional inputs and a plain tuple (last_hidden_state [1, n, h], pooler_output [1, h]) as its
+    result.
+    """
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -51,7 +53,9 @@ def build_module(spec: ModelSpec, *, seed: int, attention: Attention = "eager") 
 
 
 def load_pretrained_module(spec: ModelSpec, weights: Path, *, attention: Attention = "eager") -> nn.Module:
-    """The float32 module with the weights of a downloaded safetensors file; names are matched to ours, none may be missing."""
+    """The float32 module with the weights of a downloaded safetensors file; names are matched to ours, none may be
+    missing.
+    """
     from safetensors.torch import load_file
 
     from mononn_bench.errors import ModelError

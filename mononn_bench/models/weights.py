@@ -1,8 +1,8 @@
 """Seeded weights, scaled so that a deep network behaves like a trained one.
 
-With a framework's default initialisation (standard deviation 0.02, zero biases, unit gains) activations shrink, attention is
-uniform and a wrong kernel may pass unnoticed. Here every product keeps the variance of its input at about 1 (LeCun, He),
-attention scores have a standard deviation of SCORE_STD, and biases, gains and shifts are random.
+With a framework's default initialisation (standard deviation 0.02, zero biases, unit gains) activations shrink,
+attention is uniform and a wrong kernel may pass unnoticed. Here every product keeps the variance of its input at
+about 1 (LeCun, He), attention scores have a standard deviation of SCORE_STD, and biases, gains and shifts are random.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ SCORE_STD = 4.4
 GELU_SECOND_MOMENT = 0.425
 """E[gelu(z)^2] for standard normal z."""
 CONTEXT_GAIN, FEED_FORWARD_GAIN = 0.3, 0.7
-"""What the two branches of a layer add to the residual stream. With 1 the tokens of a random 12-layer encoder become alike
-(rank collapse, Dong et al. 2021) and its attention uniform again."""
+"""What the two branches of a layer add to the residual stream. With 1 the tokens of a random 12-layer encoder become
+alike (rank collapse, Dong et al. 2021) and its attention uniform again."""
 BIAS_STD = 0.1
 SHIFT_STD = 0.1
 GAIN_RANGE = (0.5, 1.5)

@@ -1,0 +1,310 @@
+"""The records of the suite: what was built, checked and measured, on what, with which command. Immutable once written.
+
+Times are seconds (`_s`), milliseconds (`_ms`), microseconds (`_us`) or integer nanoseconds (`_ns`), as the name
+says; memory is in 10^6 bytes (`_mb`). A field that is None was not measured. Read and write with `read_record` and
+`write_record` (codec.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from mononn_bench.codec import read_record, write_record
+
+__all__ = ["SCHEMA_VERSION", "read_record", "write_record"]
+
+SCHEMA_VERSION = 1
+
+Status = Literal["ok", "unavailable", "failed", "incorrect", "timeout", "undertuned", "disputed"]
+Weights = Literal["seeded", "pretrained", "user"]
+NOT_EXPOSED = "not exposed"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the machine tells of itself; `NOT_EXPOSED` where it does not. `name` is its folder under results/."""
+
+    name: str
+    cpu: str
+    architecture: str
+    flags: tuple[str, ...]
+    cores: int
+    caches_kib: Mapping[str, int]
+    memory_mb: int
+    kernel: str
+    libc: str
+    hypervisor: str
+    clock: str
+    governor: str
+
+
+@dataclass(frozen=True)
+class EnvironmentRecord:
+    """environment.json beside a virtual environment: the packages it holds, or why it cannot be had."""
+
+    status: Literal["ok", "unavailable"]
+    reason: str
+    requirements: tuple[str, ...]
+    python: str
+    packages: Mapping[str, str]
+    seconds: float
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A graph input or output: name, NumPy dtype name, static shape."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ModelRecord:
+    """model.json beside model.onnx.
+
+    `digest` is the SHA-256 of model.onnx (and of its external data). `flops` counts the direct algorithm of products
+    and convolutions, two per multiply-add; `compulsory_bytes` is weights + inputs + outputs, each read or written once.
+    """
+
+    name: str
+    batch: int
+    full_size: bool
+    weights: Weights
+    seed: int
+    source: str
+    digest: str
+    opset: int
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    flops: int
+    weight_bytes: int
+    compulsory_bytes: int
+    versions: Mapping[str, str]
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class ReferenceRecord:
+    """reference.json: where reference.npz came from. The npz holds `<set>/in/<name>` and `<set>/out/<name>`
+    (float64).
+    """
+
+    model_digest: str
+    method: str
+    family: str
+    sets: int
+    seed: int
+    digest: str
+    versions: Mapping[str, str]
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option an adapter sets, and the vendor's page that recommends it."""
+
+    name: str
+    value: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What a system's search spent, its shipped or cached database's past seconds included."""
+
+    seconds: float
+    cores: int
+    trials: int
+
+
+@dataclass(frozen=True)
+class BuildRecord:
+    """build.json: a system's build of one model (or why there is none). `artifact_mb` counts all files it left."""
+
+    system: str
+    model: str
+    model_digest: str
+    precision: str
+    target: str
+    threads: int
+    status: Status
+    reason: str
+    version: str
+    versions: Mapping[str, str]
+    options: tuple[Option, ...]
+    build_s: float | None
+    artifact_mb: float | None
+    peak_mb: float | None
+    tuning: Tuning | None
+    details: Mapping[str, Any]
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """What else happened while a block ran. `others_share` is the CPU time of all other processes over the block's
+    time.
+    """
+
+    elapsed_s: float
+    others_s: float
+    others_share: float
+    major_faults: int
+    swapped_pages: int
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block of one system. `value_s` is the median of all its timed runs, `samples_ns` up to 200 of them, evenly
+    taken.
+
+    `accepted` is False for a block that was repeated; `undisturbed` is False where the last repeat was disturbed too.
+    """
+
+    system: str
+    attempt: int
+    accepted: bool
+    undisturbed: bool
+    value_s: float
+    p90_s: float
+    runs: int
+    warm_up_runs: int
+    samples_ns: tuple[int, ...]
+    disturbance: Disturbance
+
+
+@dataclass(frozen=True)
+class SentinelReading:
+    """The fixed loops of one cycle: fp32 multiply-add rate from registers, and read bandwidths, on all cores of the
+    case.
+    """
+
+    flops_per_s: float
+    cache_bytes_per_s: float
+    dram_bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """One block of each system, in `order`; repeated blocks stand before the one that replaced them."""
+
+    index: int
+    order: tuple[str, ...]
+    blocks: tuple[Block, ...]
+    sentinel: SentinelReading | None
+
+
+@dataclass(frozen=True)
+class Round:
+    """Fresh workers of `systems`. Normally one group holds all; in pairs mode each group is ours and one rival.
+
+    `flags` names drift over 5 % and steal over 1 %; `drift` is (largest - smallest) / median of the sentinel's rate.
+    """
+
+    index: int
+    group: int
+    systems: tuple[str, ...]
+    cycles: tuple[Cycle, ...]
+    drift: float | None
+    steal: float | None
+    flags: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class AccuracyCheck:
+    """One output of one input set against the reference; `when` is before the first or after the last timed block."""
+
+    output: str
+    input_set: int
+    when: Literal["before", "after"]
+    rel_l2: float | None
+    max_abs: float | None
+    limit: float
+    passed: bool
+
+
+@dataclass(frozen=True)
+class SystemResult:
+    """One cell of the case. `label` is unique in it: a system measured twice is `name` and `name@2`.
+
+    `slow` marks over 2 s a run (raw times only). `peak_mb` is the proportional set size above the adapter's own
+    after import.
+    """
+
+    label: str
+    system: str
+    status: Status
+    reason: str
+    version: str
+    versions: Mapping[str, str]
+    options: tuple[Option, ...]
+    tuning: Tuning | None
+    build_s: float | None
+    artifact_mb: float | None
+    load_ms: float | None
+    first_run_ms: float | None
+    peak_mb: float | None
+    identity_us: float | None
+    slow: bool
+    accuracy: tuple[AccuracyCheck, ...]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a case is measured (MEASURING rules 1 to 4 explain each)."""
+
+    rounds: int = 4
+    cycles: int = 4
+    block_s: float = 0.2
+    block_runs: int = 3
+    warm_up_s: float = 0.05
+    warm_up_runs: int = 2
+    repeats: int = 3
+    disturbed_share: float = 0.02
+    seed: int = 0
+    threads: int = 1
+    answer_limit_s: float = 120.0
+    memory_limit_mb: int = 8192
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """The sentinel's best readings over the case and how it was built: `c` (compiled) or `numpy` (a lower bound
+    only).
+    """
+
+    method: str
+    flops_per_s: float
+    cache_bytes_per_s: float
+    dram_bytes_per_s: float
+    cache_bytes_per_core: int
+    last_level_cache_bytes: int
+
+
+@dataclass(frozen=True)
+class CaseRecord:
+    """A case measured whole: every system's rounds side by side, and everything needed to judge and to repeat it."""
+
+    run_id: str
+    created: str
+    model: ModelRecord
+    precision: str
+    target: str
+    machine: Machine
+    cores: tuple[int, ...]
+    settings: Settings
+    pairs_mode: bool
+    systems: tuple[SystemResult, ...]
+    rounds: tuple[Round, ...]
+    ceilings: Ceilings | None
+    reference: ReferenceRecord
+    command: str
+    source_revision: str
+    versions: Mapping[str, str]
+    wall_s: float
+    notes: tuple[str, ...] = field(default=())
+    schema_version: int = SCHEMA_VERSION
