@@ -19,9 +19,12 @@ from typing import Union
 INDEX = "int64"
 
 UNARY = frozenset(
-    "neg abs exp log sqrt tanh erf sin cos floor ceil round sign reciprocal not isnan isinf sigmoid softplus".split()
+    "neg abs exp log sqrt tanh erf sin cos floor ceil round sign reciprocal not isnan isinf sigmoid softplus "
+    "tan sinh cosh asin acos atan asinh acosh atanh bitnot".split()
 )
-BINARY = frozenset("add sub mul div floordiv mod min max pow lt le gt ge eq ne and or xor fmod".split())
+BINARY = frozenset(
+    "add sub mul div floordiv mod min max pow lt le gt ge eq ne and or xor fmod bitand bitor bitxor shl shr".split()
+)
 COMPARISONS = frozenset("lt le gt ge eq ne and or xor not isnan isinf".split())
 
 
@@ -288,6 +291,8 @@ def bounds(e: Expr, ranges: Ranges) -> tuple[float, float]:
         case Op("mod", (a, Const(value=c))):
             low, high = bounds(a, ranges)
             return (low, high) if 0 <= low and high < c else (0, c - 1)
+        case Op("index", (_, Const(value=n))):
+            return (0, n - 1)
         case Op("min", (a, b)):
             (al, ah), (bl, bh) = bounds(a, ranges), bounds(b, ranges)
             return (min(al, bl), min(ah, bh))
