@@ -23,8 +23,10 @@ UNARY = frozenset(
     "tan sinh cosh asin acos atan asinh acosh atanh bitnot".split()
 )
 BINARY = frozenset(
-    "add sub mul div floordiv mod min max pow lt le gt ge eq ne and or xor fmod bitand bitor bitxor shl shr".split()
+    "add sub mul div floordiv mod min max pow lt le gt ge eq ne and or xor fmod bitand bitor bitxor shl shr index".split()
 )
+"""``index(i, n)`` is an index taken from data: i, or i + n where i is negative; outside [-n, n) it reports the run's
+index error and yields 0."""
 COMPARISONS = frozenset("lt le gt ge eq ne and or xor not isnan isinf".split())
 
 
