@@ -1,0 +1,44 @@
+"""From the blocks of a case record to paired arrays and plain times."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mononn_bench.analysis.stats import round_values
+from mononn_bench.record import Block, CaseRecord, Round
+
+
+def accepted_blocks(record: CaseRecord, label: str) -> list[Block]:
+    """Every block of a system that counts, in order of time."""
+    return [b for r in record.rounds for c in r.cycles for b in c.blocks if b.accepted and b.system == label]
+
+
+def paired_rounds(record: CaseRecord, ours: str, rival: str) -> np.ndarray:
+    """`round_values` of the rounds in which both systems took part, shape (rounds,).
+
+    In pairs mode those are the rounds of the rival's group; cycles in which a block is missing are left out.
+    """
+    rounds = [r for r in record.rounds if ours in r.systems and rival in r.systems]
+    cycles = max((len(r.cycles) for r in rounds), default=0)
+    if cycles == 0:
+        return np.empty(0)
+    return round_values(_values(rounds, ours, cycles), _values(rounds, rival, cycles))
+
+
+def median_and_p90(record: CaseRecord, label: str) -> tuple[float, float] | None:
+    """Seconds: the median of the block values, and the 90th percentile of all raw samples; None without a block."""
+    blocks = accepted_blocks(record, label)
+    if not blocks:
+        return None
+    samples = np.concatenate([np.asarray(b.samples_ns, dtype=np.float64) for b in blocks]) / 1e9
+    return float(np.median([b.value_s for b in blocks])), float(np.percentile(samples, 90))
+
+
+def _values(rounds: list[Round], label: str, cycles: int) -> np.ndarray:
+    values = np.full((len(rounds), cycles), np.nan)
+    for i, one in enumerate(rounds):
+        for j, cycle in enumerate(one.cycles):
+            for block in cycle.blocks:
+                if block.accepted and block.system == label:
+                    values[i, j] = block.value_s
+    return values

@@ -1,0 +1,195 @@
+"""From case records to the table that a report prints: cells, verdicts, best rivals, headlines, blind spots."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mononn_bench.analysis.blocks import median_and_p90, paired_rounds
+from mononn_bench.analysis.cells import OURS, CaseSummary, Cell, Headline, Table
+from mononn_bench.analysis.roofline import roofline_share
+from mononn_bench.analysis.stats import (
+    Estimate,
+    best_rival,
+    estimate,
+    false_positive_rate,
+    geometric_mean,
+    smallest_detectable,
+    verdicts,
+)
+from mononn_bench.record import CaseRecord, SystemResult
+
+WITH_SPEED = ("ok", "undertuned")
+ALWAYS_NEEDED = ("onnxruntime",)
+NEEDED_ON_X86 = ("openvino",)
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """A rival's (or a twin's) paired rounds in one case, and what they say."""
+
+    case: int
+    label: str
+    values: np.ndarray
+    estimate: Estimate
+
+
+def make_table(records: Sequence[CaseRecord]) -> Table:
+    """Analyse records of one machine, in the order in which the table shall show their models."""
+    records = [_judged(record) for record in records]
+    comparisons = [c for i, record in enumerate(records) for c in _comparisons(i, record)]
+    rivals = [c for c in comparisons if not _is_twin(c.label)]
+    verdict_of = dict(zip([(c.case, c.label) for c in rivals], verdicts([c.estimate for c in rivals]), strict=True))
+    cells = []
+    for i, record in enumerate(records):
+        mine = {c.label: c for c in rivals if c.case == i}
+        for result in record.systems:
+            if _is_twin(result.label):
+                continue
+            cell = _cell(record, result)
+            if result.label in mine and cell.status in WITH_SPEED:
+                e = mine[result.label].estimate
+                cell = replace(cell, speedup=e.ratio, speedup_low=e.low, speedup_high=e.high)
+                cell = replace(cell, verdict=verdict_of[i, result.label])
+            cells.append(cell)
+    twins = [c.estimate for c in comparisons if _is_twin(c.label) and c.estimate.p_value is not None]
+    different = sum(1 for e in twins if e.p_value is not None and e.p_value < 0.05)
+    deviations = [c.estimate.deviation for c in comparisons if c.estimate.deviation is not None]
+    return Table(
+        machine=records[0].machine.name if records else "",
+        systems=list(dict.fromkeys(cell.system for cell in cells)),
+        cells=cells,
+        cases=[_summary(r, [c for c in rivals if c.case == i]) for i, r in enumerate(records)],
+        headlines=_headlines(records, rivals),
+        same_system=false_positive_rate(different, len(twins)) if twins else None,
+        detectable=smallest_detectable(deviations, min((c.estimate.rounds for c in comparisons), default=0)),
+    )
+
+
+def _is_twin(label: str) -> bool:
+    return "@" in label
+
+
+def _result(record: CaseRecord, label: str) -> SystemResult | None:
+    return next((r for r in record.systems if r.label == label), None)
+
+
+def _has_speed(result: SystemResult | None) -> bool:
+    return result is not None and result.status in WITH_SPEED and not result.slow
+
+
+def _judged(record: CaseRecord) -> CaseRecord:
+    """The record with what only its times can tell: a system over the roofline failed, a slow one has a reason."""
+    judged = []
+    for result in record.systems:
+        times = median_and_p90(record, result.label) if result.status in WITH_SPEED else None
+        share = roofline_share(times[0], record.model, record.ceilings) if times else None
+        if share is not None and share > 1:
+            reason = f"{share:.0%} of the roofline, and no algorithm is named that saves work"
+            result = replace(result, status="failed", reason=reason)
+        elif result.slow and not result.reason:
+            result = replace(result, reason="over 2 s a run: raw times only")
+        judged.append(result)
+    return replace(record, systems=tuple(judged))
+
+
+def _comparisons(case: int, record: CaseRecord) -> list[_Comparison]:
+    """Every paired comparison of a case: none where our own system, or the other one, has no speed."""
+    if not _has_speed(_result(record, OURS)):
+        return []
+    found = []
+    for result in record.systems:
+        values = paired_rounds(record, OURS, result.label) if _has_speed(result) else np.empty(0)
+        if result.label != OURS and len(values):
+            found.append(_Comparison(case, result.label, values, estimate(values)))
+    return found
+
+
+def _cell(record: CaseRecord, result: SystemResult) -> Cell:
+    """A row without its comparison. A wrong answer has no speed."""
+    checks = [c.rel_l2 for c in result.accuracy if c.rel_l2 is not None]
+    cell = Cell(
+        model=record.model.name,
+        batch=record.model.batch,
+        precision=record.precision,
+        target=record.target,
+        system=result.label,
+        version=result.version,
+        status=result.status,
+        reason=result.reason,
+        rel_l2=max(checks, default=None),
+        build_s=result.build_s,
+        artifact_mb=result.artifact_mb,
+        run_id=record.run_id,
+    )
+    times = median_and_p90(record, result.label) if result.status in WITH_SPEED else None
+    if times is None:
+        return cell
+    return replace(
+        cell,
+        median_ms=times[0] * 1e3,
+        p90_ms=times[1] * 1e3,
+        speedup=1.0 if result.label == OURS and not result.slow else None,
+        roofline_share=roofline_share(times[0], record.model, record.ceilings),
+        load_ms=result.load_ms,
+        first_run_ms=result.first_run_ms,
+        peak_mb=result.peak_mb,
+        identity_us=result.identity_us,
+        inferences_per_s=1 / times[0],
+    )
+
+
+def _summary(record: CaseRecord, rivals: Sequence[_Comparison]) -> CaseSummary:
+    values = {c.label: c.values for c in rivals if _is_ok(record, c.label)}
+    needed = (*ALWAYS_NEEDED, *(NEEDED_ON_X86 if record.machine.architecture == "x86_64" else ()))
+    missing = [name for name in needed if name not in values]
+    flags = [f"round {r.index + 1}: {flag}" for r in record.rounds for flag in r.flags]
+    disturbed = sum(1 for r in record.rounds for c in r.cycles for b in c.blocks if b.accepted and not b.undisturbed)
+    if disturbed:
+        flags.append(f"{disturbed} blocks stayed disturbed after their repeats")
+    if not _has_speed(_result(record, OURS)):
+        no_best = f"{OURS} has no speed here"
+    else:
+        no_best = f"{' and '.join(missing)} not ok" if missing else ""
+    return CaseSummary(
+        model=record.model.name,
+        full_size=record.model.full_size,
+        rounds=record.settings.rounds,
+        best=None if no_best else best_rival(values),
+        no_best=no_best,
+        flags=[*flags, *record.notes],
+        command=record.command,
+    )
+
+
+def _is_ok(record: CaseRecord, label: str) -> bool:
+    result = _result(record, label)
+    return result is not None and result.status == "ok"
+
+
+def _headlines(records: Sequence[CaseRecord], rivals: Sequence[_Comparison]) -> list[Headline]:
+    """Geometric means for full-size and for small networks, never mixed."""
+    found = []
+    for name, full_size in (("full-size networks", True), ("small networks", False)):
+        cases = [i for i, r in enumerate(records) if r.model.full_size is full_size]
+        networks = list(dict.fromkeys(records[i].model.name for i in cases))
+        without = sorted({records[i].model.name for i in cases if not _is_ok(records[i], OURS)})
+        if not cases:
+            continue
+        if without:
+            found.append(Headline(name, {}, f"none, since {OURS} is not ok on {', '.join(without)}"))
+            continue
+        means = {}
+        for label in dict.fromkeys(c.label for c in rivals if c.case in cases and _is_ok(records[c.case], c.label)):
+            ratios: dict[str, list[float]] = {n: [] for n in networks}
+            for c in rivals:
+                if c.case in cases and c.label == label and _is_ok(records[c.case], label):
+                    ratios[records[c.case].model.name].append(math.exp(float(c.values.mean())))
+            mean = geometric_mean(ratios, networks)
+            if mean is not None:
+                means[label] = mean
+        found.append(Headline(name, means, ""))
+    return found

@@ -1,0 +1,1 @@
+"""From an analysed table to files: CSV, Markdown and figures."""

@@ -1,0 +1,88 @@
+"""Content identities: what stands in the path of an environment, a model, a build and a record.
+
+A file touched, or a comment changed, leaves an identity as it was; a change that could change a result does not.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import os
+import platform
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+LENGTH = 12
+C_SUFFIXES = {".c", ".h", ".cc", ".cpp", ".hpp", ".cuh"}
+_C_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|(\"(?:\\.|[^\"\\])*\")", re.DOTALL)
+
+
+def digest(*parts: Any) -> str:
+    """The short hexadecimal identity of `parts`, each of which must be JSON or have a fixed `repr`."""
+    text = json.dumps(parts, sort_keys=True, default=repr)
+    return hashlib.sha256(text.encode()).hexdigest()[:LENGTH]
+
+
+def source_id(paths: Iterable[Path]) -> str:
+    """The identity of source files, folders taken whole: comments, layout and docstrings do not count."""
+    files: list[Path] = []
+    for path in paths:
+        found = [path] if path.is_file() else [p for p in path.rglob("*") if p.suffix in {".py", *C_SUFFIXES}]
+        files += sorted(found)
+    return digest(*([path.name, _meaning(path)] for path in files))
+
+
+def requirements_id(path: Path) -> str:
+    """The identity of an environment file: its meaningful lines, the Python version and the machine type."""
+    lines = (line.partition(" #")[0].strip() for line in path.read_text().splitlines())
+    meaningful = sorted(line for line in lines if line and not line.startswith("#"))
+    return digest(meaningful, sys.version_info[:2], platform.machine(), platform.libc_ver()[0])
+
+
+def file_digest(path: Path, cache: Path) -> str:
+    """The SHA-256 of a file's bytes, remembered in `cache` by path, size and time of change."""
+    status = path.stat()
+    key = digest(str(path.resolve()), status.st_size, status.st_mtime_ns)
+    remembered = cache / "digests" / key
+    if remembered.is_file():
+        return remembered.read_text()
+    with path.open("rb") as file:
+        value = hashlib.file_digest(file, "sha256").hexdigest()
+    remembered.parent.mkdir(parents=True, exist_ok=True)
+    temporary = remembered.with_suffix(f".{os.getpid()}")
+    temporary.write_text(value)
+    temporary.rename(remembered)
+    return value
+
+
+def machine_name(cpuinfo: str, cores: int) -> str:
+    """A folder name for a machine: its processor in words, its cores, and a short hash of what else tells it apart.
+
+    `cpuinfo` is the text of /proc/cpuinfo, `cores` how many cores this process may use.
+    """
+    fields = dict(re.findall(r"^([^:\t]+?)\s*:\s*(.*)$", cpuinfo.split("\n\n")[0], re.MULTILINE))
+    model = fields.get("model name") or fields.get("CPU part") or platform.machine()
+    words = re.sub(r"\((r|tm)\)|processor|cpu|@.*|\d+-core", " ", model.lower())
+    slug = re.sub(r"[^a-z0-9]+", "-", words).strip("-") or "machine"
+    told_apart = {k: fields.get(k) for k in ("model", "stepping", "flags", "Features", "cache size")}
+    return f"{slug}-{cores}c-{digest(told_apart, platform.system())[:6]}"
+
+
+def _meaning(path: Path) -> str:
+    """What of a source file can change a result."""
+    text = path.read_text()
+    if path.suffix in C_SUFFIXES:
+        return " ".join(_C_COMMENT.sub(lambda m: m.group(1) or " ", text).split())
+    if path.suffix != ".py":
+        return text
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0] if node.body else None
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                node.body = node.body[1:]
+    return ast.dump(tree)
