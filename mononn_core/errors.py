@@ -5,6 +5,19 @@ The command line prints ``str(error)`` as one sentence and leaves with status 2.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where something comes from: the ONNX node's name (or its first output's) and its operator type."""
+
+    name: str
+    op_type: str
+
+    def __str__(self) -> str:
+        return f"{self.op_type} node {self.name!r}"
+
 
 class MononnError(Exception):
     """Base of every error of this package. ``str(error)`` is one sentence: cause, place, next step."""

@@ -18,18 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from mononn_core.errors import Origin
+
 Attr = int | float | str | bool | tuple[int, ...] | tuple[float, ...] | None
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where a node comes from: the ONNX node's name (or its first output's) and its operator type."""
-
-    name: str
-    op_type: str
-
-    def __str__(self) -> str:
-        return f"{self.op_type} node {self.name!r}"
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ from typing import Any, Union
 
 import numpy as np
 
-from mononn_core.graph import Origin
+from mononn_core.errors import Origin
 from mononn_core.program.expr import Expr
 
 SPACES = ("input", "output", "weight", "arena", "local", "scratch")
