@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,20 +16,22 @@ from mononn_bench.workflow.config import ROOT, ModelChoice, WorkflowConfig, load
 from mononn_bench.workflow.identity import digest, file_digest, machine_name, requirements_id, source_id
 
 PACKAGE = ROOT / "mononn_bench"
-EXPORTER = "torch"
 TABLES = ("cells.csv", "speedup.md")
 FIGURES = ("speedup.pdf", "speedup.png")
 
 
 @dataclass(frozen=True)
 class Environment:
-    """A virtual environment: where it stands, what it is made from, and its interpreter."""
+    """A virtual environment: where it stands, what it is made from, and its interpreter.
+
+    `existing` holds the option that takes an interpreter as it is; empty where the environment is built.
+    """
 
     name: str
     requirements: Path
-    identity: str
     folder: Path
     python: Path
+    existing: str
 
     @property
     def stamp(self) -> Path:
@@ -49,6 +52,21 @@ class Model:
         """The model's own record: digest, arithmetic, bytes, kind of weights."""
         return self.folder / "model.json"
 
+    @property
+    def reference(self) -> Path:
+        """The record of the reference answers."""
+        return self.folder / "reference.json"
+
+    @property
+    def export_options(self) -> str:
+        """How `mononn-bench export` is told which model this is."""
+        options = ["--weights", self.choice.weights]
+        if self.choice.path is not None:
+            options = ["--path", str(Path(self.choice.path).resolve())]
+        for name, shape in self.choice.shapes.items():
+            options += ["--shape", f"{name}={'x'.join(map(str, shape))}"]
+        return shlex.join(options)
+
 
 @dataclass(frozen=True)
 class Build:
@@ -59,6 +77,22 @@ class Build:
     identity: str
     folder: Path
     environment: Environment
+    config: WorkflowConfig
+
+    @property
+    def options(self) -> str:
+        """How `mononn-bench build` is told what to build with what."""
+        limits = self.config.limits
+        return shlex.join(
+            [
+                f"--model-folder={self.model.folder}",
+                f"--environment={self.environment.folder}",
+                f"--precision={self.config.precision}",
+                f"--threads={self.config.threads}",
+                f"--time-limit={limits.build_seconds}",
+                f"--memory-limit={limits.memory_mb}",
+            ]
+        )
 
     @property
     def record(self) -> Path:
@@ -72,15 +106,31 @@ class Case:
 
     model: Model
     builds: tuple[Build, ...]
-    identity: str
+    machine: str
     record: Path
+
+    @property
+    def options(self) -> str:
+        """How `mononn-bench measure` is told what to measure, and how."""
+        config = self.builds[0].config
+        options = [f"--model-folder={self.model.folder}", f"--machine={self.machine}"]
+        for build in self.builds:
+            options += [f"--build={build.system}={build.folder}"]
+            options += [f"--environment={build.system}={build.environment.folder}"]
+        options += [f"--threads={config.threads}", f"--rounds={config.measuring.rounds}"]
+        options += [f"--cycles={config.measuring.cycles}", f"--block-seconds={config.measuring.block_seconds}"]
+        options += [f"--seed={config.measuring.seed}", f"--answer-limit={config.limits.answer_seconds}"]
+        return shlex.join([*options, f"--memory-limit={config.limits.memory_mb}"])
 
 
 class Plan:
     """All paths of one configuration on this machine."""
 
+    EXPORTER = "torch"
+
     def __init__(self, config: WorkflowConfig) -> None:
         self.config = config
+        self.cache = config.cache
         if config.machine == "auto":
             self.machine = machine_name(Path("/proc/cpuinfo").read_text(), config.threads)
         else:
@@ -90,7 +140,7 @@ class Plan:
     @cached_property
     def environments(self) -> dict[str, Environment]:
         """Every environment the configuration needs, by name."""
-        names = {SYSTEMS[s].environment for s in self.config.systems} | {EXPORTER}
+        names = {SYSTEMS[s].environment for s in self.config.systems} | {self.EXPORTER}
         return {name: self._environment(name) for name in sorted(names)}
 
     @cached_property
@@ -128,42 +178,56 @@ class Plan:
     def _environment(self, name: str) -> Environment:
         requirements = ROOT / "envs" / f"{name}.txt"
         if self.config.environments.get(name) == "driver":
-            python = Path(sys.executable)
-            identity = digest("driver", str(python), requirements_id(requirements))
-            folder = self.config.cache / "environments" / f"{name}-driver-{identity}"
-            return Environment(name, requirements, identity, folder, python)
-        identity = requirements_id(requirements)
-        folder = self.config.cache / "environments" / f"{name}-{identity}"
-        return Environment(name, requirements, identity, folder, folder / "bin" / "python")
+            identity = digest("driver", sys.executable, requirements_id(requirements))
+            folder = self.cache / "environments" / f"{name}-{identity}"
+            existing = shlex.join(["--existing", sys.executable])
+            return Environment(name, requirements, folder, Path(sys.executable), existing)
+        folder = self.cache / "environments" / f"{name}-{requirements_id(requirements)}"
+        return Environment(name, requirements, folder, folder / "bin" / "python", "")
 
     def _model(self, choice: ModelChoice, sources: str) -> Model:
         made_from: tuple[Any, ...]
         if choice.path is not None:
-            made_from = (file_digest(Path(choice.path), self.config.cache), sorted(choice.shapes.items()))
+            made_from = (file_digest(Path(choice.path), self.cache), sorted(choice.shapes.items()))
         else:
             made_from = (repr(ZOO[choice.name]), choice.weights)
-        identity = digest(sources, self.environments[EXPORTER].identity, *made_from)
-        return Model(choice, identity, self.config.cache / "models" / f"{choice.name}-{identity}")
+        identity = digest(sources, self.environments[self.EXPORTER].folder.name, *made_from)
+        return Model(choice, identity, self.cache / "models" / f"{choice.name}-{identity}")
+
+    @cached_property
+    def _adapters(self) -> dict[str, str]:
+        """The identity of what makes each system: its adapter and, for ours, the compiler."""
+        return {system: source_id(SYSTEMS[system].sources) for system in self.config.systems}
 
     def _build(self, model: Model, system: str) -> Build:
         environment = self.environments[SYSTEMS[system].environment]
         config = self.config
         identity = digest(
-            source_id(SYSTEMS[system].sources),
-            environment.identity,
+            self._adapters[system],
+            environment.folder.name,
             model.identity,
             (config.precision, config.target, config.threads),
             (config.limits.build_seconds, config.limits.memory_mb),
         )
-        folder = config.cache / "builds" / self.machine / model.choice.name / f"{system}-{identity}"
-        return Build(model, system, identity, folder, environment)
+        folder = self.cache / "builds" / self.machine / model.choice.name / f"{system}-{identity}"
+        return Build(model, system, identity, folder, environment, config)
 
     def _case(self, model: Model, protocol: str) -> Case:
         builds = tuple(self._build(model, system) for system in self.config.systems)
         identity = digest(protocol, [b.identity for b in builds], repr(self.config.measuring), repr(self.config.limits))
-        return Case(model, builds, identity, self.results / "raw" / f"{model.choice.name}-{identity}.json")
+        record = self.results / "raw" / f"{model.choice.name}-{identity}.json"
+        return Case(model, builds, self.machine, record)
 
 
 def make_plan(mapping: Mapping[str, Any]) -> Plan:
     """The plan of a configuration as Snakemake read it; raises BenchError for one that cannot be."""
     return Plan(load_config(mapping, models=ZOO, systems=SYSTEMS))
+
+
+def stale_tables(plan: Plan) -> list[str]:
+    """One line for each table and figure that stands but is older than the records it should be made from."""
+    standing = [path for path in (*plan.tables, *plan.figures) if path.exists()]
+    records = [case.record for case in plan.cases.values()]
+    newest = max((r.stat().st_mtime for r in records if r.exists()), default=0.0)
+    whole = all(r.exists() for r in records)
+    return [f"Stale: {path} is of an earlier run." for path in standing if not whole or path.stat().st_mtime < newest]

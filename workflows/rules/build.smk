@@ -1,0 +1,20 @@
+# One system's build of one model. Its seconds stand in the tables, so it holds the machine alone. A rival that
+# cannot be built leaves a record with its status and reason; a job that fails is our own fault.
+
+
+rule build:
+    input:
+        lambda w: plan.builds[w.model, w.system].environment.stamp,
+        lambda w: plan.models[w.model].record,
+    output:
+        plan.cache / "builds" / plan.machine / "{model}/{system}-{id}/build.json",
+    log:
+        plan.cache / "logs/build/{model}/{system}-{id}.txt",
+    resources:
+        machine=1000,
+    params:
+        options=lambda w: plan.builds[w.model, w.system].options,
+        folder=subpath(output[0], parent=True),
+    shell:
+        "{sys.executable} -m mononn_bench.cli build --system {wildcards.system} {params.options}"
+        " --output {params.folder} > {log} 2>&1"

@@ -1,0 +1,16 @@
+# Tables and figures, from the records alone.
+
+
+rule report:
+    input:
+        [case.record for case in plan.cases.values()],
+    output:
+        plan.tables,
+        plan.figures,
+    log:
+        plan.cache / "logs/report.txt",
+    params:
+        made_by=plan.report_identity,
+        folder=plan.results,
+    shell:
+        "{sys.executable} -m mononn_bench.cli report {input} --output {params.folder} > {log} 2>&1"
