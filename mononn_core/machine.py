@@ -1,0 +1,223 @@
+"""Machine: what the compiler knows of the processor it compiles for. Probed on this one, or given by name.
+
+The numbers that time has a say in (peak, bandwidth, barrier) are stated defaults by processor family, never measured
+here, so that two compilations on one machine decide alike; :mod:`mononn_core.cost.calibrate` measures ceilings.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mononn_core.errors import OptionError
+
+ARCHITECTURES = ("x86_64", "aarch64", "generic")
+
+# Feature sets of the x86-64 psABI's levels, under the compilers' names.
+X86_64_V2 = frozenset({"cx16", "popcnt", "sse3", "sse4.1", "sse4.2", "ssse3"})
+X86_64_V3 = X86_64_V2 | {"avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe"}
+X86_64_V4 = X86_64_V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+X86_LEVELS = (("x86-64-v4", X86_64_V4), ("x86-64-v3", X86_64_V3), ("x86-64-v2", X86_64_V2))
+NEON = frozenset({"neon"})
+
+# The kernel's spelling in /proc/cpuinfo where it differs from the compilers'.
+KERNEL_NAMES = {
+    "pni": "sse3",
+    "sse4_1": "sse4.1",
+    "sse4_2": "sse4.2",
+    "abm": "lzcnt",
+    "bmi1": "bmi",
+    "asimd": "neon",
+}
+
+DEFAULT_CLOCK = 2.5e9
+DEFAULT_BANDWIDTH_PER_CORE = 12e9
+DEFAULT_BARRIER_SECONDS = 3e-7
+KIB, MIB = 1 << 10, 1 << 20
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One processor, as far as code for it depends on it.
+
+    Attributes:
+        arch: "x86_64", "aarch64" or "generic" (scalar code for the host's own architecture).
+        features: instruction set extensions generated code may use, under the compilers' names ("avx2", "fma", ...).
+        vector_bytes: width of a vector register in bytes: 64, 32, 16, or 4 for scalar code.
+        vector_registers: how many of them.
+        cores: processors this process may run on.
+        l1_bytes, l2_bytes: data cache of one core, bytes. l3_bytes: last-level cache of one socket, bytes (0: none).
+        page_bytes, huge_page_bytes: page sizes (huge_page_bytes 0: no transparent huge pages).
+        peak_flops_per_core: fp32 operations a second of one core, a multiply-add counted as two (a default by family).
+        bandwidth: bytes a second all cores together read from memory (a default).
+        barrier_seconds: a barrier of all cores (a default).
+        name: for people.
+    """
+
+    arch: str
+    features: frozenset[str]
+    vector_bytes: int
+    vector_registers: int
+    cores: int
+    l1_bytes: int
+    l2_bytes: int
+    l3_bytes: int
+    page_bytes: int
+    huge_page_bytes: int
+    peak_flops_per_core: float
+    bandwidth: float
+    barrier_seconds: float
+    name: str
+
+    def __post_init__(self) -> None:
+        if self.arch not in ARCHITECTURES:
+            raise OptionError(f"architecture {self.arch!r} is unknown; choose one of {', '.join(ARCHITECTURES)}")
+
+    @staticmethod
+    def probe() -> Machine:
+        """The machine this process runs on, from /proc/cpuinfo and /sys. Its answer never varies in a process."""
+        return _probe()
+
+    @staticmethod
+    def named(name: str) -> Machine:
+        """A stated machine to compile for: "avx512", "avx2", "neon" or "scalar", with two cores of usual caches.
+
+        Raises:
+            OptionError: another name.
+        """
+        if name not in NAMED:
+            raise OptionError(f"machine {name!r} is unknown; choose one of {', '.join(NAMED)}")
+        return NAMED[name]
+
+    @property
+    def level(self) -> str:
+        """The psABI level ("x86-64-v3"), or "armv8-a", or "" for scalar code."""
+        if self.arch == "x86_64":
+            return next((level for level, needed in X86_LEVELS if needed <= self.features), "x86-64")
+        return "armv8-a" if self.arch == "aarch64" else ""
+
+    @property
+    def compiler_flags(self) -> tuple[str, ...]:
+        """-m flags for gcc and clang; empty for scalar code (the compiler's own baseline)."""
+        if self.arch == "x86_64":
+            return (f"-march={self.level}", *(("-mprefer-vector-width=512",) if self.vector_bytes == 64 else ()))
+        return (f"-march={self.level}",) if self.level else ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; :meth:`from_dict` reads them back."""
+        return {**asdict(self), "features": sorted(self.features)}
+
+    @staticmethod
+    def from_dict(values: Mapping[str, Any]) -> Machine:
+        return Machine(**{**values, "features": frozenset(values["features"])})
+
+
+def _machine(arch: str, features: frozenset[str], vector_bytes: int, name: str, **values: Any) -> Machine:
+    """A machine with the stated defaults wherever ``values`` says nothing."""
+    registers = {64: 32, 32: 16, 16: 32 if arch == "aarch64" else 16, 4: 16}[vector_bytes]
+    multiply_adds = 2 if "fma" in features or arch == "aarch64" else 1
+    defaults = {
+        "vector_registers": registers,
+        "cores": 2,
+        "l1_bytes": 32 * KIB,
+        "l2_bytes": 1 * MIB,
+        "l3_bytes": 32 * MIB,
+        "page_bytes": 4 * KIB,
+        "huge_page_bytes": 2 * MIB,
+        "peak_flops_per_core": DEFAULT_CLOCK * vector_bytes / 4 * 2 * multiply_adds,
+        "bandwidth": 2 * DEFAULT_BANDWIDTH_PER_CORE,
+        "barrier_seconds": DEFAULT_BARRIER_SECONDS,
+    }
+    return Machine(arch=arch, features=features, vector_bytes=vector_bytes, name=name, **{**defaults, **values})
+
+
+NAMED = {
+    "avx512": _machine("x86_64", X86_64_V4, 64, "any x86-64-v4"),
+    "avx2": _machine("x86_64", X86_64_V3, 32, "any x86-64-v3"),
+    "neon": _machine("aarch64", NEON, 16, "any AArch64"),
+    "scalar": _machine("generic", frozenset(), 4, "any processor"),
+}
+
+
+@functools.cache
+def _probe() -> Machine:
+    info = parse_cpuinfo(_read("/proc/cpuinfo"))
+    flags = frozenset(KERNEL_NAMES.get(flag, flag) for flag in info.get("flags", info.get("Features", "")).split())
+    base = from_flags(platform.machine(), flags)
+    affinity = sorted(os.sched_getaffinity(0))
+    caches = _caches(Path(f"/sys/devices/system/cpu/cpu{affinity[0]}/cache"))
+    clock = _clock(info, affinity[0])
+    lanes = base.vector_bytes / 4
+    return replace(
+        base,
+        cores=len(affinity),
+        l1_bytes=caches.get(1, base.l1_bytes),
+        l2_bytes=caches.get(2, base.l2_bytes),
+        l3_bytes=caches.get(3, 0) if caches else base.l3_bytes,
+        page_bytes=os.sysconf("SC_PAGE_SIZE"),
+        huge_page_bytes=int(_read("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size") or 0),
+        peak_flops_per_core=clock * lanes * 2 * _multiply_adds_per_cycle(base, info),
+        bandwidth=DEFAULT_BANDWIDTH_PER_CORE * min(len(affinity), 8),
+        name=info.get("model name", platform.machine()),
+    )
+
+
+def from_flags(architecture: str, flags: frozenset[str]) -> Machine:
+    """Arch, features and vector width that generated code may use where the kernel reports ``flags``."""
+    if architecture in ("x86_64", "AMD64"):
+        features = next((needed for _, needed in X86_LEVELS if needed <= flags), frozenset[str]())
+        width = 64 if features == X86_64_V4 else 32 if features == X86_64_V3 else 16
+        return _machine("x86_64", features, width, architecture)
+    if architecture in ("aarch64", "arm64"):
+        return _machine("aarch64", NEON, 16, architecture)
+    return NAMED["scalar"]
+
+
+def parse_cpuinfo(text: str) -> dict[str, str]:
+    """Fields of the first processor in the text of /proc/cpuinfo."""
+    first = text.split("\n\n")[0]
+    return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first.splitlines()) if key}
+
+
+def _read(path: str | Path) -> str:
+    """A small system file's text, "" where the kernel does not expose it."""
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _caches(folder: Path) -> dict[int, int]:
+    """Bytes of the data or unified cache of every level."""
+    sizes: dict[int, int] = {}
+    for index in sorted(folder.glob("index*")):
+        size = re.fullmatch(r"(\d+)([KM]?)", _read(index / "size"))
+        if size and _read(index / "type") in ("Data", "Unified"):
+            sizes[int(_read(index / "level"))] = int(size[1]) * {"": 1, "K": KIB, "M": MIB}[size[2]]
+    return sizes
+
+
+def _clock(info: Mapping[str, str], cpu: int) -> float:
+    """Hertz, from what stays equal from one moment to the next: the highest clock of cpufreq, else the time stamp
+    counter's rate (half of bogomips on x86), else a default. Rounded to 50 MHz."""
+    kilohertz = _read(f"/sys/devices/system/cpu/cpu{cpu}/cpufreq/cpuinfo_max_freq")
+    if kilohertz.isdigit():
+        hertz = int(kilohertz) * 1e3
+    elif "flags" in info and re.fullmatch(r"[\d.]+", info.get("bogomips", "")):
+        hertz = float(info["bogomips"]) / 2 * 1e6
+    else:
+        hertz = DEFAULT_CLOCK
+    return max(round(hertz / 50e6), 1) * 50e6
+
+
+def _multiply_adds_per_cycle(machine: Machine, info: Mapping[str, str]) -> int:
+    """Full-width multiply-adds a core starts each cycle: two on most; AMD before family 26 (Zen 5) splits 512 bits."""
+    if machine.vector_bytes == 64 and info.get("vendor_id") == "AuthenticAMD":
+        return 2 if int(info.get("cpu family", "0") or 0) >= 26 else 1
+    return 2 if "fma" in machine.features or machine.arch == "aarch64" else 1

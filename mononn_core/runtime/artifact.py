@@ -1,0 +1,240 @@
+"""Artifact: one ``.mono`` file holding everything a run needs: manifest, machine code, host runner, packed weights.
+
+The container (docs/artifact.md) is a header, a table of sections and the sections. All of it is under a SHA-256
+digest, so that a truncated or altered file is named as such; that protects from accidents, not from an attacker: a
+``.mono`` file holds machine code and is to be trusted like a program.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import platform
+import struct
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mononn_core.errors import ArtifactError
+from mononn_core.machine import Machine
+from mononn_core.program import abi
+from mononn_core.runtime.toolchain import write_atomically
+
+MAGIC = b"\x93MONONN\n"
+FORMAT_VERSION = 1
+HEADER = struct.Struct(
+    "<8sIIQ8x32s"
+)  # magic, version, sections, bytes of the file, digest of what stands before + table
+SECTION = struct.Struct("<16sQQ32s")  # name, offset, bytes, digest
+PLAN = struct.Struct("<IIQQQII")  # ABI version, threads, arena, scratch, counters, inputs, outputs; then bytes of each
+SECTIONS = ("manifest", "plan", "code", "host", "weights")
+PIECE = 16 << 20
+ELF_MACHINES = {62: "x86_64", 183: "aarch64"}
+SMALL_ALIGN, PAGE_ALIGN, HUGE_ALIGN = 64, 64 << 10, 2 << 20
+HUGE_WEIGHTS = 32 << 20
+"""Weights at least this large start on a 2 MiB boundary, where file systems with large folios map huge pages."""
+
+REQUIRED = {
+    "name": str,
+    "mononn_version": str,
+    "abi_version": int,
+    "machine": dict,
+    "inputs": list,
+    "outputs": list,
+    "threads": int,
+    "arena_bytes": int,
+    "scratch_bytes": int,
+    "counters": int,
+    "weight_bytes": int,
+    "phases": list,
+}
+
+Buffer = bytes | memoryview
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A compiled network.
+
+    Attributes:
+        manifest: JSON values; the keys in ``REQUIRED`` are needed to run: inputs and outputs are lists of {name,
+            dtype, shape} in the order of the call, machine is {arch, features}, phases are the executed ones in order
+            ({id, origin, flops, bytes, tasks, barrier, ...}), sizes are bytes.
+        code: shared object that exports ``mononn_run``.
+        host: shared object of runtime/host.
+        weights: packed constants.
+    """
+
+    manifest: Mapping[str, Any]
+    code: bytes
+    host: bytes
+    weights: Buffer
+
+    def __post_init__(self) -> None:
+        for key, kind in REQUIRED.items():
+            if not isinstance(self.manifest.get(key), kind):
+                raise ArtifactError(f"the manifest's {key!r} is missing or no {kind.__name__}; compile the model again")
+
+    def save(self, path: str | Path) -> None:
+        """Writes the file under a temporary name and renames it. The same artifact gives the same bytes.
+
+        Raises:
+            ArtifactError: the folder does not exist or cannot be written.
+        """
+        sections = {
+            "manifest": canonical_json(self.manifest),
+            "plan": _plan(self.manifest),
+            "code": self.code,
+            "host": self.host,
+            "weights": self.weights,
+        }
+        try:
+            write_atomically(Path(path), _container(sections))
+        except OSError as error:
+            raise ArtifactError(f"{path} cannot be written ({error.strerror}); choose a writable folder") from error
+
+    @staticmethod
+    def load(path: str | Path, verify: bool = True) -> Artifact:
+        """Maps a file; its weights stay in the page cache, shared by every process that loads it.
+
+        Args:
+            path: a file that :meth:`save` wrote.
+            verify: compare the weights' digest too (all other bytes are always compared).
+
+        Raises:
+            ArtifactError: not such a file, truncated, altered, of another version, or for another machine.
+        """
+        view = _map(Path(path))
+        table = _read_table(path, view)
+        sections = {name: view[offset : offset + size] for name, (offset, size, _) in table.items()}
+        for name, (_, _, expected) in table.items():
+            if (verify or name != "weights") and digest(sections[name]) != expected:
+                raise _altered(path, f"its {name} section")
+        manifest = json.loads(bytes(sections["manifest"]))
+        artifact = Artifact(manifest, bytes(sections["code"]), bytes(sections["host"]), sections["weights"])
+        artifact.check_runnable(str(path))
+        return artifact
+
+    def check_runnable(self, name: str) -> None:
+        """Raises ArtifactError, naming ``name``, unless this process can run the code: ABI, architecture, features."""
+        manifest, here = self.manifest, Machine.probe()
+        if manifest["abi_version"] != abi.ABI_VERSION:
+            raise ArtifactError(
+                f"{name} was compiled by mononn {manifest['mononn_version']} with ABI version "
+                f"{manifest['abi_version']}, this one has {abi.ABI_VERSION}; compile the model again"
+            )
+        arch = ELF_MACHINES.get(int.from_bytes(self.code[18:20], "little"), "another architecture")
+        if arch != platform.machine():
+            raise ArtifactError(f"{name} was compiled for {arch}, this is {platform.machine()}; compile the model here")
+        missing = sorted(set(manifest["machine"]["features"]) - here.features)
+        if missing:
+            raise ArtifactError(
+                f"{name} needs the instruction set extensions {', '.join(missing)}, which this machine lacks; "
+                "compile the model here"
+            )
+
+
+def canonical_json(value: Any) -> bytes:
+    """UTF-8 JSON with sorted keys and no spaces; refuses NaN and infinity."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def digest(data: Buffer) -> bytes:
+    """SHA-256 of the SHA-256 digests of the 16 MiB pieces, which are hashed on several threads."""
+    view = memoryview(data)
+    pieces = [view[start : start + PIECE] for start in range(0, len(view), PIECE)]
+    if len(pieces) < 2:
+        digests = [hashlib.sha256(piece).digest() for piece in pieces]
+    else:
+        with ThreadPoolExecutor(max_workers=min(len(pieces), Machine.probe().cores, 8)) as pool:
+            digests = list(pool.map(lambda piece: hashlib.sha256(piece).digest(), pieces))
+    return hashlib.sha256(b"".join(digests)).digest()
+
+
+def tensor_bytes(tensor: Mapping[str, Any]) -> int:
+    """Bytes of a manifest's {dtype, shape}."""
+    return int(np.dtype(tensor["dtype"]).itemsize * np.prod(tensor["shape"], dtype=np.int64))
+
+
+def _plan(manifest: Mapping[str, Any]) -> bytes:
+    """What a C program needs of the manifest, as C structs (host/mononn_host.h: mononn_file_plan)."""
+    inputs, outputs = manifest["inputs"], manifest["outputs"]
+    sizes = [tensor_bytes(tensor) for tensor in (*inputs, *outputs)]
+    plan = [manifest[key] for key in ("abi_version", "threads", "arena_bytes", "scratch_bytes", "counters")]
+    return PLAN.pack(*plan, len(inputs), len(outputs)) + struct.pack(f"<{len(sizes)}Q", *sizes)
+
+
+def _round_up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
+
+
+def _container(sections: Mapping[str, Buffer]) -> Sequence[Buffer]:
+    """Header, table and padded sections, ready to be written one after the other."""
+    position = HEADER.size + SECTION.size * len(sections)
+    table, body = b"", []
+    for name, data in sections.items():
+        align = SMALL_ALIGN
+        if name == "weights":
+            align = HUGE_ALIGN if len(data) >= HUGE_WEIGHTS else PAGE_ALIGN
+        offset = _round_up(position, align)
+        body += [bytes(offset - position), data]
+        table += SECTION.pack(name.encode(), offset, len(data), digest(data))
+        position = offset + len(data)
+    return [_header(len(sections), position, table), table, *body]
+
+
+def _header(count: int, size: int, table: bytes) -> bytes:
+    blank = HEADER.pack(MAGIC, FORMAT_VERSION, count, size, bytes(32))
+    return blank[:-32] + hashlib.sha256(blank[:-32] + table).digest()
+
+
+def _map(path: Path) -> memoryview:
+    try:
+        with path.open("rb") as stream:
+            flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_POPULATE", 0)
+            return memoryview(mmap.mmap(stream.fileno(), 0, flags=flags, prot=mmap.PROT_READ))
+    except ValueError:  # an empty file has no mapping
+        return memoryview(b"")
+    except OSError as error:
+        raise ArtifactError(
+            f"{path} cannot be read ({error.strerror}); give a .mono file that `compile` wrote"
+        ) from error
+
+
+def _altered(path: str | Path, part: str) -> ArtifactError:
+    return ArtifactError(
+        f"{path} was altered after it was written ({part} does not match its digest); compile it again"
+    )
+
+
+def _read_table(path: str | Path, view: memoryview) -> dict[str, tuple[int, int, bytes]]:
+    """Name to (offset, bytes, digest) of every section, after the checks of the header, the table and the gaps."""
+    if bytes(view[: len(MAGIC)]) != MAGIC:
+        raise ArtifactError(f"{path} is no .mono file; give one that `mononn compile` wrote")
+    if len(view) < HEADER.size:
+        raise ArtifactError(f"{path} is truncated ({len(view)} bytes); copy or compile it again")
+    _, version, count, size, _ = HEADER.unpack(view[: HEADER.size])
+    if version != FORMAT_VERSION:
+        raise ArtifactError(
+            f"{path} has format version {version}, this mononn reads {FORMAT_VERSION}; compile the model again"
+        )
+    if len(view) < size:
+        raise ArtifactError(f"{path} is truncated ({len(view)} of {size} bytes); copy or compile it again")
+    end = HEADER.size + count * SECTION.size
+    table = bytes(view[HEADER.size : end])
+    if len(view) != size or end > size or _header(count, size, table) != bytes(view[: HEADER.size]):
+        raise _altered(path, "its header")
+    found = {}
+    for raw, offset, length, expected in SECTION.iter_unpack(table):
+        if any(view[end:offset]):
+            raise _altered(path, "the padding between its sections")
+        found[raw.rstrip(b"\0").decode()] = (offset, length, expected)
+        end = offset + length
+    if tuple(found) != SECTIONS or end != size:
+        raise ArtifactError(f"{path} lacks sections of this format; compile the model again")
+    return found

@@ -1,0 +1,162 @@
+"""CPU: loads shared objects from memory and drives the host runner (runtime/host) through ctypes."""
+
+from __future__ import annotations
+
+import _ctypes
+import ctypes
+import functools
+import os
+import tempfile
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mononn_core.errors import ArtifactError, MononnError
+from mononn_core.program import abi
+from mononn_core.runtime.artifact import Artifact, Buffer
+
+SPIN_NANOSECONDS = 100_000
+FORKED, STOPPED = 0xFE, 0xFF
+
+
+class Plan(ctypes.Structure):
+    """``mononn_plan`` of host/mononn_host.h."""
+
+    _fields_ = (
+        ("abi_version", ctypes.c_uint32),
+        ("workers", ctypes.c_uint32),
+        ("arena_bytes", ctypes.c_uint64),
+        ("scratch_bytes", ctypes.c_uint64),
+        ("counters", ctypes.c_uint64),
+        ("spin_nanoseconds", ctypes.c_uint64),
+    )
+
+
+class BindingStruct(ctypes.Structure):
+    """``mononn_binding`` of host/mononn_host.h."""
+
+    _fields_ = (
+        ("host", ctypes.c_void_p),
+        ("inputs", ctypes.c_void_p),
+        ("outputs", ctypes.c_void_p),
+        ("trace", ctypes.c_void_p),
+    )
+
+
+class Library:
+    """A shared object loaded from its bytes; unloaded with the last reference to it."""
+
+    def __init__(self, code: bytes, label: str) -> None:
+        # The descriptor stays open: the loader knows an object by its name, and an open descriptor's is not reused.
+        self._descriptor, path, temporary = _file_of(code)
+        try:
+            self.functions = ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_LOCAL)
+        except OSError as error:
+            os.close(self._descriptor)
+            raise ArtifactError(f"the {label} cannot be loaded ({error}); compile the model again") from error
+        finally:
+            if temporary:
+                os.unlink(temporary)  # noqa: PTH108
+        weakref.finalize(self, _unload, self.functions._handle, self._descriptor)
+
+
+def _file_of(code: bytes) -> tuple[int, str, str]:
+    """Descriptor, path to load, and the temporary file to remove ("" for a file in memory)."""
+    try:
+        descriptor = os.memfd_create("mononn", os.MFD_CLOEXEC)
+        path, temporary = f"/proc/self/fd/{descriptor}", ""
+    except (AttributeError, OSError):
+        descriptor, temporary = tempfile.mkstemp(prefix="mononn-", suffix=".so")
+        path = temporary
+    with os.fdopen(os.dup(descriptor), "wb") as stream:
+        stream.write(code)
+    return descriptor, path, temporary
+
+
+def _unload(handle: int, descriptor: int) -> None:
+    _ctypes.dlclose(handle)
+    os.close(descriptor)
+
+
+@functools.cache
+def _host_library(code: bytes) -> Library:
+    """One host runner for all sessions of a process; it is a few kilobytes and stays."""
+    library = Library(code, "host runner")
+    functions = library.functions
+    functions.mononn_host_create.argtypes = (ctypes.POINTER(Plan), ctypes.c_void_p, ctypes.c_void_p)
+    functions.mononn_host_create.restype = ctypes.c_void_p
+    functions.mononn_host_run.restype = ctypes.c_uint64
+    functions.mononn_host_stop.argtypes = functions.mononn_host_destroy.argtypes = (ctypes.c_void_p,)
+    functions.mononn_memory_create.argtypes = (ctypes.c_uint64,)
+    functions.mononn_memory_create.restype = ctypes.c_void_p
+    functions.mononn_memory_destroy.argtypes = (ctypes.c_void_p, ctypes.c_uint64)
+    for function in (functions.mononn_host_stop, functions.mononn_host_destroy, functions.mononn_memory_destroy):
+        function.restype = None
+    return library
+
+
+class Weights:
+    """Packed constants in memory: where the file is mapped, or a copy in anonymous huge pages.
+
+    Attributes:
+        address: of the first byte, 64-byte aligned.
+    """
+
+    def __init__(self, data: Buffer, host_code: bytes, share: bool) -> None:
+        self._data = np.frombuffer(data, dtype=np.uint8) if len(data) else np.zeros(64, np.uint8)
+        if share and self._data.ctypes.data % 64 == 0:
+            self.address = self._data.ctypes.data
+            return
+        functions = _host_library(host_code).functions
+        size = self._data.nbytes
+        self.address = functions.mononn_memory_create(size)
+        if not self.address:
+            raise MononnError(f"there is no memory for {size} bytes of weights; free some, or share the file's pages")
+        weakref.finalize(self, functions.mononn_memory_destroy, self.address, size)
+        ctypes.memmove(self.address, self._data.ctypes.data, size)
+        self._data = np.zeros(0, np.uint8)
+
+
+class Code:
+    """What clones share: the loaded function, the host runner and the weights."""
+
+    def __init__(self, artifact: Artifact, share_weights: bool) -> None:
+        self.artifact = artifact
+        self.library = Library(artifact.code, "compiled function")
+        self.host = _host_library(artifact.host).functions
+        self.weights = Weights(artifact.weights, artifact.host, share_weights)
+        try:
+            entry = getattr(self.library.functions, abi.ENTRY)
+        except AttributeError as error:
+            raise ArtifactError(f"the code does not export {abi.ENTRY}; compile the model again") from error
+        self.entry = ctypes.cast(entry, ctypes.c_void_p).value
+
+
+class Host:
+    """Workers, arena and scratch of one session. Freed with the last reference (its session's or a binding's)."""
+
+    def __init__(self, code: Code, workers: int) -> None:
+        self.code = code
+        self.workers = workers
+        manifest: Mapping[str, Any] = code.artifact.manifest
+        sizes = (manifest["arena_bytes"], manifest["scratch_bytes"], manifest["counters"])
+        plan = Plan(abi.ABI_VERSION, workers, *sizes, SPIN_NANOSECONDS)
+        self.address = code.host.mononn_host_create(ctypes.byref(plan), code.entry, code.weights.address)
+        if not self.address:
+            raise MononnError(
+                f"{workers} workers with {sizes[0] + workers * sizes[1]} bytes of working memory cannot be started; "
+                "use fewer threads or free memory"
+            )
+        weakref.finalize(self, _destroy, code, self.address)
+        self.run = code.host.mononn_host_run
+
+    def stop(self) -> None:
+        """Waits for the run in progress and ends the workers; later runs return ``STOPPED``."""
+        self.code.host.mononn_host_stop(self.address)
+
+
+def _destroy(code: Code, address: int) -> None:
+    """Ends the workers first; ``code`` is held until here so that their function stays loaded."""
+    code.host.mononn_host_destroy(address)

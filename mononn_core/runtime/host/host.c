@@ -1,0 +1,254 @@
+/* Persistent workers around one generated function; see mononn_host.h. C11, pthreads and futexes. */
+#define _GNU_SOURCE
+#include "mononn_host.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "mononn.h"
+
+_Static_assert(sizeof(mononn_call) + sizeof(uint32_t) <= MONONN_CACHE_LINE, "the call and its `go` share two lines");
+
+#define EXPORT __attribute__((visibility("default")))
+#define HUGE_PAGE ((uint64_t)2 << 20)
+#define PAGE ((uint64_t)4096)
+#ifndef MADV_WIPEONFORK
+#define MADV_WIPEONFORK 18
+#endif
+
+/* `go` is what the workers wait for: twice the run's number, plus one while some worker sleeps on it. A run's only
+ * message is one exchange of this word; the old value says whether anybody must be woken. */
+#define SLEEPING 1u
+#define SPINS_PER_LOOK 64 /* pauses between two looks at the clock */
+#define SPINS_BEFORE_YIELD 4096
+
+typedef struct worker {
+  _Alignas(MONONN_CACHE_LINE) _Atomic uint32_t done; /* the last run number this worker has finished */
+  int index;
+  mononn_host *host;
+  pthread_t thread;
+} worker;
+
+struct mononn_host {
+  _Alignas(MONONN_CACHE_LINE) mononn_call call;
+  _Atomic uint32_t go; /* on the line of the call's tail, which every worker reads anyway */
+  _Alignas(MONONN_CACHE_LINE) pthread_mutex_t turn;
+  mononn_entry entry;
+  uint64_t error;
+  uint64_t spin_nanoseconds;
+  uint64_t mapped_bytes;
+  worker *crew;
+  const volatile uint32_t *alive; /* 1 here, 0 in a forked child */
+  uint32_t workers;
+  int crowded; /* more workers than processors: let others run instead of spinning */
+  int stop;
+};
+
+static inline void pause_cpu(void) {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+static uint64_t now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void futex(_Atomic uint32_t *word, int operation, uint32_t value) {
+  syscall(SYS_futex, word, operation | FUTEX_PRIVATE_FLAG, value, NULL, NULL, 0);
+}
+
+static inline uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
+
+static inline uint32_t run_number(uint32_t go) { return go & ~SLEEPING; }
+
+/* The next `go` after `seen`: spins a while, then sleeps. */
+static uint32_t await_run(mononn_host *host, uint32_t seen) {
+  const uint64_t start = now();
+  for (;;) {
+    for (int i = 0; i < SPINS_PER_LOOK; i++) {
+      const uint32_t go = atomic_load_explicit(&host->go, memory_order_acquire);
+      if (run_number(go) != seen) return run_number(go);
+      if (host->crowded) sched_yield();
+      else pause_cpu();
+    }
+    if (now() - start > host->spin_nanoseconds) break;
+  }
+  for (;;) {
+    uint32_t go = seen;
+    atomic_compare_exchange_strong_explicit(&host->go, &go, seen | SLEEPING, memory_order_acquire,
+                                            memory_order_acquire);
+    if (run_number(go) != seen) return run_number(go);
+    futex(&host->go, FUTEX_WAIT, seen | SLEEPING);
+    go = atomic_load_explicit(&host->go, memory_order_acquire);
+    if (run_number(go) != seen) return run_number(go);
+  }
+}
+
+static void *worker_main(void *argument) {
+  worker *self = argument;
+  mononn_host *host = self->host;
+  prctl(PR_SET_NAME, "mononn-worker");
+  for (uint32_t seen = 0;;) {
+    seen = await_run(host, seen);
+    if (host->stop) return NULL;
+    host->entry(&host->call, self->index);
+    atomic_store_explicit(&self->done, seen, memory_order_release);
+  }
+}
+
+static void await_crew(mononn_host *host, uint32_t go) {
+  for (uint32_t i = 1; i < host->workers; i++) {
+    for (uint32_t spins = 0; atomic_load_explicit(&host->crew[i].done, memory_order_acquire) != go; spins++) {
+      if (host->crowded || spins > SPINS_BEFORE_YIELD) sched_yield();
+      else pause_cpu();
+    }
+  }
+}
+
+static void announce(mononn_host *host, uint32_t go) {
+  const uint32_t before = atomic_exchange_explicit(&host->go, go, memory_order_acq_rel);
+  if (before & SLEEPING) futex(&host->go, FUTEX_WAKE, INT_MAX);
+}
+
+EXPORT uint64_t mononn_host_run(const mononn_binding *binding) {
+  mononn_host *host = binding->host;
+  if (!*host->alive) return MONONN_HOST_FORKED;
+  pthread_mutex_lock(&host->turn);
+  uint64_t error = MONONN_HOST_STOPPED;
+  if (!host->stop) {
+    mononn_call *call = &host->call;
+    call->epoch++;
+    /* Unchanged fields stay unwritten: the workers are polling their cache line. */
+    if (call->inputs != binding->inputs) call->inputs = binding->inputs;
+    if (call->outputs != binding->outputs) call->outputs = binding->outputs;
+    if (call->trace != binding->trace) call->trace = binding->trace;
+    const uint32_t go = (uint32_t)(call->epoch << 1);
+    if (host->workers > 1) announce(host, go);
+    host->entry(call, 0);
+    if (host->workers > 1) await_crew(host, go);
+    error = host->error;
+    if (error) host->error = 0;
+  }
+  pthread_mutex_unlock(&host->turn);
+  return error;
+}
+
+EXPORT void mononn_host_stop(mononn_host *host) {
+  if (!*host->alive) return;
+  pthread_mutex_lock(&host->turn);
+  if (!host->stop) {
+    host->stop = 1;
+    announce(host, (uint32_t)((host->call.epoch + 1) << 1));
+    for (uint32_t i = 1; i < host->workers; i++) pthread_join(host->crew[i].thread, NULL);
+  }
+  pthread_mutex_unlock(&host->turn);
+}
+
+EXPORT void mononn_host_destroy(mononn_host *host) {
+  mononn_host_stop(host);
+  munmap((void *)host->alive, PAGE);
+  mononn_memory_destroy(host, host->mapped_bytes);
+}
+
+EXPORT void *mononn_memory_create(uint64_t bytes) {
+  const uint64_t size = round_up(bytes, HUGE_PAGE);
+  char *raw = mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (raw == MAP_FAILED) return NULL;
+  char *start = (char *)round_up((uintptr_t)raw, HUGE_PAGE);
+  if (start != raw) munmap(raw, (size_t)(start - raw));
+  munmap(start + size, (size_t)(raw + HUGE_PAGE - start));
+  madvise(start, size, MADV_HUGEPAGE); /* a wish: small pages work as well */
+  memset(start, 0, bytes);             /* pages are there before the first run */
+  return start;
+}
+
+EXPORT void mononn_memory_destroy(void *memory, uint64_t bytes) { munmap(memory, round_up(bytes, HUGE_PAGE)); }
+
+static const uint32_t *alive_page(void) {
+  uint32_t *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) return NULL;
+  madvise(page, PAGE, MADV_WIPEONFORK); /* Linux 4.14; without it a fork goes unnoticed */
+  *page = 1;
+  return page;
+}
+
+static int start_crew(mononn_host *host) {
+  sigset_t all, old;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &old); /* signals stay the caller's */
+  int failure = 0;
+  const uint32_t wanted = host->workers;
+  for (host->workers = 1; host->workers < wanted && !failure;) {
+    worker *w = &host->crew[host->workers];
+    w->index = (int)host->workers;
+    w->host = host;
+    failure = pthread_create(&w->thread, NULL, worker_main, w);
+    if (!failure) host->workers++;
+  }
+  pthread_sigmask(SIG_SETMASK, &old, NULL);
+  return failure;
+}
+
+EXPORT mononn_host *mononn_host_create(const mononn_plan *plan, mononn_entry entry, const void *weights) {
+  if (plan->abi_version != MONONN_ABI_VERSION || !plan->workers) {
+    errno = EINVAL;
+    return NULL;
+  }
+  const uint64_t workers = plan->workers;
+  const uint64_t crew = round_up(sizeof(mononn_host), PAGE);
+  const uint64_t sync = crew + workers * sizeof(worker);
+  const uint64_t counters = sync + workers * MONONN_CACHE_LINE;
+  const uint64_t arena = round_up(counters + plan->counters * MONONN_CACHE_LINE, PAGE);
+  const uint64_t scratch = arena + round_up(plan->arena_bytes, PAGE);
+  const uint64_t bytes = scratch + workers * plan->scratch_bytes;
+  const uint32_t *alive = alive_page();
+  unsigned char *memory = alive ? mononn_memory_create(bytes) : NULL;
+  if (!memory) {
+    if (alive) munmap((void *)alive, PAGE);
+    errno = ENOMEM;
+    return NULL;
+  }
+
+  mononn_host *host = (mononn_host *)memory;
+  host->call = (mononn_call){
+      .abi_version = MONONN_ABI_VERSION,
+      .workers = plan->workers,
+      .sync = memory + sync,
+      .counters = (uint64_t *)(memory + counters),
+      .arena = memory + arena,
+      .scratch = memory + scratch,
+      .weights = weights,
+      .error = &host->error,
+  };
+  pthread_mutex_init(&host->turn, NULL);
+  host->entry = entry;
+  host->spin_nanoseconds = plan->spin_nanoseconds;
+  host->mapped_bytes = bytes;
+  host->crew = (worker *)(memory + crew);
+  host->alive = alive;
+  host->workers = plan->workers;
+  cpu_set_t processors;
+  host->crowded = !sched_getaffinity(0, sizeof processors, &processors) && CPU_COUNT(&processors) < (int)workers;
+  const int failure = start_crew(host);
+  if (!failure) return host;
+  mononn_host_destroy(host);
+  errno = failure;
+  return NULL;
+}

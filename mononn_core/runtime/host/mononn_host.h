@@ -1,0 +1,55 @@
+/* The host of a compiled network: persistent workers that enter the generated function together.
+ *
+ * One host runs one inference at a time; concurrent mononn_host_run calls take turns. The calling thread is worker 0;
+ * the other workers inherit its processor affinity. Nothing here allocates or makes a system call in a run, except to
+ * wake workers that sleep.
+ */
+#ifndef MONONN_HOST_H
+#define MONONN_HOST_H
+#include <stdint.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct mononn_call;
+typedef struct mononn_host mononn_host;
+typedef int (*mononn_entry)(const struct mononn_call *call, int worker);
+
+/* What a host is made for. Bytes unless a name says otherwise. */
+typedef struct mononn_plan {
+  uint32_t abi_version;
+  uint32_t workers;
+  uint64_t arena_bytes;
+  uint64_t scratch_bytes;       /* of one worker: the stride of worker-local memory, a multiple of 64 */
+  uint64_t counters;            /* elements, each on its own MONONN_CACHE_LINE */
+  uint64_t spin_nanoseconds;    /* an idle worker spins this long before it sleeps */
+} mononn_plan;
+
+/* One set of buffers to run with; the caller keeps it, and everything it points to, alive. */
+typedef struct mononn_binding {
+  mononn_host *host;
+  const void *const *inputs;    /* in manifest order, C-contiguous */
+  void *const *outputs;
+  uint64_t *trace;              /* [workers][executed phases][3] nanoseconds, or null */
+} mononn_binding;
+
+/* Results of mononn_host_run beside 0 and the function's own error words (code | phase << 8 | value << 32). */
+#define MONONN_HOST_FORKED 0xFEu  /* this process is a fork of the one that made the host: its workers are not here */
+#define MONONN_HOST_STOPPED 0xFFu /* mononn_host_stop was called */
+
+/* Null with errno set: no memory, no threads, or another ABI version (EINVAL). weights must outlive the host. */
+mononn_host *mononn_host_create(const mononn_plan *plan, mononn_entry entry, const void *weights);
+uint64_t mononn_host_run(const mononn_binding *binding);
+/* Waits for the run in progress and ends the workers; later runs are refused. */
+void mononn_host_stop(mononn_host *host);
+/* Stops and frees; nothing may use the host any more. */
+void mononn_host_destroy(mononn_host *host);
+
+/* Zeroed memory that starts on a huge page and asks for more of them; null if there is none. */
+void *mononn_memory_create(uint64_t bytes);
+void mononn_memory_destroy(void *memory, uint64_t bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,257 @@
+"""Toolchain: source text in, the bytes of a shared object out; the same source, flags and compiler give the same bytes.
+
+The default compiler is the clang of the ``ziglang`` wheel, so that pip alone installs everything. It compiles and its
+linker links in two steps without any library: undefined symbols (memcpy, clock_gettime, pthread_create) bind to the C
+library of the process that loads the object, so one object serves every Linux of its architecture. ``MONONN_CXX`` names
+another compiler (g++, clang++); ``MONONN_CACHE`` chooses the folder of compiled objects ("" for none).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mononn_core.errors import ToolchainError
+from mononn_core.machine import Machine
+from mononn_core.program import abi
+
+INCLUDE = Path(__file__).parent.parent / "codegen" / "include"
+HOST = Path(__file__).parent / "host"
+SUFFIX = {"c++": "cpp", "c": "c"}
+STANDARD = {"c++": ("-std=c++20", "-fno-exceptions", "-fno-rtti"), "c": ("-std=c11",)}
+COMMON = (
+    "-O3",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-ffp-contract=fast",
+    "-fno-math-errno",
+    "-fno-stack-protector",
+    "-fomit-frame-pointer",
+    "-fno-asynchronous-unwind-tables",
+    "-g0",
+)
+LINK = ("--build-id=none", "--gc-sections", "--hash-style=gnu", "-s", "-z", "now", "-z", "relro")
+GLIBC = "2.17"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A shared object and what it cost.
+
+    Attributes:
+        code: bytes of the ELF file.
+        command: the compile command, for people (file names relative, no path of this machine).
+        seconds: wall time of compiler and linker, 0 when it came out of the cache.
+        peak_rss_bytes: most memory that one of the compiler's processes held, 0 when it came out of the cache.
+    """
+
+    code: bytes
+    command: str
+    seconds: float
+    peak_rss_bytes: int
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """How to call one compiler: argument lists for a compilation and a link, and what ``--version`` says."""
+
+    name: str
+    program: tuple[str, ...]
+    version: str
+
+    @property
+    def is_zig(self) -> bool:
+        return self.name == "zig"
+
+    def machine_flags(self, machine: Machine) -> tuple[str, ...]:
+        """Target and instruction set."""
+        if not self.is_zig:
+            return machine.compiler_flags
+        arch = machine.arch if machine.arch != "generic" else os.uname().machine
+        flags: tuple[str, ...] = ("-target", f"{arch}-linux-gnu.{GLIBC}", "-fno-sanitize=undefined", "-Xclang", "-O3")
+        if machine.arch == "x86_64":
+            wide = "-prefer_256_bit" if machine.vector_bytes == 64 else ""
+            flags += (f"-mcpu={machine.level.replace('-', '_')}{wide}",)
+        return flags
+
+    def compile_command(self, machine: Machine, language: str, extra: Sequence[str]) -> list[str]:
+        driver = ("c++" if language == "c++" else "cc",) if self.is_zig else ("-x", language)
+        flags = (*COMMON, *STANDARD[language], *self.machine_flags(machine), *extra)
+        return [
+            *self.program,
+            *driver,
+            *flags,
+            "-I.",
+            f"-I{INCLUDE}",
+            "-c",
+            f"source.{SUFFIX[language]}",
+            "-o",
+            "object.o",
+        ]
+
+    def link_command(self) -> list[str]:
+        if self.is_zig:
+            return [*self.program, "ld.lld", "-shared", "object.o", "-o", "object.so", *LINK]
+        options = ",".join(("-Wl", "--as-needed", *LINK)).replace("-s,", "")
+        return [*self.program, "-shared", "-nostartfiles", "-s", "object.o", "-o", "object.so", options]
+
+
+def find_compiler() -> Compiler:
+    """``MONONN_CXX``, or the clang of the ziglang wheel.
+
+    Raises:
+        ToolchainError: neither is there.
+    """
+    chosen = os.environ.get("MONONN_CXX", "")
+    return _find_compiler(chosen)
+
+
+@functools.cache
+def _find_compiler(chosen: str) -> Compiler:
+    if chosen:
+        words = shlex.split(chosen)
+        if not words or not shutil.which(words[0]):
+            raise ToolchainError(f"MONONN_CXX names {chosen!r}, which is not found; name an installed g++ or clang++")
+        version = subprocess.run([*words, "--version"], capture_output=True, text=True, check=False).stdout
+        return Compiler(Path(words[0]).name, tuple(words), version)
+    program = (sys.executable, "-m", "ziglang")
+    result = subprocess.run([*program, "version"], capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise ToolchainError(
+            "the compiler of the ziglang wheel is missing; pip install ziglang, or name a g++ or clang++ in MONONN_CXX"
+        )
+    return Compiler("zig", program, result.stdout.strip())
+
+
+def compile_shared(
+    source: str, *, machine: Machine, language: str = "c++", extra_flags: Sequence[str] = ()
+) -> Compiled:
+    """Compiles one source text, which may include "mononn.h" and the headers of codegen/include.
+
+    Args:
+        source: C++20 or C11.
+        machine: instruction set to use; need not be the one this runs on.
+        language: "c++" or "c".
+        extra_flags: appended to the compile command.
+
+    Raises:
+        ToolchainError: no compiler, or it refused the source; the message holds its first error line.
+    """
+    compiler = find_compiler()
+    command = compiler.compile_command(machine, language, extra_flags)
+    shown = shlex.join(("python" if word == sys.executable else word) for word in command if word != f"-I{INCLUDE}")
+    folder = cache_folder()
+    entry = folder / (_digest(source, command, compiler) + ".so") if folder else None
+    if entry and (code := _read_cached(entry)):
+        return Compiled(code, shown, 0.0, 0)
+    with tempfile.TemporaryDirectory(prefix="mononn-") as name:
+        work = Path(name)
+        (work / f"source.{SUFFIX[language]}").write_text(source, encoding="utf-8")
+        (work / "mononn.h").write_text(abi.header(), encoding="utf-8")
+        started = time.perf_counter()
+        peak = max(_call(command, work), _call(compiler.link_command(), work))
+        seconds = time.perf_counter() - started
+        code = (work / "object.so").read_bytes()
+    if entry:
+        _write_cached(entry, code)
+    return Compiled(code, shown, seconds, peak)
+
+
+def compile_host(machine: Machine) -> Compiled:
+    """The persistent workers' shared object (host/host.c) for a machine's architecture, at its baseline level."""
+    header = (HOST / "mononn_host.h").read_text(encoding="utf-8")
+    source = (HOST / "host.c").read_text(encoding="utf-8").replace('#include "mononn_host.h"', header)
+    baseline = Machine.named("scalar") if machine.arch != "aarch64" else Machine.named("neon")
+    return compile_shared(source, machine=baseline, language="c")
+
+
+def cache_folder() -> Path | None:
+    """Where compiled objects are kept, or None."""
+    chosen = os.environ.get("MONONN_CACHE")
+    if chosen is not None:
+        return Path(chosen) if chosen else None
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "mononn"
+
+
+def write_atomically(path: Path, pieces: Sequence[bytes | memoryview]) -> None:
+    """Writes a file under a temporary name beside ``path`` and renames it, so that no reader sees half of it."""
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            for piece in pieces:
+                stream.write(piece)
+        mask = os.umask(0)
+        os.umask(mask)
+        Path(temporary).chmod(0o666 & ~mask)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _digest(source: str, command: Sequence[str], compiler: Compiler) -> str:
+    """Identity of a compilation: source, headers, flags, compiler version."""
+    digest = hashlib.sha256()
+    headers = sorted(path for path in INCLUDE.rglob("*") if path.is_file())
+    parts = [source, abi.header(), compiler.version, *command[len(compiler.program) :], *compiler.link_command()[1:]]
+    for part in (*parts, *(text for path in headers for text in (path.name, path.read_text(encoding="utf-8")))):
+        digest.update(f"{len(part)}:{part}".encode())
+    return digest.hexdigest()
+
+
+def _read_cached(entry: Path) -> bytes | None:
+    try:
+        code = entry.read_bytes()
+    except OSError:
+        return None
+    return code if code.startswith(b"\x7fELF") else None
+
+
+def _write_cached(entry: Path, code: bytes) -> None:
+    try:
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(entry, [code])
+    except OSError:
+        return  # a cache that cannot be written only costs time
+
+
+def _call(command: Sequence[str], folder: Path) -> int:
+    """Runs one step in ``folder``; returns its peak resident set in bytes."""
+    environment = {
+        **os.environ,
+        "ZIG_GLOBAL_CACHE_DIR": str(folder / "zig"),
+        "ZIG_LOCAL_CACHE_DIR": str(folder / "zig"),
+    }
+    with tempfile.TemporaryFile() as messages:
+        try:
+            process = subprocess.Popen(
+                list(command), cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=messages, stderr=messages
+            )
+        except OSError as error:
+            raise ToolchainError(f"{command[0]} cannot be started ({error.strerror}); check MONONN_CXX") from error
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            messages.seek(0)
+            raise ToolchainError(_failure(command, process.returncode, messages.read().decode(errors="replace")))
+    return usage.ru_maxrss * 1024
+
+
+def _failure(command: Sequence[str], status: int, text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    line = next((line for line in lines if "error:" in line), lines[0] if lines else f"exit status {status}")
+    if status < 0:
+        line = f"ended by signal {-status}" + (", perhaps for lack of memory" if status == -9 else "")
+    program = "zig" if "ziglang" in command else Path(command[0]).name
+    return f"the compiler {program} refused the generated source ({line}); report it, or try another in MONONN_CXX"
