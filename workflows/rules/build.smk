@@ -15,6 +15,8 @@ rule build:
     params:
         options=lambda w: plan.builds[w.model, w.system].options,
         folder=subpath(output[0], parent=True),
+    message:
+        "Building {wildcards.model} with {wildcards.system}"
     shell:
         "{sys.executable} -m mononn_bench.cli build --system {wildcards.system} {params.options}"
         " --output {params.folder} > {log} 2>&1"

@@ -13,5 +13,7 @@ rule measure:
         machine=1000,
     params:
         options=lambda w: plan.cases[w.model].options,
+    message:
+        "Measuring {wildcards.model}: all systems side by side, alone on the machine"
     shell:
         "{sys.executable} -m mononn_bench.cli measure {params.options} --output {output} > {log} 2>&1"

@@ -11,6 +11,8 @@ rule environment:
         requirements=lambda w: plan.environments[w.environment].requirements,
         existing=lambda w: plan.environments[w.environment].existing,
         folder=subpath(output[0], parent=True),
+    message:
+        "Building the environment of {wildcards.environment}"
     shell:
         "{sys.executable} -m mononn_bench.cli environment --requirements {params.requirements:q}"
         " {params.existing} --folder {params.folder} > {log} 2>&1"
@@ -28,6 +30,8 @@ rule export:
         python=plan.environments[plan.EXPORTER].python,
         options=lambda w: plan.models[w.model].export_options,
         folder=subpath(output[0], parent=True),
+    message:
+        "Exporting {wildcards.model}"
     shell:
         "{params.python} -m mononn_bench.cli export --model {wildcards.model} {params.options}"
         " --output {params.folder} > {log} 2>&1"
@@ -44,5 +48,7 @@ rule reference:
     params:
         python=plan.environments[plan.EXPORTER].python,
         folder=subpath(output[0], parent=True),
+    message:
+        "Computing the reference answers of {wildcards.model}"
     shell:
         "{params.python} -m mononn_bench.cli reference --model-folder {params.folder} > {log} 2>&1"

@@ -12,5 +12,7 @@ rule report:
     params:
         made_by=plan.report_identity,
         folder=plan.results,
+    message:
+        "Writing tables and figures"
     shell:
         "{sys.executable} -m mononn_bench.cli report {input} --output {params.folder} > {log} 2>&1"
