@@ -1,0 +1,78 @@
+"""A configuration is taken whole or refused in one sentence that names the key and the nearest right one."""
+
+import pytest
+
+from mononn_bench.errors import BenchError
+from mononn_bench.workflow.config import ROOT, load_config, read_config
+
+MODELS = ("bert-base", "bert-tiny", "mlp", "bert-test", "mlp-test")
+SYSTEMS = ("mononn", "onnxruntime", "openvino", "torch-eager", "torch-inductor")
+LEAST = {"models": {"mlp": None}, "systems": ["mononn"]}
+
+
+def load(mapping):
+    return load_config(mapping, models=MODELS, systems=SYSTEMS)
+
+
+def test_defaults_are_filled_in():
+    config = load({**LEAST, "measuring": {"rounds": 8}})
+    assert config.measuring.rounds == 8
+    assert config.measuring.cycles == 4
+    assert config.measuring.block_seconds == 0.2
+    assert config.threads >= 1
+    assert config.models[0].weights == "seeded"
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "config.test.yaml"])
+def test_the_shipped_configurations_are_right(name):
+    config = load(read_config(ROOT / "workflows" / name))
+    assert config.systems[0] == "mononn"
+    assert config.measuring.rounds >= 3
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"sytems": ["mononn"]}, ["'sytems'", "did you mean 'systems'"]),
+        ({"measuring": {"round": 2}}, ["'measuring.round'", "did you mean 'rounds'"]),
+        ({"models": {"mlp": {"weight": "seeded"}}}, ["'models.mlp.weight'", "did you mean 'weights'"]),
+        ({"models": {"bert-bse": None}}, ["model", "'bert-bse'", "did you mean 'bert-base'"]),
+        ({"systems": ["mononn", "onnx-runtime"]}, ["system", "'onnx-runtime'", "did you mean 'onnxruntime'"]),
+        ({"precision": "fp23"}, ["precision", "'fp23'", "fp32"]),
+        ({"threads": 0}, ["threads", "0"]),
+        ({"threads": "many"}, ["threads", "many"]),
+        ({"measuring": {"rounds": "four"}}, ["measuring.rounds", "integer"]),
+        ({"models": {}}, ["models"]),
+        ({"systems": ["mononn", "mononn"]}, ["systems"]),
+        ({"models": {"mine": {"path": "no-such-file.onnx"}}}, ["'mine'", "no-such-file.onnx"]),
+        ({"models": {"mlp": {"path": "x.onnx"}}}, ["'mlp'", "rename"]),
+        ({"models": {"mlp": {"shapes": {"x": [1, 256]}}}}, ["'mlp'", "shapes"]),
+    ],
+)
+def test_a_wrong_configuration_is_refused_in_one_sentence(change, words):
+    with pytest.raises(BenchError) as caught:
+        load({**LEAST, **change})
+    message = str(caught.value)
+    assert "\n" not in message
+    assert all(word in message for word in words), message
+
+
+def test_a_missing_key_is_named():
+    with pytest.raises(BenchError, match="'systems'"):
+        load({"models": {"mlp": None}})
+
+
+def test_a_users_model_is_taken(tmp_path):
+    (tmp_path / "mine.onnx").write_bytes(b"anything")
+    entry = {"path": str(tmp_path / "mine.onnx"), "shapes": {"x": [1, 4]}}
+    (choice,) = load({**LEAST, "models": {"mine": entry}}).models
+    assert choice.shapes == {"x": (1, 4)}
+
+
+@pytest.mark.parametrize("text", ["a: [", "- just\n- a list\n", None])
+def test_a_file_that_is_no_configuration(tmp_path, text):
+    path = tmp_path / "config.yaml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(BenchError, match=r"config\.yaml"):
+        read_config(path)

@@ -1,0 +1,70 @@
+"""What changes an identity, and what does not."""
+
+import os
+
+import pytest
+
+from mononn_bench.workflow.identity import file_digest, machine_name, requirements_id, source_id
+
+PYTHON = '"""Words."""\n\n\ndef f(a):\n    """More words."""\n    return a + 1  # add\n'
+CPP = 'int f(int a) {\n  return a + 1; // add\n}\nconst char *s = "// not a comment";\n'
+CPUINFO = (
+    "processor\t: 0\nmodel name\t: AMD EPYC 9R14 96-Core Processor\nflags\t\t: fpu avx2\ncache size\t: 1024 KB\n\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "same"),
+    [
+        ("a.py", PYTHON, PYTHON.replace("# add", "# to add"), True),
+        ("a.py", PYTHON, PYTHON.replace("Words", "Other words"), True),
+        ("a.py", PYTHON, PYTHON.replace("\n\n\n", "\n\n\n\n"), True),
+        ("a.py", PYTHON, PYTHON.replace("a + 1", "a + 2"), False),
+        ("a.py", PYTHON, PYTHON.replace("def f(a)", "def f(a=1)"), False),
+        ("a.cpp", CPP, CPP.replace("// add", "/* to\nadd */"), True),
+        ("a.cpp", CPP, CPP.replace("a + 1", "a + 2"), False),
+        ("a.cpp", CPP, CPP.replace("// not", "// surely not"), False),
+    ],
+)
+def test_comments_layout_and_docstrings_do_not_count(tmp_path, name, before, after, same):
+    assert before != after
+    path = tmp_path / name
+    path.write_text(before)
+    first = source_id([tmp_path])
+    path.write_text(after)
+    assert (source_id([tmp_path]) == first) is same
+
+
+def test_a_file_more_is_another_source(tmp_path):
+    (tmp_path / "a.py").write_text("x = 1\n")
+    first = source_id([tmp_path])
+    (tmp_path / "b.py").write_text("")
+    assert source_id([tmp_path]) != first
+
+
+def test_the_meaningful_lines_of_an_environment(tmp_path):
+    path = tmp_path / "e.txt"
+    path.write_text("numpy==2.0\n")
+    first = requirements_id(path)
+    path.write_text("# why\n\nnumpy==2.0  # fast\n")
+    assert requirements_id(path) == first
+    path.write_text("numpy==2.1\n")
+    assert requirements_id(path) != first
+
+
+def test_a_files_digest_follows_its_bytes(tmp_path):
+    path, cache = tmp_path / "m.onnx", tmp_path / "cache"
+    path.write_bytes(b"one")
+    first = file_digest(path, cache)
+    os.utime(path, (1, 1))
+    assert file_digest(path, cache) == first
+    path.write_bytes(b"two")
+    assert file_digest(path, cache) != first
+
+
+def test_a_machine_is_named_after_what_it_is():
+    name = machine_name(CPUINFO, 2)
+    assert name.startswith("amd-epyc-9r14-2c-")
+    assert machine_name(CPUINFO, 4) != name
+    assert machine_name(CPUINFO.replace("avx2", "avx512f"), 2) != name
+    assert machine_name(CPUINFO * 2, 2) == name
