@@ -29,7 +29,7 @@ golden: .venv/dev.done
 	@$(BIN)/python -m pytest --update-golden
 
 .venv/python.done:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "$(PYTHON) is missing or older than Python 3.11; name a newer one: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 2; }
 	@$(PYTHON) -m venv .venv
 	@touch $@
