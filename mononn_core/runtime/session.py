@@ -17,6 +17,8 @@ from mononn_core.program import abi
 from mononn_core.runtime.artifact import Artifact
 from mononn_core.runtime.cpu import FORKED, STOPPED, BindingStruct, Code, Host
 
+MAX_THREADS = 4096
+
 
 @dataclass(frozen=True)
 class TensorInfo:
@@ -97,7 +99,7 @@ class Session:
         """
         manifest = artifact.manifest
         workers = manifest["threads"] if threads is None else threads
-        if not isinstance(workers, int) or workers < 1 or workers > 4096:
+        if type(workers) is not int or not 1 <= workers <= MAX_THREADS:
             raise OptionError(f"threads is {threads!r}; give a positive number, or None for the compiled one")
         self.threads: int = workers
         self.inputs = {t["name"]: TensorInfo(t["dtype"], tuple(t["shape"])) for t in manifest["inputs"]}
@@ -256,7 +258,8 @@ def _writable(name: str, array: Any, info: TensorInfo) -> np.ndarray:
 
 def _check_type(kind: str, name: str, array: np.ndarray, info: TensorInfo) -> None:
     if array.dtype != np.dtype(info.dtype) or array.shape != info.shape:
-        given = TensorInfo(array.dtype.name, array.shape)
+        order = "" if array.dtype.isnative else " in another byte order"
+        given = f"{TensorInfo(array.dtype.name, array.shape)}{order}"
         raise InputError(f"{kind} {name!r} is {given} but the network takes {info}; convert it first")
 
 

@@ -1,6 +1,7 @@
 // A hand-made network of two phases with a flag barrier between them, in the form that generated code has.
 // inputs: a float32[64], k int32[1]; outputs: y float32[64], s float32[1].
 // phase 0: arena[i] = a[i] * w[i]          phase 1: y[i] = arena[63 - i] + k; s = sum of arena in index order
+#include <sched.h>
 #include <stdint.h>
 #include <time.h>
 
@@ -14,7 +15,8 @@ static uint64_t *flag(const mononn_call *call, int worker) {
 static void barrier(const mononn_call *call, int worker, uint64_t target) {
   __atomic_store_n(flag(call, worker), target, __ATOMIC_RELEASE);
   for (uint32_t other = 0; other < call->workers; other++) {
-    while (__atomic_load_n(flag(call, static_cast<int>(other)), __ATOMIC_ACQUIRE) < target) {
+    for (int spins = 0; __atomic_load_n(flag(call, static_cast<int>(other)), __ATOMIC_ACQUIRE) < target; spins++) {
+      if (spins > 1000) sched_yield();
     }
   }
 }

@@ -1,0 +1,131 @@
+"""Toolchain: both compilers, cross compilation, reproducible bytes, the cache, and its errors."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mononn_core.errors import ToolchainError
+from mononn_core.machine import Machine
+from mononn_core.runtime import toolchain
+from mononn_core.runtime.artifact import ELF_MACHINES
+from mononn_core.runtime.toolchain import compile_host, compile_shared
+from tests.core import handmade
+
+COMPILERS = ["", "g++"]
+VECTOR = """
+typedef float V __attribute__((vector_size({bytes})));
+extern "C" __attribute__((visibility("default"))) void multiply_add(V *a, const V *b, const V *c) {{ *a += *b * *c; }}
+"""
+
+
+@pytest.fixture(params=COMPILERS, ids=["zig", "gcc"])
+def compiler(request, monkeypatch, tmp_path):
+    if request.param and not shutil.which(request.param):
+        pytest.skip(f"{request.param} is not installed")
+    monkeypatch.setenv("MONONN_CXX", request.param)
+    monkeypatch.setenv("MONONN_CACHE", str(tmp_path / "cache"))
+    return request.param
+
+
+def test_same_source_same_bytes_and_no_path_of_this_machine(compiler, monkeypatch):
+    monkeypatch.setenv("MONONN_CACHE", "")
+    machine = Machine.named("scalar")
+    first, second = (compile_shared(handmade.SOURCE, machine=machine) for _ in range(2))
+    assert first.code == second.code
+    assert first.seconds > 0
+    assert first.peak_rss_bytes > 1 << 20
+    for path in (toolchain.INCLUDE, Path.home(), "/tmp"):
+        assert str(path).encode() not in first.code
+        assert str(path) not in first.command
+
+
+@pytest.mark.parametrize(("name", "register"), [("avx512", "zmm"), ("avx2", "ymm")])
+def test_full_vector_width_is_used(compiler, name, register, tmp_path):
+    machine = Machine.named(name)
+    code = compile_shared(VECTOR.format(bytes=machine.vector_bytes), machine=machine).code
+    (tmp_path / "x.so").write_bytes(code)
+    text = subprocess.run(["objdump", "-d", tmp_path / "x.so"], capture_output=True, text=True, check=True).stdout
+    fused = [line for line in text.splitlines() if "vfmadd" in line]
+    assert len(fused) == 1
+    assert register in fused[0]
+
+
+@pytest.mark.parametrize(("name", "elf"), [("neon", "aarch64"), ("scalar", None), ("avx2", "x86_64")])
+def test_cross_compilation(name, elf, monkeypatch):
+    monkeypatch.delenv("MONONN_CXX", raising=False)
+    machine = Machine.named(name)
+    for code in (compile_shared(handmade.SOURCE, machine=machine).code, compile_host(machine).code):
+        built_for = ELF_MACHINES[int.from_bytes(code[18:20], "little")]
+        assert built_for == (elf or toolchain.os.uname().machine)
+
+
+def test_cache_answers_the_second_time_and_sees_every_change(compiler):
+    machine = Machine.named("scalar")
+    first = compile_shared(handmade.SOURCE, machine=machine)
+    again = compile_shared(handmade.SOURCE, machine=machine)
+    assert (first.seconds > 0, again.seconds) == (True, 0.0)
+    assert again.code == first.code
+    assert compile_shared(handmade.SOURCE + "\n// ", machine=machine).seconds > 0
+    assert compile_shared(handmade.SOURCE, machine=machine, extra_flags=["-DX"]).seconds > 0
+    folder = toolchain.cache_folder()
+    assert folder is not None
+    assert len(list(folder.iterdir())) == 3, "no temporary file is left"
+    for path in folder.iterdir():
+        path.write_bytes(b"broken")
+    assert compile_shared(handmade.SOURCE, machine=machine).code == first.code
+
+
+def test_refused_source_names_the_first_error(compiler):
+    with pytest.raises(ToolchainError, match=r"refused the generated source \(source.cpp:2.*error.*nonsense"):
+        compile_shared("// fine\nint f() { return nonsense; }", machine=Machine.named("scalar"))
+
+
+def test_missing_compiler(monkeypatch):
+    monkeypatch.setenv("MONONN_CXX", "no-such-compiler-7")
+    with pytest.raises(ToolchainError, match=r"no-such-compiler-7.*name an installed"):
+        compile_shared("", machine=Machine.named("scalar"))
+
+
+@pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
+def test_host_is_clean_under_sanitizers(sanitizer, tmp_path):
+    status, text = _sanitized(sanitizer, tmp_path, broken=False)
+    assert (status, text) == (0, "")
+
+
+def test_thread_sanitizer_would_see_a_missing_release(tmp_path):
+    status, text = _sanitized("thread", tmp_path, broken=True)
+    assert status
+    assert "data race" in text
+
+
+def _sanitized(sanitizer: str, folder: Path, broken: bool) -> tuple[int, str]:
+    """Exit status and messages of race_main.c under gcc's sanitizers."""
+    here = Path(__file__).parent
+    host = (toolchain.HOST / "host.c").read_text()
+    if broken:
+        host = host.replace("memory_order_release)", "memory_order_relaxed)")
+        host = host.replace("memory_order_acq_rel", "memory_order_relaxed")
+    (folder / "host.c").write_text(host)
+    (folder / "mononn.h").write_text(toolchain.abi.header())
+    flags = [f"-fsanitize={sanitizer}", "-O1", "-g", "-I.", f"-I{toolchain.HOST}", "-Wall", "-Wextra", "-Werror"]
+    built = []
+    for compiler, standard, source in (
+        ("gcc", "-std=c11", "host.c"),
+        ("gcc", "-std=gnu11", here / "race_main.c"),
+        ("g++", "-std=c++20", here / "fixture.cpp"),
+    ):
+        if not shutil.which(compiler):
+            pytest.skip(f"{compiler} is not installed")
+        built.append(f"{len(built)}.o")
+        subprocess.run([compiler, *flags, standard, "-c", source, "-o", built[-1]], cwd=folder, check=True)
+    link = subprocess.run(
+        ["g++", flags[0], *built, "-o", "race", "-pthread"], cwd=folder, capture_output=True, text=True
+    )
+    if link.returncode:
+        pytest.skip(f"the sanitizer's library is not installed: {link.stderr.splitlines()[-1]}")
+    result = subprocess.run([folder / "race"], capture_output=True, text=True, timeout=60, check=False)
+    return result.returncode, result.stderr
