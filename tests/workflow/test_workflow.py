@@ -1,0 +1,116 @@
+"""The whole workflow, tiny: three real systems from export to figure, and what makes a step run again."""
+
+import csv
+import os
+import shutil
+import time
+
+import pytest
+
+CONFIG = "workflows/config.test.yaml"
+MODELS, SYSTEMS = ("bert-test", "mlp-test"), ("mononn", "onnxruntime", "openvino")
+
+
+@pytest.fixture
+def edited(finished, tmp_path):
+    """The finished copy's folder, with every file that a test may edit put back afterwards."""
+    kept = [p for name in ("envs", "mononn_core", "workflows") for p in (finished.folder / name).rglob("*")]
+    kept = [
+        p for p in [*kept, *(finished.folder / "mononn_bench").rglob("*.py")] if p.suffix in {".py", ".txt", ".yaml"}
+    ]
+    for i, path in enumerate(kept):
+        shutil.copy2(path, tmp_path / str(i))
+    yield finished
+    for i, path in enumerate(kept):
+        shutil.copy2(tmp_path / str(i), path)
+
+
+def cells(checkout):
+    (path,) = checkout.folder.glob("results/*/tables/cells.csv")
+    return list(csv.DictReader(path.open()))
+
+
+def test_every_cell_is_ok_and_has_an_interval(finished):
+    rows = cells(finished)
+    assert [(r["model"], r["system"]) for r in rows] == [(m, s) for m in MODELS for s in SYSTEMS]
+    assert [(r["status"], r["reason"]) for r in rows] == [("ok", "")] * 6
+    for row in rows:
+        assert float(row["median_ms"]) > 0
+        assert float(row["rel_l2"]) < 1e-5
+        assert float(row["p90_ms"]) > 0
+        assert row["run_id"]
+        assert row["version"]
+        if row["system"] != "mononn":
+            assert float(row["speedup_low"]) <= float(row["speedup"]) <= float(row["speedup_high"])
+            assert row["verdict"] in {"faster", "slower", "tie", "unresolved"}
+
+
+def test_tables_and_figures_are_there_and_the_table_is_printed(finished):
+    (folder,) = (p for p in finished.folder.glob("results/*") if p.is_dir())
+    assert sorted(p.name for p in (folder / "tables").iterdir()) == [*(f"{m}.md" for m in ("bert-test",)),
+        "cells.csv", "mlp-test.md", "speedup.md"]  # fmt: skip
+    assert (folder / "figures" / "speedup.pdf").read_bytes().startswith(b"%PDF")
+    assert (folder / "tables" / "speedup.md").read_text() in finished.output
+    assert "installation:" in finished.output
+    assert len(list((folder / "raw").iterdir())) == 2
+
+
+def test_a_second_run_does_nothing_and_soon(finished):
+    started = time.monotonic()
+    result = finished.run("--configfile", CONFIG)
+    assert result.returncode == 0
+    assert "Nothing to be done" in result.stdout + result.stderr
+    assert time.monotonic() - started < 20
+
+
+def test_a_touch_and_a_comment_do_nothing(edited):
+    for path in edited.folder.rglob("*"):
+        if path.is_file() and ".snakemake" not in path.parts and "site-packages" not in path.parts:
+            os.utime(path)
+    for name in ("envs/openvino.txt", "mononn_core/errors.py", "mononn_bench/measure/rounds.py", CONFIG):
+        with (edited.folder / name).open("a") as stream:
+            stream.write("\n# a word more\n")
+    with (edited.folder / "workflows/rules/measure.smk").open("a") as stream:
+        stream.write("\n# a word more\n")
+    assert edited.planned(CONFIG) == {}
+
+
+def test_a_version_bump_builds_that_system_and_measures_its_cases_whole(edited):
+    path = edited.folder / "envs" / "openvino.txt"
+    path.write_text(path.read_text() + "\nsome-package==1.0\n")
+    assert edited.planned(CONFIG) == {"environment": 1, "build": 2, "measure": 2, "report": 1}
+
+
+def test_a_change_of_the_compiler_builds_only_ours(edited):
+    with (edited.folder / "mononn_core" / "errors.py").open("a") as stream:
+        stream.write("\nANSWER = 42\n")
+    assert edited.planned(CONFIG) == {"build": 2, "measure": 2, "report": 1}
+
+
+def test_a_change_of_the_report_measures_nothing(edited):
+    with (edited.folder / "mononn_bench" / "report" / "tables.py").open("a") as stream:
+        stream.write("\nANSWER = 42\n")
+    assert edited.planned(CONFIG) == {"report": 1}
+
+
+def test_a_new_model_leaves_the_others_alone(edited):
+    path = edited.folder / CONFIG
+    path.write_text(path.read_text().replace("  mlp-test:", "  mlp-test:\n  mlp:"))
+    assert edited.planned(CONFIG) == {"export": 1, "reference": 1, "build": 3, "measure": 1, "report": 1}
+
+
+def test_other_rounds_measure_again_and_build_nothing(edited):
+    path = edited.folder / CONFIG
+    path.write_text(path.read_text().replace("rounds: 3", "rounds: 4"))
+    assert edited.planned(CONFIG) == {"measure": 2, "report": 1}
+
+
+@pytest.mark.parametrize("module", ["snakemake", "mononn_bench.workflow.run"])
+def test_a_wrong_configuration_ends_with_status_2_and_one_sentence(checkout, module):
+    path = checkout.folder / "wrong.yaml"
+    path.write_text("models: {mlp-test: }\nsystems: [mononn, onnx-runtime]\n")
+    result = checkout.run("--configfile", path, module=module)
+    assert result.returncode == 2
+    assert "did you mean 'onnxruntime'" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not (checkout.folder / "results").exists()
