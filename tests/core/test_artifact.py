@@ -135,7 +135,7 @@ def test_another_architecture(artifact, tmp_path):
 
 
 def test_code_that_cannot_be_loaded():
-    source = 'extern "C" int nobody(); int (*keep)() = nobody;'
+    source = 'extern "C" int nobody(); __attribute__((visibility("default"))) int (*keep)() = nobody;'
     nobody = handmade.artifact(source + handmade.SOURCE)
     with pytest.raises(ArtifactError, match=r"the compiled function cannot be loaded .*nobody"):
         Session(nobody)
