@@ -1,1 +1,17 @@
+"""The operators: importing this package fills the registry, one file a family."""
 
+from mononn_core.ops import attention, elementwise, index, matmul, norm, reduce, shape
+from mononn_core.ops.registry import OpDef, get, names
+
+__all__ = [
+    "OpDef",
+    "attention",
+    "elementwise",
+    "get",
+    "index",
+    "matmul",
+    "names",
+    "norm",
+    "reduce",
+    "shape",
+]

@@ -1,0 +1,197 @@
+"""What a converter sees of an ONNX node, and the registry of converters.
+
+A converter turns one ONNX node into Graph nodes: ``convert(context) -> name`` or a tuple of names, one an output.
+Converters never touch protobuf: attributes are Python values, tensors are arrays, subgraphs are OnnxGraph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mononn_core.errors import ShapeError, UnsupportedError
+from mononn_core.graph import Origin, TensorType
+from mononn_core.graph.graph import Attr
+from mononn_core.importer.opsets import MOVED, dtype_name
+from mononn_core.ops.builder import Builder
+from mononn_core.ops.common import axis_of
+
+Converted = str | Sequence[str]
+Value = str | tuple[str, ...]
+"""A tensor's name in the Graph, or the names in a sequence."""
+
+
+@dataclass(frozen=True)
+class OnnxNode:
+    """An ONNX node without protobuf; ``proto`` is kept for expanding function operators."""
+
+    op_type: str
+    domain: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attrs: Mapping[str, Any]
+    proto: Any = field(compare=False, repr=False)
+
+    @property
+    def origin(self) -> Origin:
+        return Origin(self.name or next((n for n in self.outputs if n), "?"), self.op_type)
+
+
+@dataclass(frozen=True)
+class OnnxGraph:
+    """A subgraph attribute (the body of If, Loop or Scan)."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[OnnxNode, ...]
+    constants: Mapping[str, np.ndarray[Any, Any]]
+
+
+Inline = Callable[[OnnxGraph, Mapping[str, Value]], list[Value]]
+"""Imports a subgraph's nodes with its inputs bound to Graph tensors; gives its outputs."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """One ONNX node under conversion."""
+
+    node: OnnxNode
+    operands: tuple[Value, ...]
+    builder: Builder
+    opset: int
+    inline: Inline
+
+    @property
+    def origin(self) -> Origin:
+        return self.node.origin
+
+    @property
+    def count(self) -> int:
+        """Number of inputs, absent trailing ones not counted."""
+        return len(self.operands)
+
+    def has(self, position: int) -> bool:
+        """Whether input ``position`` is there."""
+        return position < len(self.operands) and self.operands[position] != ""
+
+    def input(self, position: int) -> str:
+        """The Graph tensor of an input ("" when absent)."""
+        if not self.has(position):
+            return ""
+        value = self.operands[position]
+        if not isinstance(value, str):
+            raise UnsupportedError(f"{self.origin}: input {position} is a sequence of tensors")
+        return value
+
+    def inputs(self) -> list[str]:
+        """All inputs."""
+        return [self.input(i) for i in range(self.count)]
+
+    def type(self, tensor: int | str) -> TensorType:
+        """Type of an input (by position) or of any tensor (by name)."""
+        name = self.input(tensor) if isinstance(tensor, int) else tensor
+        if not name:
+            raise ShapeError(f"{self.origin}: input {tensor} is missing; the model is damaged")
+        return self.builder.types[name]
+
+    def constant(self, position: int, what: str) -> np.ndarray[Any, Any]:
+        """The value of an input that must be known when compiling."""
+        value = self.known(self.input(position))
+        if value is None:
+            raise UnsupportedError(
+                f"{self.origin}: its {what} depends on the model's inputs, and shapes must be known when compiling"
+            )
+        return value
+
+    def known(self, name: str) -> np.ndarray[Any, Any] | None:
+        """The value of a constant tensor, None for any other."""
+        return self.builder.constants.get(name)
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """An attribute of the ONNX node."""
+        return self.node.attrs.get(name, default)
+
+    def parameter(self, name: str) -> np.ndarray[Any, Any] | None:
+        """A parameter that is an attribute in old opsets and an input in new ones; None when absent."""
+        if name in self.node.attrs:
+            return np.asarray(self.node.attrs[name])
+        position, _ = MOVED[self.node.op_type][name]
+        return self.constant(position, name) if self.has(position) else None
+
+    def integers(self, name: str) -> list[int] | None:
+        """Like :meth:`parameter`, as a list of integers."""
+        value = self.parameter(name)
+        return None if value is None else [int(v) for v in np.asarray(value).reshape(-1)]
+
+    def axis(self, default: int, rank: int) -> int:
+        """Attribute ``axis``, made non-negative for a tensor of ``rank``."""
+        return self.normal(self.attr("axis", default), rank)
+
+    def normal(self, axis: int, rank: int) -> int:
+        """A non-negative axis; errors name the node."""
+        try:
+            return axis_of(int(axis), rank)
+        except ShapeError as error:
+            raise ShapeError(f"{self.origin}: {error}; check the model or the shapes given") from error
+
+    def dtype(self, name: str, default: str) -> str:
+        """An attribute that holds an element type."""
+        number = self.attr(name, 0)
+        return dtype_name(number) if number else default
+
+    def add(self, op: str, *inputs: str, **attrs: Attr) -> str:
+        """Append a Graph node (or fold it) and give its output."""
+        return self.builder.add(op, inputs, self.origin, attrs, hint=self.hint)
+
+    @property
+    def hint(self) -> str:
+        """What tensors made here are named after."""
+        return next((n for n in self.node.outputs if n), self.origin.name)
+
+    def make(self, value: Any, dtype: str | None = None) -> str:
+        """A constant tensor."""
+        return self.builder.constant(value, f"{self.hint}/constant", dtype)
+
+    def like(self, value: float, tensor: str) -> str:
+        """A constant scalar of a tensor's element type."""
+        return self.make(value, self.type(tensor).dtype)
+
+    def reshape(self, tensor: str, shape: Iterable[int]) -> str:
+        """``tensor`` in another shape."""
+        target = tuple(int(n) for n in shape)
+        return tensor if self.type(tensor).shape == target else self.add("reshape", tensor, shape=target)
+
+    def unsupported(self, reason: str) -> UnsupportedError:
+        """The error for a form this compiler lacks."""
+        return UnsupportedError(f"{self.origin}: {reason}")
+
+
+Converter = Callable[[Context], Converted]
+_CONVERTERS: dict[tuple[str, str], Converter] = {}
+
+
+def converts(*op_types: str, domain: str = "") -> Callable[[Converter], Converter]:
+    """Register a converter of ONNX operators; registering one twice is an error at import."""
+
+    def add(converter: Converter) -> Converter:
+        for op_type in op_types:
+            if (domain, op_type) in _CONVERTERS:
+                raise ValueError(f"ONNX operator {op_type!r} has two converters")
+            _CONVERTERS[domain, op_type] = converter
+        return converter
+
+    return add
+
+
+def converter_of(domain: str, op_type: str) -> Converter | None:
+    """The converter of an ONNX operator, or None."""
+    return _CONVERTERS.get((domain, op_type))
+
+
+def native_operators() -> list[tuple[str, str]]:
+    """(domain, operator) of every converter, sorted."""
+    return sorted(_CONVERTERS)

@@ -1,0 +1,234 @@
+"""ONNX model to Graph: static shapes, known values folded on the way, composite operators expanded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import onnx
+
+from mononn_core.errors import InputError, ModelError, ShapeError, UnsupportedError
+from mononn_core.graph import Graph, Node, Origin, TensorType
+from mononn_core.importer.context import Context, OnnxGraph, OnnxNode, Value, converter_of
+from mononn_core.importer.opsets import check_opset, dtype_name
+from mononn_core.importer.protobuf import (
+    DEFAULT_DOMAINS,
+    bind_function,
+    initializers,
+    plain_node,
+    read_model,
+    standard_function,
+)
+from mononn_core.ops.builder import Builder
+
+Shapes = Mapping[str, Sequence[int]]
+Scope = dict[str, Value]
+Dims = tuple[int | str, ...]
+"""An input's declared dimensions: a number, or the name of a dynamic one ("" when it has none)."""
+
+
+def load(source: str | Path | bytes, shapes: Shapes | None = None) -> Graph:
+    """The Graph of an ONNX model (a path, or the file's bytes).
+
+    ``shapes`` gives the shape of inputs with dynamic dimensions; a symbol given by one input holds for the others.
+    Raises ModelError (not ONNX, damaged, external data), ShapeError (a dimension is unknown or does not fit) and
+    UnsupportedError (an operator, attribute or type without a form); each names the node or the input.
+    """
+    model = read_model(source)
+    importer = Importer(model)
+    importer.declare(input_types(model, shapes or {}))
+    for node in model.graph.node:
+        importer.convert(plain_node(node), importer.scope, importer.opsets, "")
+    return importer.finish()
+
+
+def declared_inputs(model: onnx.ModelProto) -> dict[str, tuple[str, Dims]]:
+    """Name -> (dtype, dimensions) of every input that is not an initializer."""
+    stored = {t.name for t in model.graph.initializer}
+    found: dict[str, tuple[str, Dims]] = {}
+    for value in model.graph.input:
+        if value.name in stored:
+            continue
+        if not value.type.HasField("tensor_type"):
+            raise UnsupportedError(f"input {value.name!r} is not a tensor, and only tensors are supported")
+        tensor = value.type.tensor_type
+        if not tensor.HasField("shape"):
+            found[value.name] = (dtype_name(tensor.elem_type), ("?",))
+            continue
+        dims = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param for d in tensor.shape.dim)
+        found[value.name] = (dtype_name(tensor.elem_type), dims)
+    return found
+
+
+def input_types(model: onnx.ModelProto, shapes: Shapes) -> dict[str, TensorType]:
+    """Static types of the inputs; raises ShapeError for a dimension nobody gave, or one given wrongly."""
+    declared = declared_inputs(model)
+    unknown = sorted(set(shapes) - set(declared))
+    if unknown:
+        raise InputError(f"the model has no input {unknown[0]!r}; its inputs are {', '.join(declared)}")
+    symbols: dict[str, int] = {}
+    for name, shape in shapes.items():
+        _match(name, declared[name][1], shape, symbols)
+    types = {}
+    for name, (dtype, dims) in declared.items():
+        given = shapes.get(name)
+        sizes = (
+            tuple(given) if given is not None else tuple(symbols.get(d, -1) if isinstance(d, str) else d for d in dims)
+        )
+        if -1 in sizes:
+            position = sizes.index(-1)
+            label = f" ({dims[position]})" if dims[position] else ""
+            example = "x".join("128" if n == -1 else str(n) for n in sizes)
+            raise ShapeError(
+                f"input {name!r}: dimension {position}{label} is dynamic; give its shape, "
+                f"as in --shape {name}={example}"
+            )
+        types[name] = TensorType(dtype, tuple(int(n) for n in sizes))
+    return types
+
+
+def _match(name: str, dims: Dims, shape: Sequence[int], symbols: dict[str, int]) -> None:
+    if any(int(n) < 0 for n in shape):
+        raise ShapeError(f"input {name!r}: shape {list(shape)} has a negative extent; give numbers from 0 on")
+    if dims == ("?",):
+        return
+    if len(shape) != len(dims):
+        raise ShapeError(f"input {name!r} has {len(dims)} dimensions, and shape {list(shape)} has {len(shape)}")
+    for position, (dim, size) in enumerate(zip(dims, shape, strict=True)):
+        expected = dim if isinstance(dim, int) else symbols.setdefault(dim, int(size)) if dim else int(size)
+        if expected != size:
+            what = f" ({dim})" if isinstance(dim, str) else ""
+            raise ShapeError(
+                f"input {name!r}: dimension {position}{what} is {expected}, and the shape given says {size}"
+            )
+
+
+class Importer:
+    """Converts ONNX nodes in order into a Builder; scopes map ONNX names to Graph tensors."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.model = model
+        self.builder = Builder()
+        self.opsets = {("" if o.domain in DEFAULT_DOMAINS else o.domain): int(o.version) for o in model.opset_import}
+        check_opset(self.opsets.get("", 1))
+        self.functions = {(f.domain, f.name): f for f in model.functions}
+        self.scope: Scope = {}
+        self.inputs: tuple[str, ...] = ()
+
+    def declare(self, types: Mapping[str, TensorType]) -> None:
+        """Inputs, outputs' names (kept free for them) and stored tensors."""
+        self.inputs = tuple(types)
+        self.builder.types.update(types)
+        self.scope.update({name: name for name in types})
+        self.builder.reserve(o.name for o in self.model.graph.output)
+        for name, value in initializers(self.model.graph).items():
+            self.scope[name] = self.builder.constant(value, name)
+
+    def convert(self, node: OnnxNode, scope: Scope, opsets: Mapping[str, int], prefix: str) -> None:
+        """Import one node: by its converter, else by expanding the function that defines it."""
+        operands = self._operands(node, scope)
+        converter = converter_of(node.domain, node.op_type)
+        if (node.domain, node.op_type) in self.functions:
+            self._expand(self.functions[node.domain, node.op_type], node, operands, scope, opsets, prefix)
+        elif converter is not None:
+
+            def inline(body: OnnxGraph, bound: Mapping[str, Value]) -> list[Value]:
+                return self.inline(body, bound, scope, opsets, prefix)
+
+            named = _prefixed(node, prefix)
+            context = Context(named, operands, self.builder, opsets.get("", 1), inline)
+            produced = converter(context)
+            self._bind(node, [produced] if isinstance(produced, str) else list(produced), scope)
+        else:
+            types = [self.builder.types[v] if isinstance(v, str) and v else None for v in operands]
+            body = standard_function(node, types, opsets)
+            if body is None:
+                raise UnsupportedError(
+                    f"{node.origin}: operator {_full_name(node)} has no form in this compiler; "
+                    "`mononn check` lists every such node"
+                )
+            self._expand(body, node, operands, scope, opsets, prefix)
+
+    def _operands(self, node: OnnxNode, scope: Scope) -> tuple[Value, ...]:
+        names = list(node.inputs)
+        while names and not names[-1]:
+            names.pop()
+        for name in names:
+            if name and name not in scope:
+                raise ModelError(f"{node.origin} reads {name!r}, which nothing makes; the model is damaged")
+        return tuple(scope[name] if name else "" for name in names)
+
+    def _bind(self, node: OnnxNode, produced: Sequence[Value], scope: Scope) -> None:
+        for position, name in enumerate(node.outputs):
+            if not name:
+                continue
+            if position >= len(produced) or not produced[position]:
+                raise UnsupportedError(f"{node.origin}: its output {position} ({name!r}) is not supported")
+            scope[name] = produced[position]
+
+    def _expand(
+        self,
+        body: onnx.FunctionProto,
+        node: OnnxNode,
+        operands: Sequence[Value],
+        scope: Scope,
+        opsets: Mapping[str, int],
+        prefix: str,
+    ) -> None:
+        function = bind_function(body, node, opsets)
+        padded = [*operands, *([""] * (len(function.inputs) - len(operands)))]
+        inner: Scope = dict(zip(function.inputs, padded, strict=True))
+        label = f"{prefix}{node.origin.name}/"
+        for child in function.nodes:
+            self.convert(child, inner, function.opsets, label)
+        self._bind(node, [inner.get(name, "") for name in function.outputs], scope)
+
+    def inline(
+        self, body: OnnxGraph, bound: Mapping[str, Value], scope: Scope, opsets: Mapping[str, int], prefix: str
+    ) -> list[Value]:
+        """Import a subgraph, which sees its parent's names; gives its outputs."""
+        inner: Scope = {**scope, **bound}
+        for name, value in body.constants.items():
+            inner[name] = self.builder.constant(value, f"{prefix}{name}")
+        for child in body.nodes:
+            self.convert(child, inner, opsets, prefix)
+        return [inner[name] for name in body.outputs]
+
+    def finish(self) -> Graph:
+        """The Graph, its outputs under their ONNX names."""
+        outputs = tuple(o.name for o in self.model.graph.output)
+        nodes = self.builder.nodes
+        made = {name for node in nodes for name in node.outputs}
+        renamed: dict[str, str] = {}
+        copies: list[Node] = []
+        for name in outputs:
+            value = self.scope.get(name)
+            if value is None:
+                raise ModelError(f"output {name!r} is made by no node; the model is damaged")
+            if not isinstance(value, str):
+                raise UnsupportedError(f"output {name!r} is a sequence of tensors, and only tensors are supported")
+            if value in made and value not in renamed:
+                renamed[value] = name
+            else:
+                copies.append(Node("identity", (value,), (name,), Origin(name, "Identity")))
+            self.builder.types[name] = self.builder.types[value]
+
+        def new(name: str) -> str:
+            return renamed.get(name, name)
+
+        self.builder.nodes = [
+            Node(n.op, tuple(map(new, n.inputs)), tuple(map(new, n.outputs)), n.origin, n.attrs) for n in nodes
+        ] + [Node(c.op, tuple(map(new, c.inputs)), c.outputs, c.origin) for c in copies]
+        return self.builder.graph(self.model.graph.name or "model", self.inputs, outputs)
+
+
+def _prefixed(node: OnnxNode, prefix: str) -> OnnxNode:
+    """A node of a function body, its name and outputs under the caller's."""
+    if not prefix:
+        return node
+    outputs = tuple(prefix + name if name else "" for name in node.outputs)
+    return OnnxNode(node.op_type, node.domain, prefix + node.origin.name, node.inputs, outputs, node.attrs, node.proto)
+
+
+def _full_name(node: OnnxNode) -> str:
+    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type

@@ -1,0 +1,117 @@
+"""Helpers the operator families share: broadcasting, index arithmetic and argument checks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import ml_dtypes  # noqa: F401 (registers "bfloat16" and the 8-bit floats as NumPy dtype names)
+import numpy as np
+
+from mononn_core.errors import ShapeError, UnsupportedError
+from mononn_core.graph import TensorType
+from mononn_core.ops.registry import Attrs, Index
+from mononn_core.program.expr import INDEX, Const, Expr, add, floordiv, mod, mul
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+SMALL_FLOATS = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn")
+SIGNED = ("int8", "int16", "int32", "int64", "int4", "int2")
+UNSIGNED = ("uint8", "uint16", "uint32", "uint64", "uint4", "uint2")
+INTEGERS = SIGNED + UNSIGNED
+
+
+def is_float(dtype: str) -> bool:
+    """Whether ``dtype`` is a floating-point type one computes with."""
+    return dtype in FLOATS
+
+
+def numpy_dtype(dtype: str) -> np.dtype[Any]:
+    """The NumPy dtype of that name; raises UnsupportedError for one NumPy and ml_dtypes lack."""
+    try:
+        return np.dtype(dtype)
+    except TypeError as error:
+        raise UnsupportedError(f"element type {dtype!r} is unknown to NumPy") from error
+
+
+def present(types: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
+    """The inputs, all of which must be there."""
+    found = tuple(t for t in types if t is not None)
+    if len(found) != len(types):
+        raise ShapeError("a required input is missing")
+    return found
+
+
+def broadcast(types: Sequence[TensorType]) -> tuple[int, ...]:
+    """The common shape of several tensors by NumPy's rule; raises ShapeError where there is none."""
+    try:
+        return tuple(int(n) for n in np.broadcast_shapes(*(t.shape for t in types)))
+    except ValueError as error:
+        shapes = " and ".join(str(list(t.shape)) for t in types)
+        raise ShapeError(f"shapes {shapes} do not broadcast") from error
+
+
+def aligned(index: Index, shape: tuple[int, ...]) -> Index:
+    """The element of a broadcast input of ``shape`` that output element ``index`` reads."""
+    tail = index[len(index) - len(shape) :] if shape else ()
+    return tuple(Const(0) if extent == 1 else i for i, extent in zip(tail, shape, strict=True))
+
+
+def linearise(index: Index, shape: tuple[int, ...]) -> Expr:
+    """Row-major position of ``index`` in ``shape``."""
+    position: Expr = Const(0)
+    for i, extent in zip(index, shape, strict=True):
+        position = add(mul(position, extent), i)
+    return position
+
+
+def delinearise(position: Expr, shape: tuple[int, ...]) -> Index:
+    """The index at row-major ``position`` in ``shape``."""
+    index: list[Expr] = []
+    step = prod(shape)
+    for extent in shape:
+        step //= max(extent, 1)
+        index.append(mod(floordiv(position, max(step, 1)), extent) if extent > 1 else Const(0))
+    return tuple(index)
+
+
+def as_index(value: Expr) -> Expr:
+    """An integer element as an index expression."""
+    from mononn_core.program.expr import Cast
+
+    return value if value.dtype == INDEX else Cast(value, INDEX)
+
+
+def axis_of(axis: int, rank: int) -> int:
+    """``axis`` as a non-negative number; raises ShapeError when the tensor has no such axis."""
+    if not -rank <= axis < rank:
+        raise ShapeError(f"axis {axis} does not exist in a tensor of rank {rank}")
+    return axis + rank if axis < 0 else axis
+
+
+def integer(attrs: Attrs, name: str) -> int:
+    """An integer attribute."""
+    value = attrs[name]
+    assert isinstance(value, int), f"attribute {name!r} is {value!r}, not an integer"
+    return value
+
+
+def number(attrs: Attrs, name: str) -> float:
+    """A numeric attribute as a float."""
+    value = attrs[name]
+    assert isinstance(value, (int, float)), f"attribute {name!r} is {value!r}, not a number"
+    return float(value)
+
+
+def integers(attrs: Attrs, name: str) -> tuple[int, ...]:
+    """A tuple-of-integers attribute."""
+    value = attrs[name]
+    assert isinstance(value, tuple), f"attribute {name!r} is {value!r}, not a tuple"
+    return tuple(int(v) for v in value)
+
+
+def text(attrs: Attrs, name: str) -> str:
+    """A string attribute."""
+    value = attrs[name]
+    assert isinstance(value, str), f"attribute {name!r} is {value!r}, not a string"
+    return value

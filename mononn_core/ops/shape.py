@@ -1,0 +1,236 @@
+"""Movements: operators that only re-index their inputs, or choose between inputs by index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from mononn_core.errors import ShapeError
+from mononn_core.graph import TensorType
+from mononn_core.ops.common import aligned, broadcast, delinearise, integer, integers, linearise, present, text
+from mononn_core.ops.registry import Attrs, Forward, Index, Infer, OpDef, Point, Reader, register
+from mononn_core.program.expr import Const, Expr, Op, Select, add, const, mod, mul, op
+
+Types = Sequence[TensorType | None]
+Readers = Sequence[Reader]
+
+
+def movement(name: str, infer: Infer, evaluate: Any, point: Point, forward: Forward | None = None) -> None:
+    """Register a movement; ``evaluate(xp, attrs, *arrays)`` gives the one output."""
+    register(OpDef(name, "movement", infer, lambda xp, inputs, attrs: (evaluate(xp, attrs, *inputs),), point, forward))
+
+
+def _reshape_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+    (x,) = present(types)
+    shape = integers(attrs, "shape")
+    if prod(shape) != x.size:
+        raise ShapeError(f"{x} cannot be reshaped to {list(shape)}")
+    return (TensorType(x.dtype, shape),)
+
+
+def _reshape_point(readers: Readers, types: Sequence[TensorType], out: TensorType, attrs: Attrs, index: Index) -> Expr:
+    return readers[0](delinearise(linearise(index, out.shape), types[0].shape))
+
+
+def _reshape_forward(x: TensorType, out: TensorType, attrs: Attrs, index: Index) -> Index:
+    return delinearise(linearise(index, x.shape), out.shape)
+
+
+movement(
+    "reshape",
+    _reshape_infer,
+    lambda xp, attrs, x: xp.reshape(x, integers(attrs, "shape")),
+    _reshape_point,
+    _reshape_forward,
+)
+
+
+def _transpose_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+    (x,) = present(types)
+    perm = integers(attrs, "perm")
+    if sorted(perm) != list(range(x.rank)):
+        raise ShapeError(f"permutation {list(perm)} does not fit {x}")
+    return (TensorType(x.dtype, tuple(x.shape[p] for p in perm)),)
+
+
+def _transpose_point(
+    readers: Readers, types: Sequence[TensorType], out: TensorType, attrs: Attrs, index: Index
+) -> Expr:
+    source: list[Expr] = [Const(0)] * len(index)
+    for i, p in zip(index, integers(attrs, "perm"), strict=True):
+        source[p] = i
+    return readers[0](tuple(source))
+
+
+def _transpose_forward(x: TensorType, out: TensorType, attrs: Attrs, index: Index) -> Index:
+    return tuple(index[p] for p in integers(attrs, "perm"))
+
+
+movement(
+    "transpose",
+    _transpose_infer,
+    lambda xp, attrs, x: xp.transpose(x, integers(attrs, "perm")),
+    _transpose_point,
+    _transpose_forward,
+)
+
+
+def _slice_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+    (x,) = present(types)
+    starts, sizes, steps = (integers(attrs, k) for k in ("starts", "sizes", "steps"))
+    if not len(starts) == len(sizes) == len(steps) == x.rank:
+        raise ShapeError(f"a slice needs one start, size and step for each axis of {x}")
+    for extent, start, size, step in zip(x.shape, starts, sizes, steps, strict=True):
+        last = start + (size - 1) * step
+        if size < 0 or (size > 0 and not (0 <= start < extent and 0 <= last < extent)):
+            raise ShapeError(f"a slice of {size} from {start} by {step} leaves an axis of extent {extent}")
+    return (TensorType(x.dtype, sizes),)
+
+
+def _slice_evaluate(xp: Any, attrs: Attrs, x: Any) -> Any:
+    starts, sizes, steps = (integers(attrs, k) for k in ("starts", "sizes", "steps"))
+    parts = []
+    for start, size, step in zip(starts, sizes, steps, strict=True):
+        stop = start + size * step
+        parts.append(slice(start, None if stop < 0 else stop, step) if size else slice(0, 0))
+    return x[tuple(parts)]
+
+
+def _slice_point(readers: Readers, types: Sequence[TensorType], out: TensorType, attrs: Attrs, index: Index) -> Expr:
+    starts, steps = integers(attrs, "starts"), integers(attrs, "steps")
+    return readers[0](tuple(add(mul(i, step), start) for i, start, step in zip(index, starts, steps, strict=True)))
+
+
+movement("slice", _slice_infer, _slice_evaluate, _slice_point)
+
+
+def _expand_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+    (x,) = present(types)
+    shape = integers(attrs, "shape")
+    if broadcast((x, TensorType(x.dtype, shape))) != shape:
+        raise ShapeError(f"{x} cannot be expanded to {list(shape)}")
+    return (TensorType(x.dtype, shape),)
+
+
+movement(
+    "expand",
+    _expand_infer,
+    lambda xp, attrs, x: xp.broadcast_to(x, integers(attrs, "shape")),
+    lambda readers, types, out, attrs, index: readers[0](aligned(index, types[0].shape)),
+)
+
+
+def _concat_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+    found = present(types)
+    axis, head = integer(attrs, "axis"), found[0]
+    for t in found:
+        fits = t.rank == head.rank and all(
+            a == b for d, (a, b) in enumerate(zip(t.shape, head.shape, strict=True)) if d != axis
+        )
+        if not fits or t.dtype != head.dtype:
+            raise ShapeError(f"{t} and {head} cannot be joined along axis {axis}")
+    total = sum(t.shape[axis] for t in found)
+    return (TensorType(head.dtype, (*head.shape[:axis], total, *head.shape[axis + 1 :])),)
+
+
+def _concat_point(readers: Readers, types: Sequence[TensorType], out: TensorType, attrs: Attrs, index: Index) -> Expr:
+    axis = integer(attrs, "axis")
+    ends = [sum(t.shape[axis] for t in types[: k + 1]) for k in range(len(types))]
+    value: Expr | None = None
+    for k in reversed(range(len(types))):
+        if types[k].shape[axis] == 0:
+            continue
+        local = add(index[axis], types[k].shape[axis] - ends[k])
+        element = readers[k]((*index[:axis], local, *index[axis + 1 :]))
+        value = element if value is None else Select(op("lt", index[axis], Const(ends[k])), element, value)
+    assert value is not None, "a concatenation of empty tensors has no element"
+    return value
+
+
+movement(
+    "concat",
+    _concat_infer,
+    lambda xp, attrs, *xs: xp.concatenate(xs, axis=integer(attrs, "axis")),
+    _concat_point,
+)
+
+
+def _pad_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+    (x,) = present(types)
+    before, after = integers(attrs, "before"), integers(attrs, "after")
+    if not len(before) == len(after) == x.rank or min((*before, *after, 0)) < 0:
+        raise ShapeError(f"padding {list(before)} and {list(after)} does not fit {x}")
+    return (TensorType(x.dtype, tuple(b + n + a for b, n, a in zip(before, x.shape, after, strict=True))),)
+
+
+def _pad_evaluate(xp: Any, attrs: Attrs, x: Any) -> Any:
+    widths = list(zip(integers(attrs, "before"), integers(attrs, "after"), strict=True))
+    mode = text(attrs, "mode")
+    if mode == "constant":
+        return xp.pad(x, widths, mode="constant", constant_values=attrs["value"])
+    return xp.pad(x, widths, mode=mode)
+
+
+def _inside(mode: str, i: Expr, before: int, extent: int) -> Expr:
+    """The input position that padded position ``i`` repeats, for the modes without a constant."""
+    shifted = add(i, -before)
+    if mode == "wrap":
+        return mod(shifted, extent)
+    if mode == "edge":
+        return Op("min", (Op("max", (shifted, Const(0)), "int64"), Const(extent - 1)), "int64")
+    period = max(2 * (extent - 1), 1)
+    folded = mod(shifted, period)
+    mirrored = add(mul(folded, -1), period)
+    return Op("min", (folded, mirrored), "int64") if extent > 1 else Const(0)
+
+
+def _pad_point(readers: Readers, types: Sequence[TensorType], out: TensorType, attrs: Attrs, index: Index) -> Expr:
+    mode, before, x = text(attrs, "mode"), integers(attrs, "before"), types[0]
+    if mode != "constant":
+        return readers[0](tuple(_inside(mode, i, b, n) for i, b, n in zip(index, before, x.shape, strict=True)))
+    value = attrs["value"]
+    assert isinstance(value, (int, float))
+    inside: Expr | None = None
+    for i, b, n, total in zip(index, before, x.shape, out.shape, strict=True):
+        if n == total:
+            continue
+        test = op("and", op("ge", i, Const(b)), op("lt", i, Const(b + n)))
+        inside = test if inside is None else op("and", inside, test)
+    element = readers[0](tuple(add(i, -b) for i, b in zip(index, before, strict=True)))
+    return element if inside is None else Select(inside, element, const(value, x.dtype))
+
+
+movement("pad", _pad_infer, _pad_evaluate, _pad_point)
+
+
+def _tile_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+    (x,) = present(types)
+    repeats = integers(attrs, "repeats")
+    if len(repeats) != x.rank:
+        raise ShapeError(f"{len(repeats)} repeats do not fit {x}")
+    return (TensorType(x.dtype, tuple(n * r for n, r in zip(x.shape, repeats, strict=True))),)
+
+
+movement(
+    "tile",
+    _tile_infer,
+    lambda xp, attrs, x: xp.tile(x, integers(attrs, "repeats")),
+    lambda readers, types, out, attrs, index: readers[0](
+        tuple(mod(i, n) for i, n in zip(index, types[0].shape, strict=True))
+    ),
+)
+
+
+def _trilu_evaluate(xp: Any, attrs: Attrs, x: Any) -> Any:
+    return xp.triu(x, integer(attrs, "k")) if attrs["upper"] else xp.tril(x, integer(attrs, "k"))
+
+
+def _trilu_point(readers: Readers, types: Sequence[TensorType], out: TensorType, attrs: Attrs, index: Index) -> Expr:
+    shifted = add(index[-2], integer(attrs, "k"))
+    kept = op("ge" if attrs["upper"] else "le", index[-1], shifted)
+    zero = const(0.0 if "float" in out.dtype else 0, out.dtype)
+    return Select(kept, readers[0](index), zero)
+
+
+movement("trilu", lambda types, attrs: present(types), _trilu_evaluate, _trilu_point)

@@ -1,0 +1,51 @@
+"""Common subexpression elimination.
+
+1. Constants with equal type and bytes are one.
+2. Nodes with equal operator, inputs and attributes are one (the first).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+
+from mononn_core.graph import Graph, Node
+from mononn_core.passes.rewrite import Rewriter, sweep
+
+
+def _equal_constants(graph: Graph) -> dict[str, str]:
+    """Constant -> the first constant that is the same."""
+    counts = Counter(graph.types[name] for name in graph.constants)
+    first: dict[object, str] = {}
+    same: dict[str, str] = {}
+    for name, value in graph.constants.items():
+        t = graph.types[name]
+        if counts[t] > 1:
+            digest = hashlib.blake2b(value.reshape(-1).view("uint8").data).digest() if value.size else b""
+            original = first.setdefault((t, digest), name)
+            if original != name:
+                same[name] = original
+    return same
+
+
+def merge_constants(graph: Graph) -> Graph:
+    """Case 1."""
+    same = _equal_constants(graph)
+    if not same:
+        return graph
+    nodes = (Node(n.op, tuple(same.get(i, i) for i in n.inputs), n.outputs, n.origin, n.attrs) for n in graph.nodes)
+    return graph.rebuild(nodes)
+
+
+def run(graph: Graph) -> Graph:
+    """``graph`` with each value computed and stored once."""
+    seen: dict[object, str] = {}
+
+    def repeated(rewriter: Rewriter, node: Node) -> str | None:
+        """Case 2."""
+        if len(node.outputs) != 1 or node.op == "identity":
+            return None
+        original = seen.setdefault((node.op, node.inputs, tuple(sorted(node.attrs.items()))), node.output)
+        return None if original == node.output else original
+
+    return sweep(merge_constants(graph), [repeated])

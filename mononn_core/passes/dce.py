@@ -1,0 +1,15 @@
+"""Dead code elimination.
+
+1. A node none of whose outputs is read, or is a graph output, goes; then what only it read.
+2. Constants nobody reads go with it.
+"""
+
+from __future__ import annotations
+
+from mononn_core.graph import Graph
+from mononn_core.passes.rewrite import drop_dead
+
+
+def run(graph: Graph) -> Graph:
+    """``graph`` without dead nodes."""
+    return drop_dead(graph)

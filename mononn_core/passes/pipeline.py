@@ -1,0 +1,37 @@
+"""The passes in order, on one visible list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mononn_core.graph import Graph
+from mononn_core.passes import arithmetic, attention, cse, dce, fold, gelu, merge_matmuls, movement, norm
+
+Pass = Callable[[Graph], Graph]
+
+CLEAN: tuple[tuple[str, Pass], ...] = (
+    ("dce", dce.run),
+    ("fold", fold.run),
+    ("arithmetic", arithmetic.run),
+    ("movement", movement.run),
+    ("cse", cse.run),
+)
+
+PIPELINE: tuple[tuple[str, Pass], ...] = (
+    *CLEAN,
+    *CLEAN,
+    ("gelu", gelu.run),
+    ("norm", norm.run),
+    ("attention", attention.run),
+    ("merge_matmuls", merge_matmuls.run),
+    *CLEAN,
+    *CLEAN,
+)
+"""(name, pass) in order. CLEAN stands twice where its steps open work for each other."""
+
+
+def run(graph: Graph) -> Graph:
+    """The optimised Graph: same inputs, outputs and meaning, up to floating-point rounding."""
+    for _, step in PIPELINE:
+        graph = step(graph)
+    return graph
