@@ -65,7 +65,7 @@ def v(name: str) -> Var:
 
 
 def buffer(name: str, shape: tuple[int, ...], space: str, offset: int = 0, dtype: str = F32, pad: int = 0) -> Buffer:
-    return Buffer(name, dtype, shape, Layout.row_major(shape, pad), space, offset)
+    return Buffer(name, dtype, shape, Layout.row_major(shape, pad), space, offset, align=np.dtype(dtype).itemsize)
 
 
 def box(*dims: tuple[Expr | int, int, int]) -> Box:

@@ -1,0 +1,307 @@
+"""What the tasks of one phase execution touch, exactly: boxes read, elements stored, owners, counters.
+
+Everything is computed for all tasks at once: an index expression becomes an array over [tasks, loop iterations...].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from mononn_core.errors import VerifyError
+from mononn_core.program.expr import Const, Expr, Var, op, substitute
+from mononn_core.program.memory import CONSTANT, PRIVATE, dim_tables
+from mononn_core.program.proof import abstract, guarded_loads, no_loads, provable
+from mononn_core.program.rules import refuse
+from mononn_core.program.scalar import Array, Frame, evaluate
+from mononn_core.program.tile import (
+    Buffer,
+    For,
+    Let,
+    Operand,
+    Phase,
+    Program,
+    Reduce,
+    Statement,
+    Store,
+)
+
+CHUNK = 1 << 22
+"""Stored elements that are enumerated together."""
+
+
+@dataclass(frozen=True)
+class Reads:
+    """Tasks that read one box of a buffer. ``offsets``: its elements' offsets; ``tasks``: numbers of the tasks."""
+
+    operand: Operand
+    offsets: Array
+    tasks: Array
+
+
+@dataclass(frozen=True)
+class Writes:
+    """All elements of one buffer that the phase stores: offset and number of the task, element by element."""
+
+    operand: Operand
+    offsets: Array
+    tasks: Array
+
+
+@dataclass(frozen=True)
+class CounterUse:
+    """A wait or signal of every task: counter, flattened element, and threshold or addend, per task."""
+
+    counter: str
+    elements: Array
+    amounts: Array
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """One phase execution. ``owners``: per task, or None when tasks are dealt."""
+
+    phase: Phase
+    tasks: int
+    owners: Array | None
+    reads: tuple[Reads, ...]
+    writes: tuple[Writes, ...]
+    waits: tuple[CounterUse, ...]
+    signals: tuple[CounterUse, ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A statement inside a nest: the loops around it and what names are bound to."""
+
+    loops: tuple[For | Reduce, ...]
+    guards: tuple[Expr, ...]
+    lets: Mapping[str, Expr]
+
+
+class Site:
+    """A phase in one iteration of its loop, ready for questions about its tasks."""
+
+    def __init__(self, program: Program, phase: Phase, loop: Mapping[str, int]) -> None:
+        self.program, self.phase, self.loop = program, phase, loop
+        extents = tuple(a.extent for a in phase.domain)
+        self.tasks = prod(extents)
+        grid = np.indices(extents, dtype=np.int64).reshape(len(extents), self.tasks)
+        values = {a.var: grid[d] for d, a in enumerate(phase.domain)}
+        self.frame = Frame((self.tasks,), values | {n: np.asarray(i, np.int64) for n, i in loop.items()})
+        self.ranges: dict[str, tuple[float, float]] = {a.var: (0, a.extent - 1) for a in phase.domain}
+        self.ranges |= {n: (i, i) for n, i in loop.items()}
+        self.operands = {o.role: o for o in phase.task.operands}
+        self.boxes = {o.role: self._box(o) for o in phase.task.operands}
+
+    def refuse(self, rule: str, text: str) -> VerifyError:
+        return refuse(rule, text, self.phase)
+
+    def buffer(self, operand: Operand) -> Buffer:
+        """The operand's buffer in this iteration."""
+        return self.program.buffer(self.program.resolve(operand.buffer, self.loop))
+
+    def per_task(self, e: Expr) -> Array:
+        """Value of an index expression for every task; int64[tasks]."""
+        return np.broadcast_to(evaluate(e, self.frame, no_loads), (self.tasks,))
+
+    def _box(self, operand: Operand) -> tuple[Array, Array]:
+        """Lowest and one past the highest index of every task's box; int64[tasks, rank] each. Checks the bounds."""
+        box, buffer = operand.box, self.buffer(operand)
+        low = np.array([self.per_task(o) for o in box.offset], np.int64).reshape(len(box.offset), self.tasks).T
+        high = np.minimum(low + np.array(box.size, np.int64), np.array(box.bound, np.int64))
+        if (low < 0).any() or (high > np.array(buffer.shape, np.int64)).any():
+            raise self.refuse("boxes stay in bounds", f"a box of operand {operand.role!r} leaves buffer {buffer.id!r}")
+        if (low >= high).any():
+            raise self.refuse("boxes stay in bounds", f"a box of operand {operand.role!r} on {buffer.id!r} is empty")
+        return low, high
+
+    def footprint(self) -> Footprint:
+        """Everything the phase's tasks touch; raises VerifyError for an access outside its box."""
+        self._check_loads()
+        assign = self.phase.assign
+        reads = [r for o in self.phase.task.operands if o.access == "read" for r in self._reads(o)]
+        return Footprint(
+            self.phase,
+            self.tasks,
+            None if assign.owner is None else self.per_task(assign.owner),
+            tuple(reads),
+            tuple(self._writes()),
+            tuple(self._counter(w.counter, w.index, w.at_least) for w in self.phase.waits),
+            tuple(self._counter(s.counter, s.index, Const(s.add)) for s in self.phase.signals),
+        )
+
+    def _counter(self, name: str, index: tuple[Expr, ...], amount: Expr) -> CounterUse:
+        shape = next(c.shape for c in self.program.counters if c.id == name)
+        flat = np.zeros(self.tasks, np.int64)
+        for e, extent in zip(index, shape, strict=True):
+            i = self.per_task(e)
+            if (i < 0).any() or (i >= extent).any():
+                raise self.refuse("counters exist", f"an index of counter {name!r} leaves its shape {shape}")
+            flat = flat * extent + i
+        return CounterUse(name, flat, self.per_task(amount))
+
+    def _reads(self, operand: Operand) -> Iterator[Reads]:
+        """Tasks grouped by equal boxes, for buffers in shared memory that is written during a run."""
+        buffer = self.buffer(operand)
+        if buffer.space in CONSTANT or buffer.space in PRIVATE:
+            return
+        low, high = self.boxes[operand.role]
+        rank = low.shape[1]
+        key = np.concatenate([low, high, np.zeros((self.tasks, 1), np.int64)], axis=1)
+        both, group = np.unique(key, axis=0, return_inverse=True)
+        tables = dim_tables(buffer.layout, buffer.shape)
+        for number, row in enumerate(both):
+            offsets = np.zeros((), np.int64)
+            for d in range(rank):
+                offsets = offsets[..., None] + tables[d][row[d] : row[rank + d]]
+            yield Reads(operand, offsets.reshape(-1), np.flatnonzero(group.reshape(-1) == number))
+
+    def _writes(self) -> Iterator[Writes]:
+        """All stores, one entry a buffer in shared memory; refuses an element stored twice in the phase."""
+        found: dict[str, list[tuple[Operand, Array, Array]]] = {}
+        for place, store in self.stores():
+            operand = self.operands[store.operand]
+            buffer = self.buffer(operand)
+            parts = list(self._store_offsets(place, store, operand, buffer))
+            if buffer.space not in PRIVATE:
+                found.setdefault(buffer.id, []).extend((operand, *part) for part in parts)
+        for name, pieces in found.items():
+            offsets = np.concatenate([p[1] for p in pieces])
+            tasks = np.concatenate([p[2] for p in pieces])
+            times = np.bincount(offsets, minlength=1)
+            if times.max(initial=0) > 1:
+                both = tasks[offsets == int(times.argmax())]
+                who = "two tasks of the phase write" if both[0] != both[-1] else "a task writes twice"
+                raise self.refuse("unordered tasks never write one element", f"{who} an element of buffer {name!r}")
+            yield Writes(pieces[0][0], offsets, tasks)
+
+    def _store_offsets(
+        self, place: Place, store: Store, operand: Operand, buffer: Buffer
+    ) -> Iterator[tuple[Array, Array]]:
+        """(element offset, task) of every element a Store statement writes, in chunks of tasks."""
+        volume = prod(loop.extent for loop in place.loops)
+        step = max(1, CHUNK // volume)
+        low, high = self.boxes[operand.role]
+        tables = dim_tables(buffer.layout, buffer.shape)
+        for first in range(0, self.tasks, step):
+            tasks = slice(first, min(first + step, self.tasks))
+            frame = self._grid(place, tasks)
+            mask = None if frame.mask is None else np.broadcast_to(frame.mask, frame.extents)
+            total = np.zeros((), np.int64)
+            for d, e in enumerate(store.index):
+                i = evaluate(substitute(e, place.lets), frame, no_loads)
+                edge = (-1,) + (1,) * len(place.loops)
+                outside = (i < low[tasks, d].reshape(edge)) | (i >= high[tasks, d].reshape(edge))
+                if (outside if mask is None else outside & mask).any():
+                    text = f"a store to operand {operand.role!r} (buffer {buffer.id!r}) leaves its box in dimension {d}"
+                    raise self.refuse("accesses stay in the declared box", text)
+                total = total + tables[d][i if mask is None else np.where(mask, i, 0)]
+            offsets = np.broadcast_to(total, frame.extents)
+            numbers = np.arange(tasks.start, tasks.stop).reshape((-1,) + (1,) * len(place.loops))
+            numbers = np.broadcast_to(numbers, frame.extents)
+            yield (offsets.reshape(-1), numbers.reshape(-1)) if mask is None else (offsets[mask], numbers[mask])
+
+    def _grid(self, place: Place, tasks: slice) -> Frame:
+        """The iterations of a statement for some of the tasks."""
+        values = {n: a if a.ndim == 0 else a[tasks] for n, a in self.frame.values.items()}
+        frame = Frame((tasks.stop - tasks.start,), values)
+        for loop in place.loops:
+            frame = frame.loop(loop.var, loop.extent)
+        for guard in place.guards:
+            frame = frame.where(np.broadcast_to(evaluate(guard, frame, no_loads).astype(bool), frame.extents))
+        return frame
+
+    def stores(self) -> Iterator[tuple[Place, Store]]:
+        """Every store of the task with its surroundings; a template's results count as stores over its tile."""
+        for place, statement in self.statements():
+            if isinstance(statement, Store):
+                yield place, statement
+
+    def statements(self) -> Iterator[tuple[Place, Let | Reduce | Store]]:
+        """Every statement of the task with its surroundings (a Reduce's own variable is not among its loops)."""
+        task = self.phase.task
+        if task.template == "nest":
+            yield from _walk(task.body, Place((), (), {}))
+            return
+        for axes, e in self._prologues():
+            yield self._tile(axes, ("q", "k") if task.template == "attention" else ("a", "b")), Let("prologue", e)
+        for result in task.results:
+            roles = ("q", "v") if task.template == "attention" else ("a", "b")
+            yield self._tile(result.axes, roles), Store(result.operand, result.index, result.value)
+
+    def _prologues(self) -> Iterator[tuple[tuple[str, ...], Expr]]:
+        if "score" in self.phase.task.prologue:
+            yield ("i", "j"), self.phase.task.prologue["score"]
+
+    def _tile(self, axes: tuple[str, ...], roles: tuple[str, str]) -> Place:
+        """The loops over a template's output tile: rows of the first operand, columns (rows for k) of the second."""
+        loops, guards = [], []
+        for axis, role, row in zip(axes, roles, (True, roles[1] == "k"), strict=True):
+            box = self.operands[role].box
+            d = matrix_dims(box.size)[0 if row else 1]
+            loops.append(For(axis, box.size[d], ()))
+            guards.append(op("lt", box.offset[d] + Var(axis), Const(box.bound[d])))
+        return Place(tuple(loops), tuple(guards), {})
+
+    def _check_loads(self) -> None:
+        """Every Load stays inside its operand's box, for all tasks and iterations in which it is evaluated."""
+        for place, statement in self.statements():
+            inner: tuple[For | Reduce, ...] = (statement,) if isinstance(statement, Reduce) else ()
+            index = statement.index if isinstance(statement, Store) else ()
+            for e in (*index, statement.value, *place.guards):
+                for load, guards in guarded_loads(substitute(e, place.lets)):
+                    self._check_load(load.operand, load.index, (*place.loops, *inner), (*place.guards, *guards))
+
+    def _check_load(
+        self, role: str, index: tuple[Expr, ...], loops: tuple[For | Reduce, ...], guards: tuple[Expr, ...]
+    ) -> None:
+        operand = self.operands[role]
+        ranges = self.ranges | {loop.var: (0, loop.extent - 1) for loop in loops}
+        guards = tuple(abstract(g, ranges) for g in guards)
+        box = operand.box
+        for d, e in enumerate(index):
+            e = abstract(e, ranges)
+            goals = (
+                op("ge", e, box.offset[d]),
+                op("lt", e, box.offset[d] + box.size[d]),
+                op("lt", e, Const(box.bound[d])),
+            )
+            if not all(provable(goal, ranges, guards) for goal in goals):
+                raise self.refuse(
+                    "accesses stay in the declared box",
+                    f"a load from operand {role!r} (buffer {self.buffer(operand).id!r}) may leave its box in "
+                    f"dimension {d}",
+                )
+
+
+def matrix_dims(size: tuple[int, ...]) -> tuple[int, int]:
+    """The two dimensions of a box that make it a matrix: unit dimensions are dropped from the left."""
+    dims = list(range(len(size)))
+    while len(dims) > 2:
+        unit = next((d for d in dims if size[d] == 1), None)
+        if unit is None:
+            break
+        dims.remove(unit)
+    if len(dims) != 2:
+        raise VerifyError(f"a template's operand has a box of shape {size}, which is not a matrix")
+    return dims[0], dims[1]
+
+
+def _walk(body: tuple[Statement, ...], place: Place) -> Iterator[tuple[Place, Let | Reduce | Store]]:
+    """Statements of a nest in order. A Let is followed through; a Reduce's result is opaque."""
+    lets = dict(place.lets)
+    here = Place(place.loops, place.guards, lets)
+    for statement in body:
+        if isinstance(statement, For):
+            guards = here.guards
+            if statement.bound is not None:
+                guards = (*guards, op("lt", Var(statement.var), substitute(statement.bound, lets)))
+            yield from _walk(statement.body, Place((*here.loops, statement), guards, dict(lets)))
+            continue
+        yield Place(here.loops, here.guards, dict(lets)), statement
+        if isinstance(statement, Let):
+            lets[statement.name] = substitute(statement.value, lets)

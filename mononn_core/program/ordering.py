@@ -1,0 +1,279 @@
+"""Races, stale reads and broken waits: the happens-before relation, element by element.
+
+Phase executions are visited in trace order, which the relation follows. Tasks of one phase that have the same owner,
+waits and signals are one *class*: they precede and follow the same tasks. Between two barriers each class carries a
+bit set of the classes that happen before it; whatever stands before the last barrier happens before everything. Every
+unit of shared memory remembers the class that wrote it last, the buffer it was written as, and which classes have read
+it since; each read and write is checked against these three.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mononn_core.program.footprint import Footprint, Reads, Site, Writes
+from mononn_core.program.memory import CONSTANT, shadow_unit
+from mononn_core.program.rules import depends, refuse
+from mononn_core.program.scalar import Array
+from mononn_core.program.tile import Barrier, Loop, Operand, Phase, Program
+
+NOTHING = -1
+
+
+def bits(ids: Array, base: int) -> int:
+    """Bit set of the class numbers in ``ids`` that are not below ``base``."""
+    recent = ids[ids >= base] - base
+    return sum(1 << i for i in np.flatnonzero(np.bincount(recent)).tolist())
+
+
+@dataclass
+class Shadow:
+    """Units of one shared space: last writer's class, buffer number it wrote as, and the set of readers since."""
+
+    writer: Array
+    holder: Array
+    readers: Array
+
+    @staticmethod
+    def of(units: int) -> Shadow:
+        return Shadow(*(np.full(units, NOTHING, np.int32) for _ in range(3)))
+
+
+@dataclass
+class Segment:
+    """What is known since the last barrier. Class and reader-set numbers below the bases are from before it."""
+
+    class_base: int
+    reader_base: int
+    before: list[int] = field(default_factory=list)
+    """Per class: bit set of the classes that happen before it."""
+    reader_sets: list[int] = field(default_factory=list)
+    owners: dict[tuple[str, int], int] = field(default_factory=dict)
+    """(group, owner) -> classes that happen before the owner's next phase."""
+    arrivals: dict[tuple[str, int], int] = field(default_factory=dict)
+    """Counter element -> classes that have signalled it, and all that happen before them."""
+    counted: dict[tuple[str, int], int] = field(default_factory=dict)
+    """Counter element -> arrivals that a wait relies on."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One phase execution being checked: tasks' class numbers (relative to the segment)."""
+
+    footprint: Footprint
+    loop: dict[str, int]
+    classes: Array
+
+
+class Order:
+    """Walks the trace of a Program and refuses the first broken rule; see the module's docstring."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.numbers = {b.id: n for n, b in enumerate(program.buffers)}
+        self.buffers = program.buffer_map
+        shared = tuple(b for b in program.buffers if b.space not in CONSTANT)
+        self.unit = shadow_unit(shared)
+        self.arena = Shadow.of(-(-program.arena_bytes // self.unit))
+        self.outputs = {b.id: Shadow.of(b.nbytes // self.unit) for b in shared if b.space == "output"}
+        self.opened = dict.fromkeys(self.numbers, NOTHING)
+        self.totals = {c.id: np.zeros(int(np.prod(c.shape)), np.int64) for c in program.counters}
+        self.segment = Segment(0, 0)
+        self.cache: dict[object, Footprint] = {}
+        loops = [item for item in program.body if isinstance(item, Loop)]
+        self.uses_loop = {p.id: depends(p, loop.var) for loop in loops for p in loop.body if isinstance(p, Phase)}
+
+    def check(self) -> None:
+        """Visit everything."""
+        for item, loop in self.program.trace():
+            if isinstance(item, Barrier):
+                s = self.segment
+                self.segment = Segment(s.class_base + len(s.before), s.reader_base + len(s.reader_sets))
+            else:
+                self._visit(item, loop)
+        for name in self.outputs:
+            self._check_output(name)
+
+    def footprint(self, phase: Phase, loop: dict[str, int]) -> Footprint:
+        """The phase's footprint; iterations whose operands name buffers in the same pattern share one."""
+        names = [self.program.resolve(o.buffer, loop) for o in phase.task.operands]
+        pattern = tuple(names.index(n) for n in names)
+        key = (phase.id, pattern, tuple(loop.values()) if self.uses_loop.get(phase.id) else ())
+        if key not in self.cache:
+            self.cache[key] = Site(self.program, phase, loop).footprint()
+        return self.cache[key]
+
+    def _visit(self, phase: Phase, loop: dict[str, int]) -> None:
+        footprint = self.footprint(phase, loop)
+        step = Step(footprint, loop, self._classes(footprint))
+        for reads in footprint.reads:
+            self._read(step, reads)
+        for writes in footprint.writes:
+            self._write(step, writes)
+
+    def _classes(self, f: Footprint) -> Array:
+        """Number the classes of the phase's tasks, with what happens before each; int64[tasks]."""
+        segment, group = self.segment, f.phase.assign.group
+        owners = np.zeros(f.tasks, np.int64) if f.owners is None else f.owners
+        columns = [owners, *(w.elements for w in f.waits), *(s.elements for s in f.signals)]
+        keys, numbers = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+        numbers = numbers.reshape(-1) + len(segment.before)
+        self._check_waits(f)
+        before = []
+        for key in keys.tolist():
+            mask = 0 if f.owners is None else segment.owners.get((group, key[0]), 0)
+            for wait, element in zip(f.waits, key[1:], strict=False):
+                mask |= segment.arrivals.get((wait.counter, element), 0)
+            before.append(mask)
+        first = len(segment.before)
+        segment.before.extend(before)
+        for n, key in enumerate(keys.tolist(), first):
+            done = segment.before[n] | 1 << n
+            if f.owners is not None:
+                segment.owners[group, key[0]] = segment.owners.get((group, key[0]), 0) | done
+            for signal, element in zip(f.signals, key[1 + len(f.waits) :], strict=True):
+                self._arrive(f.phase, signal.counter, element, done, segment.before[n])
+        for signal in f.signals:
+            np.add.at(self.totals[signal.counter], signal.elements, signal.amounts)
+        return numbers
+
+    def _check_waits(self, f: Footprint) -> None:
+        """Every wait counts exactly the arrivals of the phases before it."""
+        for wait in f.waits:
+            total = self.totals[wait.counter][wait.elements]
+            if (total != wait.amounts).any() or (total == 0).any():
+                n = int(np.flatnonzero((total != wait.amounts) | (total == 0))[0])
+                raise refuse(
+                    "no wait without its arrivals",
+                    f"task {n} waits until element {wait.elements[n]} of counter {wait.counter!r} is "
+                    f"{wait.amounts[n]}, but {total[n]} arrive before",
+                    f.phase,
+                )
+            for element in np.unique(wait.elements).tolist():
+                key = (wait.counter, element)
+                self.segment.counted[key] = self.segment.arrivals.get(key, 0)
+
+    def _arrive(self, phase: Phase, counter: str, element: int, done: int, before: int) -> None:
+        """Record a signal. One that an earlier wait does not count must come after all that it counts."""
+        key = (counter, element)
+        if self.segment.counted.get(key, 0) & ~before:
+            raise refuse(
+                "no wait without its arrivals",
+                f"a signal to element {element} of counter {counter!r} may arrive before signals that an earlier "
+                "wait counts on",
+                phase,
+            )
+        self.segment.arrivals[key] = self.segment.arrivals.get(key, 0) | done
+
+    def _locate(self, operand: Operand, loop: dict[str, int]) -> tuple[str, Shadow, int]:
+        """(buffer id, shadow of its space, first unit)."""
+        name = self.program.resolve(operand.buffer, loop)
+        buffer = self.buffers[name]
+        if buffer.space == "output":
+            return name, self.outputs[name], 0
+        return name, self.arena, buffer.offset // self.unit
+
+    def _units(self, name: str, first: int, offsets: Array) -> Array:
+        """Shadow units below elements; [elements * units of one]."""
+        width = self.buffers[name].itemsize // self.unit
+        if width == 1:
+            return offsets + first
+        return (offsets[:, None] * width + (np.arange(width) + first)).reshape(-1)
+
+    def _read(self, step: Step, reads: Reads) -> None:
+        name, shadow, first = self._locate(reads.operand, step.loop)
+        units = self._units(name, first, reads.offsets)
+        self._check_content(step.footprint.phase, name, shadow, units)
+        readers = np.unique(step.classes[reads.tasks]).tolist()
+        written = bits(shadow.writer[units], self.segment.class_base)
+        for c in readers if written else ():
+            if written & ~self.segment.before[c]:
+                raise refuse(
+                    "every read is ordered after its write",
+                    f"operand {reads.operand.role!r} reads buffer {name!r}, whose write is not ordered before it",
+                    step.footprint.phase,
+                )
+        self._add_readers(shadow, units, sum(1 << c for c in readers))
+
+    def _check_content(self, phase: Phase, name: str, shadow: Shadow, units: Array) -> None:
+        """The units hold this buffer's present generation."""
+        holder = shadow.holder[units]
+        wrong = holder != self.numbers[name]
+        if wrong.any():
+            other = int(holder[wrong][0])
+            if other == NOTHING:
+                raise refuse("reads are covered by writes", f"reads of buffer {name!r} that nobody has written", phase)
+            text = f"reads buffer {name!r}, whose bytes buffer {self.program.buffers[other].id!r} has taken"
+            raise refuse("live buffers do not overlap", text, phase)
+        if (shadow.writer[units] < self.opened[name]).any():
+            text = f"reads elements of buffer {name!r} that were not rewritten with the others"
+            raise refuse("reads are covered by writes", text, phase)
+
+    def _add_readers(self, shadow: Shadow, units: Array, mask: int) -> None:
+        """Add classes to the reader sets of ``units``."""
+        old = shadow.readers[units]
+        if (old == old[0]).all():
+            shadow.readers[units] = self._reader_set(int(old[0]), mask)
+            return
+        present, inverse = np.unique(old, return_inverse=True)
+        new = np.array([self._reader_set(int(i), mask) for i in present], np.int32)
+        shadow.readers[units] = new[inverse.reshape(-1)]
+
+    def _reader_set(self, old: int, mask: int) -> int:
+        """Number of the set of readers ``old`` with ``mask`` added."""
+        segment = self.segment
+        have = segment.reader_sets[old - segment.reader_base] if old >= segment.reader_base else 0
+        if have | mask == have and old >= segment.reader_base:
+            return old
+        segment.reader_sets.append(have | mask)
+        return segment.reader_base + len(segment.reader_sets) - 1
+
+    def _write(self, step: Step, writes: Writes) -> None:
+        name, shadow, first = self._locate(writes.operand, step.loop)
+        number, segment = self.numbers[name], self.segment
+        units = self._units(name, first, writes.offsets)
+        width = self.buffers[name].itemsize // self.unit
+        classes = np.repeat(step.classes[writes.tasks], width)
+        self._check_earlier(step.footprint.phase, name, shadow, units, classes)
+        present = (shadow.holder[units] == number) & (shadow.writer[units] >= self.opened[name])
+        if present.any() or self.opened[name] == NOTHING:
+            self.opened[name] = segment.class_base + int(step.classes.min())
+        shadow.writer[units] = classes + segment.class_base
+        shadow.holder[units] = number
+        shadow.readers[units] = NOTHING
+
+    def _check_earlier(self, phase: Phase, name: str, shadow: Shadow, units: Array, classes: Array) -> None:
+        """Every earlier writer and reader of the units happens before the class that writes them now."""
+        segment = self.segment
+        writers, readers = shadow.writer[units], shadow.readers[units]
+        recent = (writers >= segment.class_base) | (readers >= segment.reader_base)
+        if not recent.any():
+            return
+        writers, readers, classes = writers[recent], readers[recent], classes[recent]
+        low, high = int(readers.min()), int(readers.max()) + 1
+        code = (writers.astype(np.int64) * (high - low) + (readers - low)) * len(segment.before) + classes
+        _, where = np.unique(code, return_index=True)
+        for writer, reader, c in zip(*(a[where].tolist() for a in (writers, readers, classes)), strict=True):
+            before = segment.before[c]
+            if writer >= segment.class_base and not before >> (writer - segment.class_base) & 1:
+                raise refuse(
+                    "unordered tasks never write one element",
+                    f"writes to buffer {name!r} are not ordered after an earlier write of the same bytes",
+                    phase,
+                )
+            if reader >= segment.reader_base and segment.reader_sets[reader - segment.reader_base] & ~before:
+                raise refuse(
+                    "no element is overwritten while it is read",
+                    f"writes to buffer {name!r} are not ordered after the reads of the same bytes",
+                    phase,
+                )
+
+    def _check_output(self, name: str) -> None:
+        buffer = self.buffers[name]
+        offsets = buffer.layout.offsets(buffer.shape).reshape(-1)
+        shadow, units = self.outputs[name], self._units(name, 0, offsets)
+        written = (shadow.holder[units] != NOTHING) & (shadow.writer[units] >= self.opened[name])
+        if not written.all():
+            raise refuse("outputs are written", f"output buffer {name!r} has elements that nobody writes")

@@ -1,0 +1,62 @@
+"""What all checks share: the error of a broken rule, and walks over a Program's phases and expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mononn_core.errors import VerifyError
+from mononn_core.program.expr import Expr, variables
+from mononn_core.program.tile import For, Let, Loop, Phase, Program, Reduce, Statement, Store
+
+
+def refuse(rule: str, text: str, phase: Phase | None = None) -> VerifyError:
+    """The error for a broken rule, with the phase and the ONNX node it comes from."""
+    where = ""
+    if phase is not None:
+        where = f"phase {phase.id!r}" + (f" from {phase.origin[0]}" if phase.origin else "") + ": "
+    return VerifyError(f"{where}{text} (rule: {rule})")
+
+
+def phases_with_loops(program: Program) -> Iterator[tuple[Phase, Loop | None]]:
+    """Every phase as written, with the loop around it."""
+    for item in program.body:
+        if isinstance(item, Phase):
+            yield item, None
+        elif isinstance(item, Loop):
+            yield from ((p, item) for p in item.body if isinstance(p, Phase))
+
+
+def expressions(phase: Phase) -> Iterator[Expr]:
+    """Every expression of a phase."""
+    task = phase.task
+    if phase.assign.owner is not None:
+        yield phase.assign.owner
+    for operand in task.operands:
+        yield from operand.box.offset
+    for w in phase.waits:
+        yield from (*w.index, w.at_least)
+    for s in phase.signals:
+        yield from s.index
+    yield from task.prologue.values()
+    for r in task.results:
+        yield from (*r.index, r.value)
+    yield from body_expressions(task.body)
+
+
+def body_expressions(body: tuple[Statement, ...]) -> Iterator[Expr]:
+    """Every expression of a nest."""
+    for statement in body:
+        match statement:
+            case For(body=inner, bound=bound):
+                if bound is not None:
+                    yield bound
+                yield from body_expressions(inner)
+            case Store(index=index, value=value):
+                yield from (*index, value)
+            case Let(value=value) | Reduce(value=value):
+                yield value
+
+
+def depends(phase: Phase, var: str) -> bool:
+    """Whether any expression of the phase uses the variable (a loop's)."""
+    return any(var in variables(e) for e in expressions(phase))

@@ -1,0 +1,119 @@
+"""The legality of a Program, proven before any code is printed, for any number of workers.
+
+1. Pieces (:mod:`wellformed`): names, layouts, places, tables, types, scopes and roles.
+2. Contractions (here): inner extents agree, owners are in range, a split's parts are complete and combined in order.
+3. Memory (:mod:`ordering` over :mod:`footprint`): accesses stay in their boxes and boxes in their buffers; every read
+   is covered by writes that happen before it; no element is written by unordered tasks or overwritten while it is
+   read, across buffers that share bytes as well; waits have their arrivals and cannot deadlock; outputs are complete.
+4. Worker-local memory (:mod:`worker_local`): prefetched slots and temporaries.
+
+A buffer's elements are written once per *generation*: writing one again opens a new generation, in which what was not
+written again may no longer be read. Waits cannot deadlock because all that they count comes from phases that stand
+earlier in the trace, which every worker walks in order.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mononn_core.program import ordering, wellformed, worker_local
+from mononn_core.program.expr import Acc, Var
+from mononn_core.program.footprint import Site, matrix_dims
+from mononn_core.program.rules import depends, phases_with_loops, refuse
+from mononn_core.program.tile import Operand, Phase, Program, Split
+
+
+def verify(program: Program) -> None:
+    """Raise VerifyError, naming phase, buffer, ONNX node and rule, when ``program`` is not legal."""
+    wellformed.check(program)
+    seen = set[object]()
+    for item, loop in program.trace():
+        if isinstance(item, Phase):
+            key = (item.id, tuple(loop.values()) if any(depends(item, n) for n in loop) else ())
+            if key not in seen:
+                seen.add(key)
+                _check_contraction(Site(program, item, loop))
+    for phase, _ in phases_with_loops(program):
+        if phase.task.split is not None:
+            _check_split(program, phase, phase.task.split)
+    ordering.Order(program).check()
+    worker_local.check(program)
+
+
+def _extent(site: Site, role: str, column: bool) -> np.ndarray:
+    """Rows or columns of an operand's box, per task."""
+    low, high = site.boxes[role]
+    d = matrix_dims(site.operands[role].box.size)[int(column)]
+    return high[:, d] - low[:, d]
+
+
+def _check_contraction(site: Site) -> None:
+    """Owners are in range, and what a template contracts has one extent on both sides."""
+    assign, task = site.phase.assign, site.phase.task
+    if assign.owner is not None:
+        owner = site.per_task(assign.owner)
+        if (owner < 0).any() or (owner >= assign.owners).any():
+            raise site.refuse("owners are in range", f"owners {owner.min()} to {owner.max()} of {assign.owners}")
+    pairs: tuple[tuple[tuple[str, bool], tuple[str, bool]], ...] = ()
+    if task.template in ("matmul", "gemv"):
+        pairs = ((("a", True), ("b", False)),)
+    elif task.template == "attention":
+        pairs = ((("q", True), ("k", True)), (("k", False), ("v", False)))
+    for first, second in pairs:
+        if (_extent(site, *first) != _extent(site, *second)).any():
+            text = f"the extents that operands {first[0]!r} and {second[0]!r} contract differ"
+            raise site.refuse("contractions agree", text)
+
+
+def _check_split(program: Program, phase: Phase, split: Split) -> None:
+    """The parts cover the contraction without gap or overlap, and readers take all of them."""
+    rule = "splits are complete"
+    axis = next((a for a in phase.domain if a.var == split.axis), None)
+    task = phase.task
+    if axis is None or axis.extent != split.parts or split.parts < 1 or task.template not in ("matmul", "gemv"):
+        raise refuse(rule, f"is split into {split.parts} parts along {split.axis!r}, which is no such axis", phase)
+    if split.combine not in ("phase", "consumer"):
+        raise refuse(rule, f"combines its parts by {split.combine!r}", phase)
+    for result in task.results:
+        if result.value != Acc(result.value.dtype):
+            raise refuse(rule, "applies an epilogue to a partial result", phase)
+    targets = {r.operand for r in task.results}
+    for o in task.operands:
+        if o.role in targets and (o.buffer != split.scratch or o.access != "partial"):
+            raise refuse(rule, f"stores its parts to operand {o.role!r}, not as partial to {split.scratch!r}", phase)
+        if o.role in targets and (o.box.offset[0] != Var(split.axis) or o.box.size[0] != 1):
+            raise refuse(rule, f"operand {o.role!r} is not part {split.axis!r} of {split.scratch!r}", phase)
+    _check_parts(program, phase, split)
+    _check_readers(program, phase, split)
+
+
+def _check_parts(program: Program, phase: Phase, split: Split) -> None:
+    """For every tile, part 0 starts at the first element of K, each next one where the last ended, the last at K."""
+    loop = next(values for item, values in program.trace() if item is phase)
+    site = Site(program, phase, loop)
+    number = site.frame.values[split.axis]
+    others = np.stack([site.frame.values[a.var] for a in phase.domain if a.var != split.axis] or [number * 0])
+    order = np.lexsort((number, *others))
+    for role, column in (("a", True), ("b", False)):
+        low, high = site.boxes[role]
+        d = matrix_dims(site.operands[role].box.size)[int(column)]
+        starts = low[order, d].reshape(-1, split.parts)
+        ends = high[order, d].reshape(-1, split.parts)
+        bound = site.operands[role].box.bound[d]
+        if (starts[:, 1:] != ends[:, :-1]).any() or (ends[:, -1] != bound).any() or (starts[:, 0] != 0).any():
+            raise refuse("splits are complete", f"the parts of operand {role!r} do not cover its {bound} terms", phase)
+
+
+def _check_readers(program: Program, phase: Phase, split: Split) -> None:
+    """Somebody reads the partial results, and whoever does reads all parts."""
+    readers: list[tuple[Phase, Operand]] = [
+        (p, o)
+        for p, _ in phases_with_loops(program)
+        for o in p.task.operands
+        if o.buffer == split.scratch and o.access == "read"
+    ]
+    if not readers:
+        raise refuse("splits are complete", f"nobody combines the parts in {split.scratch!r}", phase)
+    for reader, o in readers:
+        if o.box.size[0] != split.parts or o.box.bound[0] < split.parts:
+            raise refuse("splits are complete", f"combines {o.box.size[0]} of {split.parts} parts", reader)
