@@ -1,0 +1,301 @@
+"""Prints expressions and generated loops: what the CPU and CUDA printers share.
+
+An expression is printed in one of two modes. *Scalar*: ordinary C on the expression's own types. *Vector*: every value
+is a ``T`` (a vector of float neighbours along one variable); that needs all parts that vary along the variable to be
+float32 or comparisons of float32, and the same text then serves whole vectors and single lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isinf, isnan
+
+from mononn_core.errors import UnsupportedError
+from mononn_core.program.expr import (
+    INDEX,
+    Acc,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Op,
+    Ranges,
+    Select,
+    Var,
+    add,
+    bounds,
+    children,
+    linear,
+    mul,
+    simplify,
+    variables,
+    walk,
+)
+from mononn_core.program.tile import Buffer, Layout
+
+C_TYPES = {
+    "float32": "float",
+    "float64": "double",
+    "int64": "int64_t",
+    "int32": "int32_t",
+    "int16": "int16_t",
+    "int8": "int8_t",
+    "uint64": "uint64_t",
+    "uint32": "uint32_t",
+    "uint16": "uint16_t",
+    "uint8": "uint8_t",
+    "bool": "bool",
+}
+INFIX = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
+    "bitand": "&", "bitor": "|", "bitxor": "^", "shl": "<<", "shr": ">>",
+}  # fmt: skip
+VOCABULARY = frozenset("exp log sqrt tanh erf sigmoid softplus abs sign max min".split())
+"""Operations the vocabulary has for vectors and scalars under the same name."""
+LIBM = {
+    "sin": "sinf", "cos": "cosf", "tan": "tanf", "asin": "asinf", "acos": "acosf", "atan": "atanf", "sinh": "sinhf",
+    "cosh": "coshf", "asinh": "asinhf", "acosh": "acoshf", "atanh": "atanhf", "floor": "floorf", "ceil": "ceilf",
+    "round": "rintf", "pow": "powf", "fmod": "fmodf",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """An operand in the generated code: the pointer's name and where logical elements lie behind it."""
+
+    name: str
+    buffer: Buffer
+
+    def address(self, index: tuple[Expr, ...], ranges: Ranges) -> Expr:
+        """Element offset of logical ``index``."""
+        return simplify(element_offset(self.buffer.layout, index), ranges)
+
+
+def element_offset(layout: Layout, index: tuple[Expr, ...]) -> Expr:
+    """Where a logical element lies, in elements, as an expression."""
+    total: Expr = Const(0)
+    for e, factors in zip(index, layout.dims, strict=True):
+        inner = 1
+        parts: list[Expr] = []
+        for position, (factor, stride) in reversed(list(enumerate(factors))):
+            part = e // inner
+            parts.append(mul(part % factor if position else part, stride))
+            inner *= factor
+        for part in reversed(parts):
+            total = add(total, part)
+    return total
+
+
+def varies(e: Expr, var: str) -> bool:
+    return var in variables(e)
+
+
+def vectorisable(e: Expr, var: str) -> bool:
+    """Whether ``e`` can be printed in vector mode along ``var``."""
+    if not varies(e, var):
+        return e.dtype in ("float32", "bool")
+    match e:
+        case Load():
+            return e.dtype == "float32" and not any(isinstance(n, Load) and varies(n, var) for i in e.index for n in walk(i))
+        case Acc():
+            return e.dtype == "float32"
+        case Op():
+            return all(a.dtype == "float32" or (e.dtype == "bool" and a.dtype == "bool") for a in e.args) and all(
+                vectorisable(a, var) for a in e.args
+            )
+        case Select():
+            return all(vectorisable(a, var) for a in children(e)) and e.then.dtype == "float32"
+        case _:
+            return False
+
+
+@dataclass(frozen=True)
+class Printer:
+    """Prints expressions in one scope.
+
+    Attributes:
+        pointers: role -> Pointer.
+        ranges: inclusive ranges of the integer variables in scope.
+        phase: C expression of the executed phase's ordinal, for error reports.
+        vector: the variable whose neighbours make a vector, or "" in scalar mode.
+        acc: text of the accumulator.
+    """
+
+    pointers: Mapping[str, Pointer]
+    ranges: Ranges
+    phase: str = "phase"
+    vector: str = ""
+    acc: str = "v"
+
+    def value(self, e: Expr) -> str:
+        """A value in the current mode: a ``T`` in vector mode, an ordinary C value in scalar mode."""
+        return self._vector(e) if self.vector else self.scalar(e)
+
+    # -- scalar mode ------------------------------------------------------------------------------------------------
+
+    def scalar(self, e: Expr) -> str:
+        match e:
+            case Const():
+                return literal(e)
+            case Var():
+                return e.name
+            case Acc():
+                return self.acc
+            case Load():
+                pointer = self.pointers[e.operand]
+                return f"{pointer.name}[{self.index(pointer.address(e.index, self.ranges))}]"
+            case Cast():
+                return self._cast(e)
+            case Select():
+                return f"({self.scalar(e.condition)} ? {self.scalar(e.then)} : {self.scalar(e.otherwise)})"
+            case Op():
+                return self._scalar_op(e)
+
+    def _cast(self, e: Cast) -> str:
+        inner = self.scalar(e.value)
+        if e.dtype == "bool":
+            return f"({inner} != 0)"
+        return f"({c_type(e.dtype)})({inner})"
+
+    def _scalar_op(self, e: Op) -> str:
+        args = [self.scalar(a) for a in e.args]
+        kind = e.args[0].dtype
+        match e.name:
+            case name if name in INFIX:
+                return f"({args[0]} {INFIX[name]} {args[1]})"
+            case "and" | "or" | "xor":
+                return f"({args[0]} {dict(zip(('and', 'or', 'xor'), ('&&', '||', '!='), strict=True))[e.name]} {args[1]})"
+            case "not":
+                return f"(!{args[0]})"
+            case "bitnot":
+                return f"(~{args[0]})"
+            case "neg":
+                return f"(-{args[0]})"
+            case "reciprocal":
+                return f"(1 / {args[0]})"
+            case "isnan":
+                return f"({args[0]} != {args[0]})"
+            case "isinf":
+                return f"__builtin_isinf({args[0]})"
+            case "index":
+                return f"mn::checked_index(c, {self.phase}, {args[0]}, {args[1]})"
+            case "floordiv" | "mod":
+                return self._division(e, args)
+            case name if name in VOCABULARY:
+                cast = "(int64_t)" if "int" in kind else ""
+                return f"({c_type(kind)})mn::{name}({', '.join(cast + a for a in args)})"
+            case name if name in LIBM and kind == "float32":
+                return f"{LIBM[name]}({', '.join(args)})"
+            case name if name in LIBM and kind == "float64":
+                return f"{LIBM[name][:-1]}({', '.join(args)})"
+        raise UnsupportedError(f"operation {e.name!r} on {kind} has no generated form; compute it in float32 or int64")
+
+    def _division(self, e: Op, args: list[str]) -> str:
+        low, _ = bounds(e.args[0], self.ranges) if e.dtype == INDEX else (float("-inf"), 0)
+        if low >= 0 and isinstance(e.args[1], Const):
+            return f"({args[0]} {'/' if e.name == 'floordiv' else '%'} {args[1]})"
+        return f"({c_type(e.dtype)})mn::{e.name}({args[0]}, {args[1]})"
+
+    def index(self, e: Expr) -> str:
+        """An integer expression without outer parentheses."""
+        text = self.scalar(e)
+        return text[1:-1] if text.startswith("(") and _closes_last(text) else text
+
+    # -- vector mode ------------------------------------------------------------------------------------------------
+
+    def _vector(self, e: Expr) -> str:
+        if not varies(e, self.vector) and not any(isinstance(n, Acc) for n in walk(e)):
+            text = self.scalar(e)
+            return text if e.dtype == "bool" else f"mn::splat<T>({text})"
+        match e:
+            case Acc():
+                return self.acc
+            case Load():
+                return self._vector_load(e)
+            case Select():
+                return f"({self._vector(e.condition)} ? {self._vector(e.then)} : {self._vector(e.otherwise)})"
+            case Op():
+                return self._vector_op(e)
+        raise AssertionError(f"{e} is not vectorisable")
+
+    def _vector_load(self, e: Load) -> str:
+        pointer = self.pointers[e.operand]
+        offset = pointer.address(e.index, self.ranges)
+        stride = self.stride(offset)
+        if stride is None:
+            return f"mn::gather_at<T>({pointer.name}, {self.vector}, [&](long {self.vector}) {{ return {self.index(offset)}; }})"
+        at = f"{pointer.name} + {self.index(offset)}"
+        return f"mn::load<T>({at})" if stride == 1 else f"mn::gather<T>({at}, {stride})"
+
+    def stride(self, offset: Expr) -> int | None:
+        """Elements between neighbours along the vector variable, or None where they are not evenly spaced."""
+        terms, _ = linear(offset)
+        own = Var(self.vector)
+        if any(varies(t, self.vector) for t in terms if t != own):
+            return None
+        return terms.get(own, 0)
+
+    def _vector_op(self, e: Op) -> str:
+        args = [self._vector(a) for a in e.args]
+        match e.name:
+            case name if name in INFIX:
+                return f"({args[0]} {INFIX[name]} {args[1]})"
+            case "neg":
+                return f"(-{args[0]})"
+            case "reciprocal":
+                return f"(1.f / {args[0]})"
+            case "and" | "or" | "xor":
+                return f"({args[0]} {dict(zip(('and', 'or', 'xor'), '&|^', strict=True))[e.name]} {args[1]})"
+            case "not":
+                return f"(~{args[0]})"
+            case "isnan":
+                return f"({args[0]} != {args[0]})"
+            case "isinf":
+                return f"(mn::abs<T>({args[0]}) == mn::splat<T>(INFINITY))"
+            case name if name in VOCABULARY:
+                return f"mn::{name}<T>({', '.join(args)})"
+            case "mod":
+                return f"mn::each<T>({', '.join(args)}, [](float a, float b) {{ return mn::mod(a, b); }})"
+            case name if name in LIBM:
+                names = ", ".join(f"float a{i}" for i in range(len(args)))
+                call = ", ".join(f"a{i}" for i in range(len(args)))
+                return f"mn::each<T>({', '.join(args)}, []({names}) {{ return {LIBM[name]}({call}); }})"
+        raise UnsupportedError(f"operation {e.name!r} on float32 has no generated form")
+
+
+def literal(e: Const) -> str:
+    """A C literal of the constant's type."""
+    value = e.value
+    if e.dtype == "bool":
+        return "true" if value else "false"
+    if e.dtype in ("float32", "float64"):
+        number, suffix = float(value), "f" if e.dtype == "float32" else ""
+        if isnan(number):
+            return "NAN"
+        if isinf(number):
+            return "INFINITY" if number > 0 else "-INFINITY"
+        text = f"{number:.9g}" if suffix else f"{number:.17g}"
+        return (text if any(ch in text for ch in ".e") else text + ".0") + suffix
+    number = int(value)
+    return str(number) if abs(number) < 1 << 31 else "INT64_MIN" if number == -(1 << 63) else f"{number}ll"
+
+
+def c_type(dtype: str) -> str:
+    """The C type of a dtype; raises UnsupportedError for one generated code cannot hold."""
+    if dtype not in C_TYPES:
+        raise UnsupportedError(f"element type {dtype!r} has no generated form; convert the model to float32")
+    return C_TYPES[dtype]
+
+
+def _closes_last(text: str) -> bool:
+    """Whether the first parenthesis is closed by the last character."""
+    depth = 0
+    for position, ch in enumerate(text):
+        depth += (ch == "(") - (ch == ")")
+        if depth == 0:
+            return position == len(text) - 1
+    return False
+
+
+__all__ = ["Pointer", "Printer", "c_type", "element_offset", "literal", "varies", "vectorisable"]

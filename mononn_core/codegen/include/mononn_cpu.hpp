@@ -1,0 +1,270 @@
+// The vocabulary of generated CPU code: synchronisation, register-tiled products and attention. See mononn_vec.hpp.
+#pragma once
+#include "mononn.h"
+#include "mononn_vec.hpp"
+#include <sched.h>
+#include <time.h>
+
+namespace mn {
+
+MN_INLINE void relax() {
+#if defined(__x86_64__)
+  _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Denormals are flushed inside the function; the caller's control word comes back at the end.
+struct FlushDenormals {
+#if defined(__x86_64__)
+  unsigned saved = _mm_getcsr();
+  FlushDenormals() { _mm_setcsr(saved | 0x8040); }
+  ~FlushDenormals() { _mm_setcsr(saved); }
+#endif
+};
+
+MN_INLINE uint32_t *flag(const mononn_call *c, int w) { return (uint32_t *)(c->sync + (long)w * MONONN_CACHE_LINE); }
+// Spin a little, then ease off, then let others run: workers may outnumber cores.
+template <class Ready> MN_INLINE void spin_until(Ready ready) {
+  for (long n = 0; !ready(); ++n) {
+    if (n > 20000) sched_yield();
+    else if (n > 200) relax();
+  }
+}
+// Every worker publishes how many barriers it has reached since the sync block was made, on a cache line of its own.
+static inline void barrier(const mononn_call *c, int w, uint32_t target) {
+  __atomic_store_n(flag(c, w), target, __ATOMIC_RELEASE);
+  for (int other = 0; other < (int)c->workers; ++other)
+    if (other != w)
+      spin_until([&] { return (int32_t)(__atomic_load_n(flag(c, other), __ATOMIC_ACQUIRE) - target) >= 0; });
+}
+MN_INLINE uint64_t *counter(const mononn_call *c, long i) {
+  return (uint64_t *)((unsigned char *)c->counters + i * MONONN_CACHE_LINE);
+}
+MN_INLINE void signal(const mononn_call *c, long i, uint64_t add) {
+  __atomic_fetch_add(counter(c, i), add, __ATOMIC_RELEASE);
+}
+static inline void wait(const mononn_call *c, long i, uint64_t at_least) {
+  spin_until([&] { return __atomic_load_n(counter(c, i), __ATOMIC_ACQUIRE) >= at_least; });
+}
+
+// Time stamps of this worker: a phase begins before the barrier in front of it, if there is one.
+struct Trace {
+  const mononn_call *c;
+  long w, phases;
+  bool waited = false;
+  static uint64_t now() {
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return uint64_t(t.tv_sec) * 1000000000u + uint64_t(t.tv_nsec);
+  }
+  void stamp(long phase, int point) {
+    if (__builtin_expect(c->trace != nullptr, 0) && phase < phases) c->trace[(w * phases + phase) * 3 + point] = now();
+  }
+  void barrier(long phase) {
+    stamp(phase, 0);
+    waited = true;
+  }
+  void begin(long phase) {
+    if (!waited) stamp(phase, 0);
+    waited = false;
+    stamp(phase, 1);
+  }
+  void end(long phase) { stamp(phase, 2); }
+};
+// An index taken from data: negative ones count from the end; outside the extent the run fails and 0 is used.
+static inline int64_t checked_index(const mononn_call *c, long phase, int64_t i, int64_t n) {
+  int64_t j = i < 0 ? i + n : i;
+  if (__builtin_expect(j >= 0 && j < n, 1)) return j;
+  uint64_t none = 0, word = MONONN_ERROR_INDEX | (uint64_t)phase << 8 | (uint64_t)(uint32_t)i << 32;
+  __atomic_compare_exchange_n(c->error, &none, word, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+  return 0;
+}
+// Tasks [first, last) of ``count`` for worker ``w``.
+MN_INLINE long first_of(long count, long w, long workers) { return count * w / workers; }
+// The worker that has task ``i`` of ``count``.
+MN_INLINE long owner_of(long i, long count, long workers) { return ((i + 1) * workers - 1) / count; }
+
+MN_INLINE void touch(const void *p, long bytes) {
+  for (long i = 0; i < bytes; i += 64) __builtin_prefetch((const char *)p + i, 0, 2);
+}
+
+// How many vector registers there are decides the register tile.
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int REGISTERS = 32;
+#else
+constexpr int REGISTERS = 16;
+#endif
+
+// MR x (NV vectors) of C = A B, A rows lda apart, B rows ldb apart and read once each: the accumulators stay in
+// registers. KU independent sums (of every KU-th k) hide the multiply-add latency of small tiles.
+template <int MR, int NV, int KU, class Epilogue>
+MN_INLINE void tile(const float *__restrict A, long lda, const float *__restrict B, long ldb, long K, Epilogue &&epilogue) {
+  V c[KU][MR][NV];
+  MN_UNROLL for (int u = 0; u < KU; ++u)
+    MN_UNROLL for (int i = 0; i < MR; ++i)
+      MN_UNROLL for (int j = 0; j < NV; ++j) c[u][i][j] = V{};
+  long k = 0;
+  auto step = [&](int u) __attribute__((always_inline)) {
+    const float *b = B + (k + u) * ldb;
+    V row[NV];
+    MN_UNROLL for (int j = 0; j < NV; ++j) row[j] = load<V>(b + j * W);
+    MN_UNROLL for (int j = 0; j < NV * W; j += 16) __builtin_prefetch(b + 16 * ldb + j);
+    MN_UNROLL for (int i = 0; i < MR; ++i) {
+      V a = splat<V>(A[i * lda + k + u]);
+      MN_UNROLL for (int j = 0; j < NV; ++j) c[u % KU][i][j] += a * row[j];
+    }
+  };
+  constexpr int STEP = KU > 2 ? KU : 2;
+  for (; k + STEP <= K; k += STEP) {
+    MN_UNROLL for (int u = 0; u < STEP; ++u) step(u);
+  }
+  for (; k < K; ++k) step(0);
+  MN_UNROLL for (int u = 1; u < KU; ++u)
+    MN_UNROLL for (int i = 0; i < MR; ++i)
+      MN_UNROLL for (int j = 0; j < NV; ++j) c[0][i][j] += c[u][i][j];
+  epilogue(c[0]);
+}
+
+// The register tile for M rows and panels of ``panel`` columns: as many rows as registers allow, cut evenly.
+template <int M, int PANEL> struct Shape {
+  static constexpr int NV = PANEL / W;
+  static constexpr int MOST = (REGISTERS - 2 - (NV < 4 ? NV : 1)) / NV > 0 ? (REGISTERS - 2 - (NV < 4 ? NV : 1)) / NV : 1;
+  static constexpr int BLOCKS = (M + MOST - 1) / MOST;
+  static constexpr int SMALL = M / BLOCKS, LARGE = SMALL + 1, LARGES = M % BLOCKS;
+  static constexpr int sums(int mr) { return mr * NV >= 8 ? 1 : (8 + mr * NV - 1) / (mr * NV); }
+};
+
+// Run an epilogue over a finished tile. Cheap ones are unrolled on registers; others loop over a copy in the cache.
+template <bool CHEAP, int MR, int NV, class Element> MN_INLINE void finish(V (&c)[MR][NV], long row, Element &&element) {
+  if constexpr (CHEAP) {
+    MN_UNROLL for (int i = 0; i < MR; ++i)
+      MN_UNROLL for (int j = 0; j < NV; ++j) element(row + i, (long)j * W, c[i][j]);
+  } else {
+    alignas(64) float copy[MR * NV * W];
+    MN_UNROLL for (int i = 0; i < MR; ++i)
+      MN_UNROLL for (int j = 0; j < NV; ++j) store<V>(copy + (i * NV + j) * W, c[i][j]);
+    asm volatile("" : : "r"(copy) : "memory");
+    MN_NOUNROLL for (int i = 0; i < MR; ++i)
+      MN_UNROLL for (int j = 0; j < NV; ++j) element(row + i, (long)j * W, load<V>(copy + (i * NV + j) * W));
+  }
+}
+
+// M x PANEL of C = A B; ``element(m, n, v)`` takes W neighbours of row m from column n on.
+template <int M, int PANEL, bool CHEAP, class Element>
+MN_INLINE void matmul(const float *A, long lda, const float *B, long ldb, long K, Element &&element) {
+  using S = Shape<M, PANEL>;
+  long row = 0;
+  if constexpr (S::LARGES > 0)
+    for (int b = 0; b < S::LARGES; ++b, row += S::LARGE)
+      tile<S::LARGE, S::NV, S::sums(S::LARGE)>(A + row * lda, lda, B, ldb, K, [&](auto &c) __attribute__((always_inline)) {
+        finish<CHEAP, S::LARGE, S::NV>(c, row, element);
+      });
+  if constexpr (S::BLOCKS > S::LARGES)
+    for (int b = S::LARGES; b < S::BLOCKS; ++b, row += S::SMALL)
+      tile<S::SMALL, S::NV, S::sums(S::SMALL)>(A + row * lda, lda, B, ldb, K, [&](auto &c) __attribute__((always_inline)) {
+        finish<CHEAP, S::SMALL, S::NV>(c, row, element);
+      });
+}
+
+// Columns [0, n) of a vector that starts at column 0 of a ragged end: lane by lane.
+template <class Element> MN_INLINE void ragged(long m, long n, long end, V v, Element &&element) {
+  if (n + W <= end) {
+    element(m, n, v);
+  } else {
+    for (int i = 0; i < W && n + i < end; ++i) element(m, n + i, V1{v[i]});
+  }
+}
+
+// dst[T rounded up][PANEL-wide panels] = src transposed: row t of src becomes column t; columns past T are zero.
+template <int D, int T, int PANEL> MN_INLINE void pack_transposed(float *dst, const float *src, long stride) {
+  constexpr int PANELS = (T + PANEL - 1) / PANEL;
+  for (int p = 0; p < PANELS; ++p)
+    for (int d = 0; d < D; ++d)
+      for (int t = 0; t < PANEL; ++t)
+        dst[((long)p * D + d) * PANEL + t] = p * PANEL + t < T ? src[(long)(p * PANEL + t) * stride + d] : 0.f;
+}
+// dst[panel][T][PANEL] = src's columns in panels; columns past E are zero.
+template <int T, int E, int PANEL> MN_INLINE void pack_columns(float *dst, const float *src, long stride) {
+  constexpr int PANELS = (E + PANEL - 1) / PANEL;
+  for (int p = 0; p < PANELS; ++p)
+    for (int t = 0; t < T; ++t)
+      for (int e = 0; e < PANEL; ++e)
+        dst[((long)p * T + t) * PANEL + e] = p * PANEL + e < E ? src[(long)t * stride + p * PANEL + e] : 0.f;
+}
+
+template <int R, int T, int D, int E, bool GUARD> struct Attention {
+  static constexpr int PANEL = 2 * W;
+  static constexpr int TP = (T + PANEL - 1) / PANEL * PANEL, EP = (E + PANEL - 1) / PANEL * PANEL;
+  static constexpr int MOST = Shape<R, PANEL>::MOST, ROWS = R < MOST ? R : MOST;
+  static constexpr long FLOATS = (long)TP * D + (long)T * EP + (long)ROWS * TP;  // worker-local memory it needs
+
+  // softmax(score(q k^T)) v for R query rows. ``score(i, j, s)`` is the epilogue of the first product (scale, mask),
+  // ``element(i, e, o)`` stores the result. K and V are packed once; scores of a row block stay in the cache.
+  template <class Score, class Element>
+  static inline void run(const float *q, long ldq, const float *k, long ldk, const float *v, long ldv, float *local,
+                         Score &&score, Element &&element) {
+    float *kt = local, *vp = kt + (long)TP * D, *s = vp + (long)T * EP;
+    pack_transposed<D, T, PANEL>(kt, k, ldk);
+    pack_columns<T, E, PANEL>(vp, v, ldv);
+    using S = Shape<R, PANEL>;
+    long row = 0;
+    if constexpr (S::LARGES > 0)
+      for (int b = 0; b < S::LARGES; ++b, row += S::LARGE) block<S::LARGE>(q, ldq, kt, vp, s, row, score, element);
+    if constexpr (S::BLOCKS > S::LARGES)
+      for (int b = S::LARGES; b < S::BLOCKS; ++b, row += S::SMALL) block<S::SMALL>(q, ldq, kt, vp, s, row, score, element);
+  }
+
+  template <int MR, class Score, class Element>
+  static inline void block(const float *q, long ldq, const float *kt, const float *vp, float *s, long row, Score &score,
+                           Element &element) {
+    constexpr int NV = PANEL / W;
+    for (int p = 0; p < TP / PANEL; ++p)
+      tile<MR, NV, 1>(q + row * ldq, ldq, kt + (long)p * D * PANEL, PANEL, D, [&](auto &c) __attribute__((always_inline)) {
+        MN_UNROLL for (int i = 0; i < MR; ++i)
+          MN_UNROLL for (int j = 0; j < NV; ++j) store<V>(s + (long)i * TP + p * PANEL + j * W, c[i][j]);
+      });
+    MN_NOUNROLL for (int i = 0; i < MR; ++i) softmax(s + (long)i * TP, row + i, score);
+    for (int p = 0; p < EP / PANEL; ++p)
+      tile<MR, NV, 1>(s, TP, vp + (long)p * T * PANEL, PANEL, T, [&](auto &c) __attribute__((always_inline)) {
+        MN_UNROLL for (int i = 0; i < MR; ++i)
+          MN_UNROLL for (int j = 0; j < NV; ++j) {
+            if constexpr (EP == E) element(row + i, (long)p * PANEL + j * W, c[i][j]);
+            else ragged(row + i, (long)p * PANEL + j * W, E, c[i][j], element);
+          }
+      });
+  }
+
+  template <class Score> static inline void softmax(float *s, long i, Score &score) {
+    long j = 0;
+    V most = splat<V>(-INFINITY);
+    for (; j + W <= T; j += W) {
+      V x = score(i, j, load<V>(s + j));
+      store<V>(s + j, x);
+      most = mn::max<V>(most, x);
+    }
+    float top = reduce_max<V>(most);
+    for (; j < T; ++j) {
+      s[j] = score(i, j, V1{s[j]})[0];
+      top = mn::max(top, s[j]);
+    }
+    if (GUARD && top == -INFINITY) {
+      for (j = 0; j < T; ++j) s[j] = 0.f;
+      return;
+    }
+    V sum = V{};
+    for (j = 0; j + W <= T; j += W) {
+      V x = mn::exp<V>(load<V>(s + j) - top);
+      store<V>(s + j, x);
+      sum += x;
+    }
+    float total = reduce_add<V>(sum);
+    for (; j < T; ++j) total += s[j] = mn::exp(s[j] - top);
+    const float scale = 1.f / total;
+    for (j = 0; j + W <= T; j += W) store<V>(s + j, load<V>(s + j) * scale);
+    for (; j < T; ++j) s[j] *= scale;
+  }
+};
+
+}  // namespace mn

@@ -1,0 +1,256 @@
+// Vectors and elementary functions for generated CPU code: GCC and clang vector extensions only, so that one text
+// serves AVX-512, AVX2, NEON and scalar machines. MONONN_VECTOR_BYTES (64, 32, 16 or 4) comes from the command line.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#define MN_INLINE static inline __attribute__((always_inline))
+#if defined(__clang__)
+#define MN_UNROLL _Pragma("clang loop unroll(full)")
+#define MN_NOUNROLL _Pragma("clang loop unroll(disable)")
+#else
+#define MN_UNROLL _Pragma("GCC unroll 64")
+#define MN_NOUNROLL _Pragma("GCC unroll 1")
+#endif
+
+namespace mn {
+
+// N lanes of float; one-lane vectors serve the ends of rows, so each expression is written once.
+template <int N> struct Lanes {
+  typedef float F __attribute__((vector_size(N * 4)));
+  typedef int32_t I __attribute__((vector_size(N * 4)));
+};
+constexpr int W = MONONN_VECTOR_BYTES / 4;
+using V = Lanes<W>::F;
+using V1 = Lanes<1>::F;
+template <class T> constexpr int lanes = sizeof(T) / 4;
+template <class T> using Int = typename Lanes<lanes<T>>::I;
+
+template <class T> MN_INLINE T load(const float *p) {
+  T v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+template <class T> MN_INLINE void store(float *p, T v) { __builtin_memcpy(p, &v, sizeof v); }
+template <class T> MN_INLINE T splat(float x) { return x - T{}; }
+template <class T> MN_INLINE T gather(const float *p, long stride) {
+  T v;
+  for (int i = 0; i < lanes<T>; ++i) v[i] = p[i * stride];
+  return v;
+}
+template <class T> MN_INLINE void scatter(float *p, long stride, T v) {
+  for (int i = 0; i < lanes<T>; ++i) p[i * stride] = v[i];
+}
+// The position of every lane as a float-free index: used by expressions that need the loop variable itself.
+template <class T> MN_INLINE T iota(long start) {
+  T v;
+  for (int i = 0; i < lanes<T>; ++i) v[i] = float(start + i);
+  return v;
+}
+
+// Elements at positions that are not evenly spaced: ``at(x)`` is the offset for position x.
+template <class T, class At> MN_INLINE T gather_at(const float *p, long x, At &&at) {
+  T v;
+  for (int i = 0; i < lanes<T>; ++i) v[i] = p[at(x + i)];
+  return v;
+}
+template <class At, class T> MN_INLINE void scatter_at(float *p, long x, T v, At &&at) {
+  for (int i = 0; i < lanes<T>; ++i) p[at(x + i)] = v[i];
+}
+
+// Sums and maxima over lanes go pairwise, halves first: the order does not depend on the machine's instructions.
+template <class T> MN_INLINE float reduce_add(T v) {
+  if constexpr (lanes<T> == 1) {
+    return v[0];
+  } else {
+    using H = typename Lanes<lanes<T> / 2>::F;
+    H a, b;
+    __builtin_memcpy(&a, &v, sizeof a);
+    __builtin_memcpy(&b, (const char *)&v + sizeof a, sizeof b);
+    return reduce_add<H>(a + b);
+  }
+}
+// ONNX's max and min: a NaN on either side is the answer.
+template <class T> MN_INLINE T max(T a, T b) { return a > b ? a : (b >= a ? b : a + b); }
+template <class T> MN_INLINE T min(T a, T b) { return a < b ? a : (b <= a ? b : a + b); }
+template <class T> MN_INLINE float reduce_max(T v) {
+  if constexpr (lanes<T> == 1) {
+    return v[0];
+  } else {
+    using H = typename Lanes<lanes<T> / 2>::F;
+    H a, b;
+    __builtin_memcpy(&a, &v, sizeof a);
+    __builtin_memcpy(&b, (const char *)&v + sizeof a, sizeof b);
+    return reduce_max<H>(mn::max<H>(a, b));
+  }
+}
+template <class T> MN_INLINE float reduce_min(T v) { return -reduce_max<T>(-v); }
+template <class T> MN_INLINE float reduce_mul(T v) {
+  float r = 1;
+  for (int i = 0; i < lanes<T>; ++i) r *= v[i];
+  return r;
+}
+
+// Horner's rule; coefficients from the highest power down.
+template <class T> MN_INLINE T horner(T, float c) { return splat<T>(c); }
+template <class T, class... C> MN_INLINE T horner_step(T x, T sum, C... rest);
+template <class T> MN_INLINE T horner_step(T, T sum) { return sum; }
+template <class T, class... C> MN_INLINE T horner_step(T x, T sum, float c, C... rest) {
+  return horner_step<T>(x, sum * x + splat<T>(c), rest...);
+}
+template <class T, class... C> MN_INLINE T polynomial(T x, float first, C... rest) {
+  return horner_step<T>(x, splat<T>(first), rest...);
+}
+
+// exp: x = n ln 2 + r, 2^(r / ln 2) by a degree-6 polynomial fitted to 2e-9, scaled in two steps so that the ends
+// round to infinity and zero. NaN passes through.
+template <class T> MN_INLINE T exp(T x) {
+  using I = Int<T>;
+  const T high = splat<T>(89.f), low = splat<T>(-104.f);
+  T c = x > high ? high : x;
+  c = c < low ? low : c;
+  const T magic = splat<T>(12582912.f);
+  T n = (c * 1.44269504f + magic) - magic;
+  T r = c - n * 0.693359375f;
+  r = r + n * 2.12194440e-4f;
+  r = r * 1.44269504f;
+  T p = polynomial<T>(r, 1.53458051e-4f, 1.33999309e-3f, 9.61848907e-3f, 5.55032864e-2f, 0.240226462f, 0.693147182f, 1.f);
+#if defined(__AVX512F__)
+  if constexpr (lanes<T> == 16) return (T)_mm512_scalef_ps((__m512)p, (__m512)n);
+#endif
+  I k = __builtin_convertvector(n == n ? n : T{}, I);
+  I half = k >> 1;
+  union { I i; T f; } a, b;
+  a.i = (half + 127) << 23;
+  b.i = (k - half + 127) << 23;
+  return p * a.f * b.f;
+}
+
+// log: m in [sqrt 1/2, sqrt 2), log m = 2 artanh((m - 1) / (m + 1)) by its series.
+template <class T> MN_INLINE T log(T x) {
+  using I = Int<T>;
+  union { T f; I i; } u, m;
+  u.f = x;
+  I e = (u.i - 0x3f3504f3) >> 23;
+  m.i = u.i - (e << 23);
+  T s = (m.f - 1.f) / (m.f + 1.f), t = s * s;
+  T series = polynomial<T>(t, 0.181818182f, 0.222222222f, 0.285714286f, 0.4f, 0.666666667f, 2.f);
+  T r = s * series + __builtin_convertvector(e, T) * 0.693147181f;
+  r = x == splat<T>(0.f) ? splat<T>(-INFINITY) : r;
+  r = x < splat<T>(0.f) ? splat<T>(NAN) : r;
+  r = x == splat<T>(INFINITY) ? x : r;
+  return x == x ? r : x;
+}
+
+template <class T> MN_INLINE T clamp(T x, float bound) {
+  const T high = splat<T>(bound), low = splat<T>(-bound);
+  x = x > high ? high : x;
+  return x < low ? low : x;
+}
+
+// erf and tanh: x P(x^2) / Q(x^2), rational fits with a relative error of 2e-8, so 4e-7 in float32.
+template <class T> MN_INLINE T erf(T x) {
+  x = clamp<T>(x, 3.95f);
+  T t = x * x;
+  T p = polynomial<T>(t, 2.02591104e-6f, 2.84687296e-4f, 3.80814378e-3f, 5.28753959e-2f, 0.191549897f, 1.12837911f);
+  T q = polynomial<T>(t, 3.78318073e-5f, 1.17072125e-3f, 1.50550557e-2f, 0.114559457f, 0.503089368f, 1.f);
+  return x * p / q;
+}
+template <class T> MN_INLINE T tanh(T x) {
+  x = clamp<T>(x, 9.f);
+  T t = x * x;
+  T p = polynomial<T>(t, 1.33547262e-8f, 2.06091354e-5f, 3.49559169e-3f, 0.133810282f, 1.f);
+  T q = polynomial<T>(t, 7.7765867e-7f, 3.28564027e-4f, 2.58769966e-2f, 0.467143446f, 1.f);
+  return x * p / q;
+}
+template <class T> MN_INLINE T sigmoid(T x) { return 1.f / (1.f + mn::exp<T>(-x)); }
+template <class T> MN_INLINE T abs(T x) {
+  union { T f; Int<T> i; } u;
+  u.f = x;
+  u.i &= 0x7fffffff;
+  return u.f;
+}
+template <class T> MN_INLINE T sqrt(T x) {
+#if defined(__AVX512F__)
+  if constexpr (lanes<T> == 16) return (T)_mm512_sqrt_ps((__m512)x);
+#endif
+  T r;
+  for (int i = 0; i < lanes<T>; ++i) r[i] = __builtin_sqrtf(x[i]);
+  return r;
+}
+template <class T, class F> MN_INLINE T each(T x, F f) {
+  T r;
+  for (int i = 0; i < lanes<T>; ++i) r[i] = f(x[i]);
+  return r;
+}
+template <class T, class F> MN_INLINE T each(T x, T y, F f) {
+  T r;
+  for (int i = 0; i < lanes<T>; ++i) r[i] = f(x[i], y[i]);
+  return r;
+}
+template <class T> MN_INLINE T sign(T x) {
+  const T one = splat<T>(1.f), zero = splat<T>(0.f);
+  return x > zero ? one : (x < zero ? -one : x);
+}
+template <class T> MN_INLINE T softplus(T x) { return each<T>(x, [](float a) { return a > 20.f ? a : log1pf(expf(a)); }); }
+
+// The same functions on one float, for loops that are not vectors.
+#define MN_SCALAR(name) MN_INLINE float name(float x) { return mn::name<V1>(V1{x})[0]; }
+MN_SCALAR(exp) MN_SCALAR(log) MN_SCALAR(erf) MN_SCALAR(tanh) MN_SCALAR(sigmoid) MN_SCALAR(sqrt) MN_SCALAR(softplus)
+#undef MN_SCALAR
+MN_INLINE float abs(float x) { return __builtin_fabsf(x); }
+MN_INLINE int64_t abs(int64_t x) { return x < 0 ? -x : x; }
+MN_INLINE float sign(float x) { return x > 0 ? 1.f : (x < 0 ? -1.f : x); }
+MN_INLINE float max(float a, float b) { return a > b ? a : (b >= a ? b : a + b); }
+MN_INLINE float min(float a, float b) { return a < b ? a : (b <= a ? b : a + b); }
+MN_INLINE int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
+MN_INLINE int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
+// Floor division and the remainder with the divisor's sign.
+MN_INLINE int64_t floordiv(int64_t a, int64_t b) { int64_t q = a / b; return q - ((a % b != 0) && ((a < 0) != (b < 0))); }
+MN_INLINE int64_t mod(int64_t a, int64_t b) { int64_t r = a % b; return r != 0 && ((r < 0) != (b < 0)) ? r + b : r; }
+MN_INLINE float mod(float a, float b) { float r = fmodf(a, b); return r != 0 && ((r < 0) != (b < 0)) ? r + b : r; }
+
+// body(tag, x) for x in [0, n): whole vectors, then single lanes; decltype(tag) says which.
+template <class Body> MN_INLINE void each_lane(long n, Body &&body) {
+  long x = 0;
+  for (; x + W <= n; x += W) body(V{}, x);
+  for (; x < n; ++x) body(V1{}, x);
+}
+
+struct Add {
+  static constexpr float identity = 0;
+  template <class T> static T apply(T a, T b) { return a + b; }
+  template <class T> static float across(T v) { return reduce_add<T>(v); }
+};
+struct Mul {
+  static constexpr float identity = 1;
+  template <class T> static T apply(T a, T b) { return a * b; }
+  template <class T> static float across(T v) { return reduce_mul<T>(v); }
+};
+struct Max {
+  static constexpr float identity = -INFINITY;
+  template <class T> static T apply(T a, T b) { return mn::max<T>(a, b); }
+  template <class T> static float across(T v) { return reduce_max<T>(v); }
+};
+struct Min {
+  static constexpr float identity = INFINITY;
+  template <class T> static T apply(T a, T b) { return mn::min<T>(a, b); }
+  template <class T> static float across(T v) { return reduce_min<T>(v); }
+};
+// Fold term(tag, z) over z in [0, n): four interleaved vectors, then pairwise, then the last few one by one.
+template <class R, class Term> MN_INLINE float reduce(long n, Term &&term) {
+  V s[4];
+  MN_UNROLL for (int u = 0; u < 4; ++u) s[u] = splat<V>(R::identity);
+  long z = 0;
+  for (; z + 4 * W <= n; z += 4 * W)
+    MN_UNROLL for (int u = 0; u < 4; ++u) s[u] = R::template apply<V>(s[u], term(V{}, z + u * W));
+  for (; z + W <= n; z += W) s[0] = R::template apply<V>(s[0], term(V{}, z));
+  V1 total{R::template across<V>(R::template apply<V>(R::template apply<V>(s[0], s[1]), R::template apply<V>(s[2], s[3])))};
+  for (; z < n; ++z) total = R::template apply<V1>(total, term(V1{}, z));
+  return total[0];
+}
+
+}  // namespace mn

@@ -1,0 +1,136 @@
+"""Prints generated nests: For, Let, Reduce and Store, and the element functions of template epilogues."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mononn_core.codegen.cstyle import Printer, c_type, vectorisable
+from mononn_core.codegen.writer import Writer
+from mononn_core.program.expr import Const, Expr, Op, minimum, simplify, substitute, walk
+from mononn_core.program.tile import For, Let, Reduce, Result, Statement, Store
+
+REDUCERS = {"add": "mn::Add", "mul": "mn::Mul", "max": "mn::Max", "min": "mn::Min"}
+EXPENSIVE = frozenset("exp log tanh erf sigmoid softplus pow div sin cos sqrt".split())
+CHEAP_OPERATIONS = 4
+
+
+def write_statements(out: Writer, body: tuple[Statement, ...], printer: Printer) -> None:
+    """Print a body in order."""
+    for statement in body:
+        match statement:
+            case For():
+                _write_for(out, statement, printer)
+            case Let():
+                out.line(f"const {c_type(statement.value.dtype)} {statement.name} = {printer.scalar(statement.value)};")
+            case Reduce():
+                _write_reduce(out, statement, printer)
+            case Store():
+                _write_store(out, statement, printer)
+
+
+def _limit(loop: For, printer: Printer) -> Expr:
+    if loop.bound is None:
+        return Const(loop.extent)
+    return simplify(minimum(Const(loop.extent), loop.bound), printer.ranges)
+
+
+def _inside(printer: Printer, var: str, extent: int) -> Printer:
+    return replace(printer, ranges={**printer.ranges, var: (0, extent - 1)})
+
+
+def _write_for(out: Writer, loop: For, printer: Printer) -> None:
+    inner = _inside(printer, loop.var, loop.extent)
+    limit = printer.index(_limit(loop, printer))
+    store = loop.body[0]
+    if loop.kind == "vector" and len(loop.body) == 1 and isinstance(store, Store) and _is_vector(store, loop.var, inner):
+        with out.block(f"mn::each_lane({limit}, [&](auto tag, long {loop.var}) {{", "});"):
+            out.line("using T = decltype(tag);")
+            write_vector_store(out, store, replace(inner, vector=loop.var))
+        return
+    with out.block(f"for (long {loop.var} = 0; {loop.var} < {limit}; ++{loop.var}) {{"):
+        write_statements(out, loop.body, inner)
+
+
+def _is_vector(store: Store, var: str, printer: Printer) -> bool:
+    return (
+        printer.pointers[store.operand].buffer.dtype == "float32"
+        and store.value.dtype == "float32"
+        and vectorisable(store.value, var)
+    )
+
+
+def write_vector_store(out: Writer, store: Store, printer: Printer) -> None:
+    """Store a ``T`` along the printer's vector variable."""
+    pointer = printer.pointers[store.operand]
+    offset = pointer.address(store.index, printer.ranges)
+    stride = printer.stride(offset)
+    value = printer.value(store.value)
+    if stride == 1:
+        out.line(f"mn::store<T>({pointer.name} + {printer.index(offset)}, {value});")
+    elif stride is not None:
+        out.line(f"mn::scatter<T>({pointer.name} + {printer.index(offset)}, {stride}, {value});")
+    else:
+        var = printer.vector
+        at = f"[&](long {var}) {{ return {printer.index(offset)}; }}"
+        out.line(f"mn::scatter_at({pointer.name}, {var}, {value}, {at});")
+
+
+def _write_store(out: Writer, store: Store, printer: Printer) -> None:
+    pointer = printer.pointers[store.operand]
+    offset = printer.index(pointer.address(store.index, printer.ranges))
+    out.line(f"{pointer.name}[{offset}] = {printer.scalar(store.value)};")
+
+
+def _write_reduce(out: Writer, statement: Reduce, printer: Printer) -> None:
+    inner = _inside(printer, statement.var, statement.extent)
+    kind = statement.value.dtype
+    if kind == "float32" and vectorisable(statement.value, statement.var):
+        value = replace(inner, vector=statement.var).value(statement.value)
+        term = f"[&](auto tag, long {statement.var}) {{ using T = decltype(tag); return {value}; }}"
+        out.line(f"const float {statement.name} = mn::reduce<{REDUCERS[statement.op]}>({statement.extent}, {term});")
+        return
+    name = c_type(kind)
+    first = simplify_at(statement.value, statement.var, printer)
+    start = {"add": "0", "mul": "1"}.get(statement.op, first)
+    out.line(f"{name} {statement.name} = {start};")
+    with out.block(f"for (long {statement.var} = 0; {statement.var} < {statement.extent}; ++{statement.var}) {{"):
+        value = inner.scalar(statement.value)
+        sign = {"add": "+", "mul": "*"}.get(statement.op)
+        if sign:
+            out.line(f"{statement.name} = {statement.name} {sign} {value};")
+        else:
+            cast = "(int64_t)" if "int" in kind else ""
+            out.line(f"{statement.name} = mn::{statement.op}({cast}{statement.name}, {cast}{value});")
+
+
+def simplify_at(e: Expr, var: str, printer: Printer) -> str:
+    """``e`` printed with ``var`` at 0."""
+    return printer.scalar(simplify(substitute(e, {var: Const(0)}), printer.ranges))
+
+
+def is_cheap(result: Result) -> bool:
+    """Whether an epilogue is short enough to be unrolled over a register tile."""
+    operations = [n for n in walk(result.value) if isinstance(n, Op) and n.dtype == "float32"]
+    return len(operations) <= CHEAP_OPERATIONS and not any(o.name in EXPENSIVE for o in operations)
+
+
+def write_element(out: Writer, result: Result, printer: Printer) -> None:
+    """The body of an epilogue's ``(row, column, v)`` function, ``v`` neighbours along the last axis."""
+    var = result.axes[-1]
+    store = Store(result.operand, result.index, result.value)
+    out.line("using T = decltype(v);")
+    if _is_vector(store, var, printer):
+        write_vector_store(out, store, replace(printer, vector=var))
+        return
+    with out.block(f"for (int lane = 0; lane < mn::lanes<T>; ++lane, ++{var}) {{"):
+        _write_store(out, store, replace(printer, acc="v[lane]"))
+
+
+def score_text(score: Expr, printer: Printer) -> str:
+    """The value of an attention score's expression along "j"; falls back to lanes where it is no vector."""
+    if vectorisable(score, "j"):
+        return replace(printer, vector="j").value(score)
+    scalar = replace(printer, acc="v[lane]").scalar(score)
+    return f"[&] {{ T r; for (int lane = 0; lane < mn::lanes<T>; ++lane, ++j) r[lane] = {scalar}; return r; }}()"
+
+

@@ -1,0 +1,212 @@
+"""The road from an ONNX file to a Session, one visible step after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mononn_core import __version__
+from mononn_core.codegen.cpu import print_program
+from mononn_core.graph import Graph
+from mononn_core.graph.text import to_text as graph_text
+from mononn_core.importer import load as import_model
+from mononn_core.machine import Machine
+from mononn_core.options import Options
+from mononn_core.passes import pipeline
+from mononn_core.program import abi
+from mononn_core.program.text import to_text as program_text
+from mononn_core.program.tile import Barrier, Buffer, Phase, Program
+from mononn_core.program.verify import verify
+from mononn_core.runtime.artifact import Artifact
+from mononn_core.runtime.session import Session
+from mononn_core.runtime.toolchain import compile_host, compile_shared
+from mononn_core.schedule.lower import Lowered
+from mononn_core.schedule.lower import lower as lower_graph
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Every value on the road: the imported and the optimised Graph, the Program with its constants, the source."""
+
+    graph: Graph
+    optimized: Graph
+    lowered: Lowered
+    source: str
+    options: Options
+    machine: Machine
+
+    @property
+    def program(self) -> Program:
+        return self.lowered.program
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """What the artifact says about itself (see :class:`mononn_core.runtime.artifact.Artifact`)."""
+        return _manifest(self)
+
+
+def lower(
+    model: str | Path | bytes,
+    *,
+    target: str = "cpu",
+    shapes: Shapes | None = None,
+    precision: str = "fp32",
+    threads: int = 0,
+    machine: Machine | None = None,
+    fuse: bool = True,
+) -> Stages:
+    """Everything but the machine code.
+
+    Args:
+        model: path of an ONNX file, or its bytes.
+        target: "cpu".
+        shapes: static shape of every input that has a dynamic dimension.
+        precision: "fp32".
+        threads: workers the schedule is balanced for; 0 for every core of this process.
+        machine: the processor compiled for; this one by default.
+        fuse: off for an ablation: every operator a phase of its own.
+
+    Raises:
+        ModelError, ShapeError, UnsupportedError: the model cannot be read or compiled; the message says why.
+        OptionError: an option has a value that makes no sense.
+    """
+    options = Options(target, precision, threads, fuse)
+    machine = machine or Machine.probe()
+    graph = import_model(model, dict(shapes or {}))
+    optimized = pipeline.run(graph)
+    lowered = lower_graph(optimized, options, machine)
+    verify(lowered.program)
+    comment = f"mononn {__version__}, target {target}, precision {precision}, threads {options.threads}, {machine.level}"
+    return Stages(graph, optimized, lowered, print_program(lowered.program, comment), options, machine)
+
+
+def compile(  # noqa: A001 (the name users expect)
+    model: str | Path | bytes,
+    *,
+    target: str = "cpu",
+    shapes: Shapes | None = None,
+    precision: str = "fp32",
+    threads: int = 0,
+    machine: Machine | None = None,
+    fuse: bool = True,
+) -> Session:
+    """Compile an ONNX model into one function and load it; the arguments and errors are :func:`lower`'s.
+
+    Raises:
+        ToolchainError: there is no C++ compiler, or it refused the source.
+    """
+    stages = lower(
+        model, target=target, shapes=shapes, precision=precision, threads=threads, machine=machine, fuse=fuse
+    )
+    return Session(build(stages))
+
+
+def build(stages: Stages) -> Artifact:
+    """Machine code and packed weights. The same stages give the same bytes."""
+    machine = stages.machine
+    flags = (f"-DMONONN_VECTOR_BYTES={machine.vector_bytes}",)
+    compiled = compile_shared(stages.source, machine=machine, extra_flags=flags)
+    manifest = {**stages.manifest, "compile_command": compiled.command}
+    texts = {
+        "graph": graph_text(stages.optimized),
+        "program": program_text(stages.program),
+        "source": stages.source,
+    }
+    weights = pack_weights(stages.lowered)
+    return Artifact(manifest, compiled.code, compile_host(machine).code, weights, texts)
+
+
+def pack_weights(lowered: Lowered) -> memoryview:
+    """All constants in the layouts the Program reads them in."""
+    blob = np.zeros(lowered.program.weight_bytes, np.uint8)
+    for buffer in lowered.program.buffers:
+        if buffer.space == "weight":
+            part = blob[buffer.offset : buffer.offset + buffer.nbytes].view(buffer.dtype)
+            _pack(part, buffer, lowered.weights[buffer.id])
+    return memoryview(blob)
+
+
+def _pack(flat: np.ndarray, buffer: Buffer, value: np.ndarray) -> None:
+    """Write a logical array into its layout: a strided view with one axis a factor."""
+    factors = [f for dim in buffer.layout.dims for f in dim]
+    padded = [prod(f for f, _ in dim) for dim in buffer.layout.dims]
+    view = np.lib.stride_tricks.as_strided(
+        flat, [f for f, _ in factors], [s * flat.itemsize for _, s in factors], writeable=True
+    )
+    widen = [(0, p - n) for p, n in zip(padded, value.shape, strict=True)]
+    view[...] = np.pad(value, widen).reshape(view.shape)
+
+
+def _manifest(stages: Stages) -> dict[str, Any]:
+    program, machine = stages.program, stages.machine
+    phases = list(_phases(program))
+    edges = {
+        kind: [
+            {"name": n, "dtype": stages.optimized.types[n].dtype, "shape": list(stages.optimized.types[n].shape)}
+            for n in names
+        ]
+        for kind, names in (("inputs", program.inputs), ("outputs", program.outputs))
+    }
+    return {
+        "name": program.name,
+        "mononn_version": __version__,
+        "abi_version": abi.ABI_VERSION,
+        "target": stages.options.target,
+        "precision": stages.options.precision,
+        "machine": {
+            "arch": machine.arch,
+            "features": sorted(machine.features),
+            "vector_bytes": machine.vector_bytes,
+            "level": machine.level,
+        },
+        **edges,
+        "threads": stages.options.threads,
+        "arena_bytes": program.arena_bytes,
+        "scratch_bytes": program.scratch_bytes,
+        "counters": sum(prod(c.shape) for c in program.counters),
+        "weight_bytes": program.weight_bytes,
+        "barriers": sum(isinstance(i, Barrier) for i, _ in program.trace()),
+        "flops": sum(p["flops"] for p in phases),
+        "bytes": sum(p["bytes"] for p in phases),
+        "phases": phases,
+    }
+
+
+def _phases(program: Program) -> Any:
+    """Executed phases in order, with what ``mononn inspect`` and ``mononn trace`` tell of them."""
+    waited = False
+    for item, loop in program.trace():
+        if isinstance(item, Barrier):
+            waited = True
+            continue
+        suffix = "".join(f"[{i}]" for i in loop.values())
+        yield {
+            "id": item.id + suffix,
+            "origin": str(item.origin[0]) if item.origin else "",
+            "template": item.task.template,
+            "tasks": item.tasks,
+            "flops": item.flops,
+            "bytes": _weight_bytes(program, item, loop),
+            "barrier": waited,
+        }
+        waited = False
+
+
+def _weight_bytes(program: Program, phase: Phase, loop: Mapping[str, int]) -> int:
+    """Constants a phase must read at least once; a gather reads no more of a table than its own box is large."""
+    total = 0
+    for operand in phase.task.operands:
+        buffer = program.buffer(program.resolve(operand.buffer, loop))
+        if buffer.space == "weight" and phase.task.template != "nest":
+            total += prod(buffer.shape) * buffer.itemsize
+    return total
+
+
+__all__ = ["Stages", "build", "compile", "lower", "pack_weights"]

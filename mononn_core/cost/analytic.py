@@ -1,0 +1,70 @@
+"""A first estimate of time from flops, bytes and barriers: enough to choose who owns what, never shown as measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Protocol
+
+from mononn_core.machine import Machine
+from mononn_core.program.tile import Operand, Phase
+
+L2_BYTES_PER_SECOND = 60e9
+L3_BYTES_PER_SECOND = 25e9
+"""Streaming rates of one core; orders of magnitude, the choice between partitions hangs on their ratio to compute."""
+SECONDS_PER_ELEMENT = 0.15e-9
+HAND_OFF_SECONDS = 1.0e-6
+"""What a barrier costs beside its own latency: workers never arrive together."""
+
+
+class Dealt(Protocol):
+    """A way of dealing work: how many owners there are, and whether one of them does everything."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def owners(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Cost model of one compilation. ``weight_bytes``: all constants of the network; they stream from memory once a
+    run where they exceed the last-level cache."""
+
+    machine: Machine
+    weight_bytes: int
+
+    @property
+    def barrier_seconds(self) -> float:
+        return self.machine.barrier_seconds + HAND_OFF_SECONDS
+
+    def phase_seconds(self, phase: Phase, dealt: Dealt) -> float:
+        """Seconds of the slowest worker when every owner is a worker of its own."""
+        workers = 1 if dealt.kind == "single" else dealt.owners
+        compute = phase.flops / workers / (self.machine.peak_flops_per_core * self._efficiency(phase))
+        if phase.task.template == "nest":
+            return max(compute, self._elements(phase) / workers * SECONDS_PER_ELEMENT)
+        weights = sum(_bytes(o) for o in phase.task.operands if o.role == "b")
+        mine = weights if dealt.kind in ("rows", "single") else weights / workers
+        if self.weight_bytes > self.machine.l3_bytes:
+            stream = weights / self.machine.bandwidth
+        else:
+            rate = L2_BYTES_PER_SECOND if self.weight_bytes < self.machine.l2_bytes else L3_BYTES_PER_SECOND
+            stream = mine / rate
+        return max(compute, stream)
+
+    def _efficiency(self, phase: Phase) -> float:
+        """Share of the peak the register tile allows: small row blocks load more than they compute."""
+        if phase.task.template == "attention":
+            return 0.7
+        if phase.task.template == "nest":
+            return 0.1
+        rows = next(o.box.size[0] for o in phase.task.operands if o.role == "a")
+        return min(0.95, 0.2 + 0.1 * rows)
+
+    def _elements(self, phase: Phase) -> float:
+        return sum(prod(o.box.size) for o in phase.task.operands if not o.stable) * phase.tasks
+
+
+def _bytes(operand: Operand) -> int:
+    return 4 * prod(operand.box.bound)

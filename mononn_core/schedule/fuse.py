@@ -1,0 +1,280 @@
+"""Which tensors are stored, and which operators become one stage.
+
+A *stage* computes one stored tensor: a root operator (matmul, attention, a row operator, a reduction, or just an
+expression) followed by the chain of elementwise operators and bijective movements that consume only its result.
+Everything else stays virtual: it is an expression that its readers evaluate at the index they need.
+
+Roots take their chains from the last to the first, so that ``a(x) + b(y)`` is finished by whichever runs later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mononn_core.errors import Origin
+from mononn_core.graph import Graph, Node, TensorType
+from mononn_core.ops import registry
+from mononn_core.program.expr import Const, Expr, Load, walk
+
+ROOT_KINDS = ("contraction", "row", "reduction")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """``root`` (None for a pure expression), the ``chain`` after it, and the tensor ``stored``."""
+
+    stored: str
+    root: Node | None
+    chain: tuple[Node, ...]
+
+    @property
+    def origin(self) -> tuple[Origin, ...]:
+        nodes = ((self.root,) if self.root else ()) + self.chain
+        return tuple(dict.fromkeys(n.origin for n in nodes))
+
+
+class Views:
+    """Reads any tensor at an index: a Load of a stored tensor, or the expression that computes a virtual one.
+
+    A stored tensor of shape (d0, ..., dn) lies as a matrix of d0 * ... * d(n-1) rows and dn columns; Loads name the
+    tensor and that matrix's (row, column).
+    """
+
+    def __init__(self, graph: Graph, stored: frozenset[str]) -> None:
+        self.graph = graph
+        self.stored = stored
+        self._producers = graph.producers()
+
+    def type(self, name: str) -> TensorType:
+        return self.graph.types[name]
+
+    def is_stored(self, name: str) -> bool:
+        return name in self.stored or name in self.graph.inputs or self.graph.is_constant(name)
+
+    def read(self, name: str, index: tuple[Expr, ...]) -> Expr:
+        """The element of tensor ``name`` at ``index`` (of the tensor's own rank)."""
+        kind = self.type(name)
+        constant = self.graph.constants.get(name)
+        if constant is not None and constant.size == 1:
+            return Const(constant.reshape(()).item(), kind.dtype)
+        if self.is_stored(name):
+            return Load(name, matrix_index(kind.shape, index), kind.dtype)
+        return self.point(self._producers[name], index)
+
+    def point(self, node: Node, index: tuple[Expr, ...], known: dict[str, Expr] | None = None) -> Expr:
+        """``node``'s output element at ``index``; ``known`` gives the values of inputs already at hand."""
+        definition = registry.get(node.op)
+        if definition.point is None:
+            raise AssertionError(f"{node.origin} has no pointwise form but was not stored")
+        known = known or {}
+
+        def reader(name: str) -> registry.Reader:
+            return lambda i: known[name] if name in known else self.read(name, i)
+
+        return definition.point(
+            [reader(n) for n in node.inputs],
+            [self.type(n) for n in node.inputs],
+            self.type(node.outputs[0]),
+            node.attrs,
+            index,
+        )
+
+
+def matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
+    """(rows, columns) a tensor is stored as."""
+    rows = 1
+    for extent in shape[:-1]:
+        rows *= extent
+    return rows, shape[-1] if shape else 1
+
+
+def matrix_index(shape: tuple[int, ...], index: tuple[Expr, ...]) -> tuple[Expr, Expr]:
+    """(row, column) of element ``index`` of a tensor stored as a matrix."""
+    row: Expr = Const(0)
+    for i, extent in zip(index[:-1], shape[:-1], strict=True):
+        row = row * extent + i
+    return row, index[-1] if index else Const(0)
+
+
+def tensor_index(shape: tuple[int, ...], row: Expr, column: Expr) -> tuple[Expr, ...]:
+    """The tensor index of matrix element (row, column)."""
+    if not shape:
+        return ()
+    index: list[Expr] = []
+    step = 1
+    for extent in reversed(shape[:-1]):
+        index.append(Const(0) if extent == 1 else (row // step) % extent)
+        step *= extent
+    return (*reversed(index), column)
+
+
+def run_chain(stage: Stage, views: Views, index: tuple[Expr, ...], value: Expr) -> tuple[tuple[Expr, ...], Expr]:
+    """Push the root's element ``index`` with ``value`` through the chain: index and value in the stored tensor."""
+    if stage.root is None:
+        return index, value
+    name = stage.root.output
+    for node in stage.chain:
+        definition = registry.get(node.op)
+        if definition.kind == "movement":
+            assert definition.forward is not None
+            index = definition.forward(views.type(name), views.type(node.output), node.attrs, index)
+        else:
+            value = views.point(node, index, {name: value})
+        name = node.output
+    return index, value
+
+
+def fuse(graph: Graph, enabled: bool = True) -> tuple[tuple[Stage, ...], Views]:
+    """Stages in an order that respects their dependencies, and the view of everything they read."""
+    planner = _Planner(graph, enabled)
+    stages = planner.stages()
+    return _order(stages, planner.views(), graph), planner.views()
+
+
+class _Planner:
+    """Decides what is stored. Starts from roots and their chains, then stores virtual tensors until every reader can
+    read what it needs cheaply."""
+
+    def __init__(self, graph: Graph, enabled: bool) -> None:
+        self.graph = graph
+        self.enabled = enabled
+        self.consumers = graph.consumers()
+        self.producers = graph.producers()
+        self.absorbed: dict[str, str] = {}  # output of a chained node (or root) -> stored tensor
+        self.by_stored: dict[str, Stage] = {}
+
+    def views(self) -> Views:
+        return Views(self.graph, frozenset(self.by_stored))
+
+    def stages(self) -> list[Stage]:
+        for node in reversed(self.graph.nodes):
+            if registry.get(node.op).kind in ROOT_KINDS:
+                self._root(node)
+        for node in reversed(self.graph.nodes):
+            name = node.outputs[0]
+            if name not in self.absorbed and self._must_store(node):
+                self.by_stored[name] = Stage(name, None, (node,))
+                self.absorbed[name] = name
+        return list(self.by_stored.values())
+
+    def _root(self, node: Node) -> None:
+        chain: list[Node] = []
+        name = node.output
+        while self.enabled and (follower := self._follower(name)) is not None:
+            chain.append(follower)
+            name = follower.output
+        for output in (node.output, *(n.output for n in chain)):
+            self.absorbed[output] = name
+        self.by_stored[name] = Stage(name, node, tuple(chain))
+
+    def _follower(self, name: str) -> Node | None:
+        """The one consumer of ``name`` that can be computed where ``name`` is produced."""
+        readers = self.consumers[name]
+        if len(readers) != 1 or name in self.graph.outputs:
+            return None
+        (node,) = readers
+        definition = registry.get(node.op)
+        if len(node.outputs) != 1 or node.output in self.absorbed:
+            return None
+        out, mine = self.graph.types[node.output], self.graph.types[name]
+        if definition.kind == "movement" and definition.forward is not None:
+            return node
+        if definition.kind != "elementwise" or out.shape != mine.shape or out.dtype != "float32":
+            return None
+        return node
+
+    def _must_store(self, node: Node) -> bool:
+        name = node.outputs[0]
+        if name in self.graph.outputs or not self.enabled:
+            return True
+        if registry.get(node.op).kind in ("movement",) and self._is_view(name):
+            return any(self._needs_storage(name, reader, view=True) for reader in self.consumers[name])
+        readers = self.consumers[name]
+        if len({self.absorbed.get(r.outputs[0], r.outputs[0]) for r in readers}) > 1:
+            return True
+        return any(self._needs_storage(name, reader, view=False) for reader in readers)
+
+    def _is_view(self, name: str) -> bool:
+        """Whether ``name`` only re-indexes a tensor that is stored (or will be, as its producer is no movement)."""
+        while not self.graph.is_constant(name) and name not in self.graph.inputs:
+            node = self.producers[name]
+            if name in self.absorbed:
+                return True
+            if registry.get(node.op).kind != "movement" or len(node.inputs) != 1:
+                return False
+            name = node.inputs[0]
+        return True
+
+    def _needs_storage(self, name: str, reader: Node, view: bool) -> bool:
+        """Whether ``reader`` cannot, or should not, evaluate virtual ``name`` itself."""
+        kind = registry.get(reader.op).kind
+        if kind == "contraction":
+            if reader.op == "attention" and name not in reader.inputs[:3]:
+                return not view and self._from_integers(name)
+            return not (view and self._matrix_view(name, reader))
+        if kind == "row":
+            return not view
+        if kind == "reduction":
+            return False
+        return self.graph.types[name].dtype == "float32" and self._from_integers(name)
+
+    def _from_integers(self, name: str) -> bool:
+        """A float tensor computed from integers or bools: stored, so that its float readers stay vectors."""
+        node = self.producers[name]
+        return any(
+            n and self.graph.types[n].dtype != "float32" for n in node.inputs
+        ) and registry.get(node.op).kind == "elementwise"
+
+    def _matrix_view(self, name: str, reader: Node) -> bool:
+        """Whether a contraction can read view ``name`` in place: unit stride along rows and columns of one tensor."""
+        from mononn_core.schedule.operands import contraction_axes, unit_stride
+
+        stored = frozenset(self.by_stored) | frozenset(
+            n for n in self.producers if n in self.absorbed and self.absorbed[n] == n
+        )
+        views = Views(self.graph, stored | self._future(name))
+        walks = contraction_axes(reader, name, self.graph.types)
+        return all(unit_stride(views.read(name, w.index), w) is not None for w in walks)
+
+    def _future(self, name: str) -> frozenset[str]:
+        """Walk up the movements to the tensor this view shows."""
+        while name in self.producers and name not in self.absorbed:
+            node = self.producers[name]
+            if registry.get(node.op).kind != "movement":
+                break
+            name = node.inputs[0]
+        return frozenset({name})
+
+
+def dependencies(stage: Stage, views: Views) -> set[str]:
+    """Stored tensors (not inputs or constants) that ``stage`` reads."""
+    graph, found = views.graph, set()
+    producers = graph.producers()
+    inside = {n.outputs[0] for n in ((stage.root,) if stage.root else ()) + stage.chain}
+    pending = [n for node in ((stage.root,) if stage.root else ()) + stage.chain for n in node.inputs if n]
+    seen: set[str] = set()
+    while pending:
+        name = pending.pop()
+        if name in inside or name in seen or name in graph.inputs or graph.is_constant(name):
+            continue
+        seen.add(name)
+        if name in views.stored:
+            found.add(name)
+        else:
+            pending.extend(n for n in producers[name].inputs if n)
+    return found
+
+
+def _order(stages: list[Stage], views: Views, graph: Graph) -> tuple[Stage, ...]:
+    """Topological order; among the ready stages the one whose last node comes first in the model."""
+    position = {n.outputs[0]: i for i, n in enumerate(graph.nodes)}
+    waiting = {s.stored: dependencies(s, views) for s in stages}
+    by_name = {s.stored: s for s in stages}
+    ordered: list[Stage] = []
+    while waiting:
+        ready = [n for n, needs in waiting.items() if not needs & waiting.keys()]
+        name = min(ready, key=lambda n: position[n])
+        ordered.append(by_name[name])
+        del waiting[name]
+    return tuple(ordered)
+

@@ -1,0 +1,130 @@
+"""Stages without a template: generated loops over the rows and columns of what they store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil
+from mononn_core.program.expr import (
+    Const,
+    Expr,
+    Load,
+    Ranges,
+    Var,
+    children,
+    rebuild,
+    simplify,
+    variables,
+    walk,
+)
+from mononn_core.program.tile import For, Let, Phase, Reduce, Statement, Store, Task
+from mononn_core.schedule.decisions import Partition
+from mononn_core.schedule.fuse import Stage, matrix_index, matrix_shape, run_chain, tensor_index
+from mononn_core.schedule.operands import axis
+from mononn_core.schedule.phases import Draft, PhaseBuilder
+from mononn_core.schedule.rows import row_body
+
+
+def build_nest(builder: PhaseBuilder, stage: Stage, partition: Partition, name: str) -> Phase:
+    """Rows (or columns) of the root's output dealt to owners; a task is all of an owner's rows."""
+    root, types = stage.root, builder.types
+    shape = types[root.outputs[0] if root else stage.stored].shape
+    total, width = matrix_shape(shape)
+    owners = partition.owners if partition.kind in ("rows", "columns") else 1
+    by_columns = partition.kind == "columns"
+    rows = total if by_columns else ceil(total / owners)
+    columns = ceil(width / owners) if by_columns else width
+    start = Var("o") * (columns if by_columns else rows) if owners > 1 else Const(0)
+    y0, x0 = (Const(0), start) if by_columns else (start, Const(0))
+    draft = Draft(builder.views, {"o": (0, owners - 1)})
+    inner = {"y": (0, rows - 1), "x": (0, columns - 1)}
+    index = tensor_index(shape, y0 + axis("y", rows), x0 + axis("x", columns))
+    prelude: tuple[Statement, ...] = ()
+    if root is None:
+        value = builder.views.point(stage.chain[0], index)
+    else:
+        prelude, value = row_body(root, builder.views, index, builder.machine)
+        index, value = run_chain(stage, builder.views, index, value)
+    position = matrix_index(types[stage.stored].shape, index)
+    bind = _binder(draft, inner)
+    prelude = tuple(_map_statement(st, bind) for st in prelude)
+    value = bind(value, {})
+    position = draft.output(stage.stored, position, inner)
+    bounds = (
+        simplify(Const(total) + y0 * -1, draft.outer) if rows * owners > total and not by_columns else None,
+        simplify(Const(width) + x0 * -1, draft.outer) if columns * owners > width and by_columns else None,
+    )
+    body = _loops(prelude, Store("out", position, value), (rows, columns), bounds)
+    flops = total * width * (1 + len(stage.chain))
+    task = Task("nest", tuple(draft.operands), body=body)
+    return builder.phase(name, stage, partition, {"o": owners}, task, flops)
+
+
+Bind = Callable[[Expr, Ranges], Expr]
+
+
+def _binder(draft: Draft, inner: Ranges) -> Bind:
+    return lambda e, more: draft.bind(e, {**inner, **more})
+
+
+def _map_statement(statement: Statement, bind: Bind) -> Statement:
+    match statement:
+        case Let():
+            return Let(statement.name, bind(statement.value, {}))
+        case Reduce():
+            extra = {statement.var: (0, statement.extent - 1)}
+            return Reduce(
+                statement.name,
+                statement.op,
+                statement.var,
+                statement.extent,
+                bind(statement.value, extra),
+                statement.lanes,
+            )
+        case _:
+            raise AssertionError("a row's prelude holds reductions and bindings only")
+
+
+def _loops(
+    prelude: tuple[Statement, ...], store: Store, extents: tuple[int, int], bounds: tuple[Expr | None, Expr | None]
+) -> tuple[Statement, ...]:
+    """For y: prelude, bindings, for x: store. A prelude that needs the column goes inside the column loop."""
+    rows, columns = extents
+    needs_column = any(_mentions(s, "x") for s in prelude)
+    inside = prelude if needs_column else ()
+    lets, value = ((), store.value) if inside else hoist(store.value, "x")
+    body: tuple[Statement, ...] = (*inside, Store(store.operand, store.index, value))
+    if columns > 1 or bounds[1] is not None:
+        body = (For("x", columns, body, "serial" if inside else "vector", bounds[1]),)
+    body = (*(() if needs_column else prelude), *lets, *body)
+    if rows > 1 or bounds[0] is not None:
+        body = (For("y", rows, body, "serial", bounds[0]),)
+    return body
+
+
+def _mentions(statement: Statement, var: str) -> bool:
+    match statement:
+        case Let() | Reduce():
+            return var in variables(statement.value)
+        case _:
+            return True
+
+
+def hoist(e: Expr, var: str) -> tuple[tuple[Statement, ...], Expr]:
+    """Bind every largest loading subexpression that does not depend on ``var``, so that a loop over ``var`` reads it
+    once."""
+    bound: dict[Expr, Var] = {}
+
+    def visit(n: Expr) -> Expr:
+        if var not in variables(n):
+            if not any(isinstance(m, Load) for m in walk(n)):
+                return n
+            return bound.setdefault(n, Var(f"h{len(bound)}", n.dtype))
+        parts = children(n)
+        new = tuple(visit(p) for p in parts)
+        return rebuild(n, new) if any(a is not b for a, b in zip(parts, new, strict=True)) else n
+
+    value = visit(e)
+    return tuple(Let(v.name, n) for n, v in bound.items()), value
+
+
+__all__ = ["build_nest", "hoist"]

@@ -1,0 +1,207 @@
+"""From index expressions to operands: the forms contractions take, in-place views, and declared footprints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from mononn_core.graph import Node, TensorType
+from mononn_core.program.expr import (
+    INDEX,
+    Const,
+    Expr,
+    Load,
+    Ranges,
+    Var,
+    bounds,
+    from_linear,
+    linear,
+    simplify,
+    variables,
+)
+from mononn_core.program.tile import Box
+
+
+def axis(name: str, extent: int) -> Expr:
+    """The variable of an axis, or 0 where it has one element."""
+    return Const(0) if extent == 1 else Var(name)
+
+
+def split_index(position: Expr, shape: tuple[int, ...]) -> tuple[Expr, ...]:
+    """Row-major ``position`` in ``shape`` as one index a dimension."""
+    index: list[Expr] = []
+    step = 1
+    for d, extent in reversed(list(enumerate(shape))):
+        whole = prod(shape[:d]) == 1
+        index.append(Const(0) if extent == 1 else position // step if whole else (position // step) % extent)
+        step *= extent
+    return tuple(reversed(index))
+
+
+@dataclass(frozen=True)
+class Product:
+    """A matmul as ``batch`` products of [m, k] by [k, n]; indices are of the node's own tensors."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    a_shape: tuple[int, ...]
+    b_shape: tuple[int, ...]
+    lead: tuple[int, ...]
+    transpose_b: bool
+
+    @staticmethod
+    def of(node: Node, types: Mapping[str, TensorType]) -> Product:
+        a, b = (types[n].shape for n in node.inputs)
+        transpose = bool(node.attrs.get("transpose_b", False))
+        a = (1, *a) if len(a) == 1 else a
+        k, n = (b[-1], b[-2]) if transpose else (b[-2:] if len(b) > 1 else (b[0], 1))
+        if prod(b[:-2]) == 1:
+            return Product(1, prod(a[:-1]), n, k, a, b, (), transpose)
+        lead = types[node.output].shape[:-2]
+        return Product(prod(lead), a[-2], n, k, a, b, lead, transpose)
+
+    def a_index(self, batch: Expr, m: Expr, k: Expr, rank: int) -> tuple[Expr, ...]:
+        if not self.lead:
+            index = (*split_index(m, self.a_shape[:-1]), k)
+        else:
+            index = (*self._aligned(batch, self.a_shape[:-2]), m, k)
+        return index[len(index) - rank :]
+
+    def b_index(self, batch: Expr, k: Expr, n: Expr, rank: int) -> tuple[Expr, ...]:
+        if rank == 1:
+            return (k,)
+        tail = (n, k) if self.transpose_b else (k, n)
+        return (*self._aligned(batch, self.b_shape[:-2]), *tail)
+
+    def out_index(self, batch: Expr, m: Expr, n: Expr, shape: tuple[int, ...]) -> tuple[Expr, ...]:
+        """Index in the output tensor (whose vector operands' dimensions ONNX drops)."""
+        if self.lead:
+            return (*split_index(batch, self.lead), m, n)
+        if len(shape) == len(self.a_shape):
+            return (*split_index(m, self.a_shape[:-1]), n)
+        return (n,) if len(shape) == 1 and self.m == 1 else split_index(m, shape)
+
+    def _aligned(self, batch: Expr, shape: tuple[int, ...]) -> tuple[Expr, ...]:
+        index = split_index(batch, self.lead)[len(self.lead) - len(shape) :] if self.lead else (Const(0),) * len(shape)
+        return tuple(Const(0) if extent == 1 else i for i, extent in zip(index, shape, strict=True))
+
+
+@dataclass(frozen=True)
+class MatrixAxes:
+    """How a contraction walks one operand: the tensor index over ``row``, ``column`` and outer variables."""
+
+    index: tuple[Expr, ...]
+    row: Expr
+    column: Expr
+    ranges: Ranges
+
+
+def contraction_axes(node: Node, name: str, types: Mapping[str, TensorType]) -> list[MatrixAxes]:
+    """The walks of ``node`` over its operand ``name`` (one for every position it stands in)."""
+    found = []
+    for position, operand in enumerate(node.inputs):
+        if operand != name:
+            continue
+        walk = matmul_axes(node, position, types) if node.op == "matmul" else attention_axes(node, position, types)
+        if walk is not None:
+            found.append(walk)
+    return found
+
+
+def matmul_axes(node: Node, position: int, types: Mapping[str, TensorType]) -> MatrixAxes:
+    p = Product.of(node, types)
+    batch, m, n, k = axis("batch", p.batch), axis("m", p.m), axis("n", p.n), axis("k", p.k)
+    ranges = {"batch": (0, p.batch - 1), "m": (0, p.m - 1), "n": (0, p.n - 1), "k": (0, p.k - 1)}
+    rank = types[node.inputs[position]].rank
+    if position == 0:
+        return MatrixAxes(p.a_index(batch, m, k, rank), m, k, ranges)
+    return MatrixAxes(p.b_index(batch, k, n, rank), k, n, ranges)
+
+
+def attention_axes(node: Node, position: int, types: Mapping[str, TensorType]) -> MatrixAxes | None:
+    """Walk over q, k or v; None for the bias, which is read through the score's expression."""
+    if position > 2:
+        return None
+    shape = types[node.inputs[position]].shape
+    names = ("batch", "head", "row", "column")
+    index = tuple(axis(n, e) for n, e in zip(names, shape, strict=True))
+    ranges = {n: (0, e - 1) for n, e in zip(names, shape, strict=True)}
+    return MatrixAxes(index, index[2], index[3], ranges)
+
+
+def unit_stride(e: Expr, axes: MatrixAxes) -> tuple[str, Expr, Expr] | None:
+    """(stored tensor, row offset, column offset) where ``e`` reads one stored matrix with ``axes.row`` along its rows
+    and ``axes.column`` along its columns, one element apart each; None where it does not."""
+    if not isinstance(e, Load):
+        return None
+    row, column = (simplify(i, axes.ranges) for i in e.index)
+    row_rest, column_rest = _without(row, axes.row, axes.column), _without(column, axes.column, axes.row)
+    if row_rest is None or column_rest is None:
+        return None
+    return e.operand, row_rest, column_rest
+
+
+def _without(e: Expr, own: Expr, other: Expr) -> Expr | None:
+    """``e - own`` where ``e`` is ``own`` plus something independent of both variables; None where it is not."""
+    terms, constant = linear(e)
+    if isinstance(own, Var):
+        if terms.pop(own, 0) != 1:
+            return None
+    rest = from_linear(terms, constant)
+    both = {v.name for v in (own, other) if isinstance(v, Var)}
+    return None if variables(rest) & both or any(isinstance(t, Load) for t in terms) else rest
+
+
+def footprint(
+    index: tuple[Expr, ...], shape: tuple[int, ...], inner: Ranges, outer: Ranges
+) -> tuple[tuple[Expr, ...], tuple[int, ...]]:
+    """(offset, size) of the smallest box, per dimension, that holds ``index`` for all values of the ``inner``
+    variables; the offset is an expression of the ``outer`` ones. What cannot be bounded takes the whole dimension."""
+    offsets: list[Expr] = []
+    sizes: list[int] = []
+    for e, extent in zip(index, shape, strict=True):
+        low, size = _span(simplify(e, {**inner, **outer}), extent, inner, outer)
+        offsets.append(low)
+        sizes.append(size)
+    return tuple(offsets), tuple(sizes)
+
+
+def _span(e: Expr, extent: int, inner: Ranges, outer: Ranges) -> tuple[Expr, int]:
+    terms, constant = linear(e)
+    fixed = {t: k for t, k in terms.items() if variables(t) <= outer.keys() and not _has_load(t)}
+    moving = from_linear({t: k for t, k in terms.items() if t not in fixed}, 0)
+    low, high = bounds(moving, inner)
+    whole = (Const(0), extent)
+    if low == float("-inf") or high == float("inf"):
+        return whole
+    size = int(high - low) + 1
+    return whole if size >= extent else (from_linear(fixed, constant + int(low)), size)
+
+
+def _has_load(e: Expr) -> bool:
+    from mononn_core.program.expr import walk
+
+    return any(isinstance(n, Load) for n in walk(e))
+
+
+def box(offset: tuple[Expr, ...], size: tuple[int, ...], shape: tuple[int, ...]) -> Box:
+    """A Box inside a buffer of ``shape``."""
+    return Box(offset, size, shape)
+
+
+__all__ = [
+    "INDEX",
+    "MatrixAxes",
+    "Product",
+    "attention_axes",
+    "axis",
+    "box",
+    "contraction_axes",
+    "footprint",
+    "matmul_axes",
+    "split_index",
+    "unit_stride",
+]

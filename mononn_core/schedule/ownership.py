@@ -1,0 +1,130 @@
+"""Who owns which rows or columns across consecutive stages: the schedule's most valuable decision.
+
+Stages run in order, cut into *intervals* by barriers. Inside an interval every owner may read only what it wrote
+itself (or what earlier intervals, inputs and constants hold), so nothing waits. The cut and the partition of every
+stage are found together, by dynamic programming over the position of the last barrier: the cost of a plan is the
+modelled time of its stages plus a hand-off for every barrier.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import product as cartesian
+
+import numpy as np
+
+from mononn_core.cost.analytic import Cost
+from mononn_core.program.expr import evaluate_index
+from mononn_core.program.tile import Operand, Phase
+from mononn_core.schedule.decisions import Partition
+from mononn_core.schedule.fuse import Stage
+
+Boxes = tuple[tuple[int, int, int, int], ...]
+"""(first row, end row, first column, end column)."""
+BEAM = 12
+"""Combinations of partitions kept while an interval grows."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A stage under one partition: its phase, modelled seconds, and the boxes each owner reads and writes."""
+
+    partition: Partition
+    phase: Phase
+    seconds: float
+    reads: tuple[tuple[str, tuple[Boxes, ...]], ...]
+    writes: np.ndarray = field(compare=False, repr=False)
+    """int16 [rows, columns] of the stored matrix: who writes each element; -1: nobody."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Intervals of (stage, candidate); a barrier stands between two intervals."""
+
+    intervals: tuple[tuple[tuple[Stage, Candidate], ...], ...]
+    seconds: float
+
+
+def owner_boxes(phase: Phase, operand: Operand) -> tuple[Boxes, ...]:
+    """Per owner, the distinct boxes of ``operand`` that its tasks touch, cut at the bounds."""
+    owners: list[dict[tuple[int, int, int, int], None]] = [{} for _ in range(phase.assign.owners)]
+    names = [a.var for a in phase.domain]
+    assert phase.assign.owner is not None
+    for point in cartesian(*(range(a.extent) for a in phase.domain)):
+        values = dict(zip(names, point, strict=True))
+        owner = evaluate_index(phase.assign.owner, values)
+        corners: list[int] = []
+        for offset, size, bound in zip(operand.box.offset, operand.box.size, operand.box.bound, strict=True):
+            first = evaluate_index(offset, values)
+            corners += [first, min(first + size, bound)]
+        owners[owner][corners[0], corners[1], corners[2], corners[3]] = None
+    return tuple(tuple(o) for o in owners)
+
+
+def candidate(partition: Partition, phase: Phase, stored: str, shape: tuple[int, int], cost: Cost) -> Candidate:
+    """Measure what ``phase`` touches and what it costs."""
+    writes = np.full(shape, -1, np.int16)
+    reads = []
+    for operand in phase.task.operands:
+        if operand.stable or not isinstance(operand.buffer, str):
+            continue
+        boxes = owner_boxes(phase, operand)
+        if operand.access == "write":
+            for owner, mine in enumerate(boxes):
+                for r0, r1, c0, c1 in mine:
+                    writes[r0:r1, c0:c1] = owner
+        else:
+            reads.append((operand.buffer, boxes))
+    return Candidate(partition, phase, cost.phase_seconds(phase, partition), tuple(reads), writes)
+
+
+def _fits(new: Candidate, inside: dict[str, Candidate]) -> bool:
+    """Whether every owner of ``new`` reads, of the tensors written inside the interval, only its own part."""
+    for tensor, owners in new.reads:
+        producer = inside.get(tensor)
+        if producer is None:
+            continue
+        if producer.partition.owners != new.partition.owners:
+            return False
+        for owner, boxes in enumerate(owners):
+            for r0, r1, c0, c1 in boxes:
+                if r1 > r0 and c1 > c0 and not (producer.writes[r0:r1, c0:c1] == owner).all():
+                    return False
+    return True
+
+
+Combination = tuple[float, tuple[Candidate, ...]]
+
+
+def plan(stages: tuple[Stage, ...], candidates: dict[str, tuple[Candidate, ...]], cost: Cost) -> Plan:
+    """The cheapest cut into intervals and choice of partitions; ties go to the earlier candidate."""
+    best: list[tuple[float, int, tuple[Candidate, ...]]] = [(0.0, 0, ())]
+    best += [(float("inf"), 0, ())] * len(stages)
+    for start in range(len(stages)):
+        combinations: list[Combination] = [(0.0, ())]
+        for end in range(start, len(stages)):
+            combinations = _extend(combinations, stages[start : end + 1], candidates[stages[end].stored])
+            if not combinations:
+                break
+            seconds, chosen = combinations[0]
+            total = best[start][0] + seconds + (cost.barrier_seconds if start else 0.0)
+            if total < best[end + 1][0] * (1 - 1e-9):
+                best[end + 1] = (total, start, chosen)
+    intervals = []
+    end = len(stages)
+    while end:
+        _, start, chosen = best[end]
+        intervals.append(tuple(zip(stages[start:end], chosen, strict=True)))
+        end = start
+    return Plan(tuple(reversed(intervals)), best[-1][0])
+
+
+def _extend(
+    combinations: list[Combination], stages: tuple[Stage, ...], options: tuple[Candidate, ...]
+) -> list[Combination]:
+    """Grow every combination by the last stage under every partition that fits it; cheapest first."""
+    grown = []
+    for seconds, chosen in combinations:
+        inside = {s.stored: c for s, c in zip(stages, chosen, strict=False)}
+        grown += [(seconds + c.seconds, (*chosen, c)) for c in options if _fits(c, inside)]
+    return sorted(grown, key=lambda g: g[0])[:BEAM]

@@ -1,0 +1,128 @@
+"""Row operators and reductions as scalar code: what is computed once a row, and the element after it."""
+
+from __future__ import annotations
+
+from math import prod
+
+from mononn_core.errors import UnsupportedError
+from mononn_core.graph import Node
+from mononn_core.machine import Machine
+from mononn_core.program.expr import Const, Expr, Var, const, op
+from mononn_core.program.tile import Let, Reduce, Statement
+from mononn_core.schedule.fuse import Views
+from mononn_core.schedule.operands import split_index
+
+Body = tuple[tuple[Statement, ...], Expr]
+REDUCTIONS = {
+    "reduce_sum": "add",
+    "reduce_mean": "add",
+    "reduce_max": "max",
+    "reduce_min": "min",
+    "reduce_prod": "mul",
+    "reduce_sum_square": "add",
+    "reduce_l1": "add",
+    "reduce_l2": "add",
+    "reduce_log_sum": "add",
+}
+
+
+def row_body(node: Node, views: Views, index: tuple[Expr, ...], machine: Machine) -> Body:
+    """(statements before the element, value of the element at ``index`` of ``node``'s output)."""
+    lanes = machine.vector_bytes
+    if node.op in REDUCTIONS:
+        return _reduction(node, views, index, lanes)
+    if node.op in ("softmax", "log_softmax"):
+        return _softmax(node, views, index, lanes)
+    if node.op == "layer_norm":
+        return _layer_norm(node, views, index, lanes)
+    if node.op == "rms_norm":
+        return _rms_norm(node, views, index, lanes)
+    raise UnsupportedError(f"{node.origin}: operator {node.op!r} has no generated form yet")
+
+
+def _reduction(node: Node, views: Views, index: tuple[Expr, ...], lanes: int) -> Body:
+    source = views.type(node.inputs[0])
+    axes = tuple(node.attrs["axes"])  # type: ignore[arg-type]
+    extents = tuple(source.shape[a] for a in axes)
+    count = prod(extents)
+    reduced = dict(zip(axes, split_index(Var("z"), extents), strict=True))
+    if node.attrs.get("keepdims", False):
+        full = tuple(reduced.get(d, i) for d, i in enumerate(index))
+    else:
+        rest = iter(index)
+        full = tuple(reduced[d] if d in reduced else next(rest) for d in range(source.rank))
+    value = views.read(node.inputs[0], full)
+    value = {
+        "reduce_sum_square": lambda v: op("mul", v, v),
+        "reduce_l2": lambda v: op("mul", v, v),
+        "reduce_l1": lambda v: op("abs", v),
+    }.get(node.op, lambda v: v)(value)
+    total: Expr = Var("total", value.dtype)
+    statement = Reduce("total", REDUCTIONS[node.op], "z", count, value, lanes)
+    if node.op == "reduce_mean":
+        total = op("div", total, Const(float(count), value.dtype))
+    elif node.op == "reduce_l2":
+        total = op("sqrt", total)
+    elif node.op == "reduce_log_sum":
+        total = op("log", total)
+    return (statement,), total
+
+
+def _last_axis(node: Node, views: Views, index: tuple[Expr, ...]) -> tuple[int, Expr, Expr]:
+    """(extent, element of input 0 along the row at "z", element at ``index``)."""
+    shape = views.type(node.inputs[0]).shape
+    axis = int(node.attrs.get("axis", -1)) % len(shape)  # type: ignore[arg-type]
+    along = (*index[:axis], Var("z"), *index[axis + 1 :])
+    return shape[axis], views.read(node.inputs[0], along), views.read(node.inputs[0], index)
+
+
+def _softmax(node: Node, views: Views, index: tuple[Expr, ...], lanes: int) -> Body:
+    extent, along, here = _last_axis(node, views, index)
+    top, total = Var("top", "float32"), Var("total", "float32")
+    statements: tuple[Statement, ...] = (
+        Reduce("top", "max", "z", extent, along, lanes),
+        Reduce("total", "add", "z", extent, op("exp", op("sub", along, top)), lanes),
+    )
+    shifted = op("sub", here, top)
+    if node.op == "log_softmax":
+        return statements, op("sub", shifted, op("log", total))
+    return statements, op("div", op("exp", shifted), total)
+
+
+def _layer_norm(node: Node, views: Views, index: tuple[Expr, ...], lanes: int) -> Body:
+    extent, along, here = _last_axis(node, views, index)
+    mean, scale = Var("mean", "float32"), Var("scale", "float32")
+    centred = op("sub", along, mean)
+    epsilon = float(node.attrs["epsilon"])  # type: ignore[arg-type]
+    statements: tuple[Statement, ...] = (
+        Reduce("sum", "add", "z", extent, along, lanes),
+        Let("mean", op("div", Var("sum", "float32"), const(float(extent)))),
+        Reduce("squares", "add", "z", extent, op("mul", centred, centred), lanes),
+        Let("scale", _inverse_root(Var("squares", "float32"), extent, epsilon)),
+    )
+    value: Expr = op("mul", op("sub", here, mean), scale)
+    return statements, _affine(node, views, index, value)
+
+
+def _rms_norm(node: Node, views: Views, index: tuple[Expr, ...], lanes: int) -> Body:
+    extent, along, here = _last_axis(node, views, index)
+    statements: tuple[Statement, ...] = (
+        Reduce("squares", "add", "z", extent, op("mul", along, along), lanes),
+        Let("scale", _inverse_root(Var("squares", "float32"), extent, float(node.attrs["epsilon"]))),  # type: ignore[arg-type]
+    )
+    return statements, _affine(node, views, index, op("mul", here, Var("scale", "float32")))
+
+
+def _inverse_root(squares: Expr, extent: int, epsilon: float) -> Expr:
+    return op("reciprocal", op("sqrt", op("add", op("div", squares, const(float(extent))), const(epsilon))))
+
+
+def _affine(node: Node, views: Views, index: tuple[Expr, ...], value: Expr) -> Expr:
+    """Times gamma, plus beta, where they are there."""
+    for name, operation in zip(node.inputs[1:3], ("mul", "add"), strict=False):
+        if name:
+            value = op(operation, value, views.read(name, index[len(index) - views.type(name).rank :]))
+    return value
+
+
+__all__ = ["REDUCTIONS", "row_body"]
