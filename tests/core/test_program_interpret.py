@@ -8,6 +8,7 @@ import pytest
 from mononn_core.program import expr, scalar
 from mononn_core.program.interpret import run
 from tests.core.programs import CASES
+from tests.core.transformer import tiny_transformer
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
@@ -23,3 +24,10 @@ def test_answers(name: str, workers: int) -> None:
 
 def test_every_scalar_operation_is_known() -> None:
     assert set(scalar.SCALAR) | {"index"} == expr.UNARY | expr.BINARY
+
+
+def test_transformer() -> None:
+    case = tiny_transformer()
+    for workers in (1, 3):
+        got = run(case.program, case.inputs, case.weights, workers, seed=workers)
+        np.testing.assert_allclose(got["y"], case.expected["y"], rtol=1e-5, atol=1e-6)
