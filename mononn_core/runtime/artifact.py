@@ -12,9 +12,10 @@ import json
 import mmap
 import platform
 import struct
+import zlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ HEADER = struct.Struct(
 )  # magic, version, sections, bytes of the file, digest of what stands before + table
 SECTION = struct.Struct("<16sQQ32s")  # name, offset, bytes, digest
 PLAN = struct.Struct("<IIQQQII")  # ABI version, threads, arena, scratch, counters, inputs, outputs; then bytes of each
-SECTIONS = ("manifest", "plan", "code", "host", "weights")
+SECTIONS = ("manifest", "plan", "texts", "code", "host", "weights")
 PIECE = 16 << 20
 ELF_MACHINES = {62: "x86_64", 183: "aarch64"}
 SMALL_ALIGN, PAGE_ALIGN, HUGE_ALIGN = 64, 64 << 10, 2 << 20
@@ -68,12 +69,14 @@ class Artifact:
         code: shared object that exports ``mononn_run``.
         host: shared object of runtime/host.
         weights: packed constants.
+        texts: what people may want to read again: "graph", "program", "source".
     """
 
     manifest: Mapping[str, Any]
     code: bytes
     host: bytes
     weights: Buffer
+    texts: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for key, kind in REQUIRED.items():
@@ -89,6 +92,7 @@ class Artifact:
         sections = {
             "manifest": canonical_json(self.manifest),
             "plan": _plan(self.manifest),
+            "texts": zlib.compress(canonical_json(dict(self.texts)), 9),
             "code": self.code,
             "host": self.host,
             "weights": self.weights,
@@ -116,7 +120,8 @@ class Artifact:
             if (verify or name != "weights") and digest(sections[name]) != expected:
                 raise _altered(path, f"its {name} section")
         manifest = json.loads(bytes(sections["manifest"]))
-        artifact = Artifact(manifest, bytes(sections["code"]), bytes(sections["host"]), sections["weights"])
+        texts = json.loads(zlib.decompress(sections["texts"]))
+        artifact = Artifact(manifest, bytes(sections["code"]), bytes(sections["host"]), sections["weights"], texts)
         artifact.check_runnable(str(path))
         return artifact
 

@@ -52,7 +52,7 @@ def artifact(source: str = SOURCE, weights: bytes = WEIGHTS.tobytes(), **changes
     """The network compiled for this architecture's baseline."""
     machine = Machine.named("scalar")
     code = compile_shared(source, machine=machine).code
-    return Artifact(manifest(**changes), code, compile_host(machine).code, weights)
+    return Artifact(manifest(**changes), code, compile_host(machine).code, weights, {"source": source})
 
 
 def expected(a: np.ndarray, k: int) -> dict[str, np.ndarray]:

@@ -44,7 +44,7 @@ def write(folder: Path, data: bytes) -> Path:
 def test_round_trip(artifact, saved, folder):
     path = write(folder, saved)
     back = Artifact.load(path)
-    assert back.manifest == artifact.manifest
+    assert (back.manifest, back.texts) == (artifact.manifest, {"source": handmade.SOURCE})
     assert (back.code, back.host, bytes(back.weights)) == (artifact.code, artifact.host, artifact.weights)
     a = np.arange(64, dtype=np.float32)
     with load(path) as session:
@@ -55,7 +55,7 @@ def test_round_trip(artifact, saved, folder):
 
 def test_same_artifact_same_bytes(artifact, saved, tmp_path):
     reordered = dict(reversed(artifact.manifest.items()))
-    Artifact(reordered, artifact.code, artifact.host, artifact.weights).save(tmp_path / "y.mono")
+    Artifact(reordered, artifact.code, artifact.host, artifact.weights, artifact.texts).save(tmp_path / "y.mono")
     assert (tmp_path / "y.mono").read_bytes() == saved
     with load(tmp_path / "y.mono") as session:
         session.save(tmp_path / "z.mono")

@@ -1,0 +1,143 @@
+"""Arguments of every command, and the dispatch. A command's module is imported only when it is called, so that running
+a compiled network loads neither ONNX nor the compiler."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from mononn_core.errors import MononnError, OptionError
+from mononn_core.options import PRECISIONS, TARGETS
+
+BAD_INPUT = 2
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, with its errors as one sentence."""
+
+    def error(self, message: str) -> None:  # type: ignore[override]
+        self.exit(BAD_INPUT, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit status: 0, 1 for a finding (bisect, check), 2 for bad input."""
+    options = parser().parse_args(arguments)
+    try:
+        command = importlib.import_module(f"mononn_core.cli.{options.command}")
+        status: int = command.run(options)
+        sys.stdout.flush()
+        return status
+    except MononnError as error:
+        print(f"mononn {options.command}: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except MemoryError:
+        print(f"mononn {options.command}: out of memory; free some, or use a larger machine", file=sys.stderr)
+        return BAD_INPUT
+    except BrokenPipeError:  # the reader (head, less) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+def parser() -> Parser:
+    """The whole command line."""
+    top = Parser(prog="mononn", description="Compiles a neural network into one function and runs it.")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    sub = commands.add_parser("compile", help="an ONNX model to one .mono file")
+    _model(sub)
+    sub.add_argument("-o", "--output", required=True, metavar="OUT.mono")
+    _compilation(sub)
+
+    sub = commands.add_parser("run", help="run a .mono file on given or seeded inputs")
+    sub.add_argument("artifact", metavar="OUT.mono")
+    _inputs(sub)
+    sub.add_argument("--repeat", type=int, default=1, metavar="N", help="time N runs after the first")
+    sub.add_argument("--output", metavar="DIR", help="write every output to DIR/NAME.npy")
+    _threads(sub)
+
+    sub = commands.add_parser("inspect", help="what a .mono file or an ONNX model becomes")
+    sub.add_argument("file", metavar="FILE", help="a .mono file, or an ONNX model")
+    what = sub.add_mutually_exclusive_group()
+    for stage in ("graph", "program", "source"):
+        what.add_argument(f"--{stage}", dest="text", action="store_const", const=stage, help=f"print the {stage}")
+    _compilation(sub)
+
+    sub = commands.add_parser("trace", help="time stamps per phase and worker")
+    sub.add_argument("artifact", metavar="OUT.mono")
+    sub.add_argument("-o", "--output", metavar="TRACE.json", help="a file that opens in Perfetto")
+    sub.add_argument("--table", action="store_true", help="print time, floor, share of peak, wait, imbalance")
+    _inputs(sub)
+    sub.add_argument("--repeat", type=int, default=20, metavar="N", help="runs the table's medians are over")
+    _threads(sub)
+
+    sub = commands.add_parser("bisect", help="the first node where our value leaves the reference (exit status 1)")
+    _model(sub)
+    _inputs(sub)
+    sub.add_argument("--tolerance", type=float, default=1e-4, metavar="X", help="relative L2 error that is still right")
+    _compilation(sub)
+
+    sub = commands.add_parser("check", help="each operator: native, expanded or unsupported (exit status 1)")
+    _model(sub)
+    _shapes(sub)
+
+    for sub in commands.choices.values():
+        sub.add_argument("--json", action="store_true", help="print JSON for scripts")
+    return top
+
+
+def _model(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("model", metavar="MODEL.onnx")
+
+
+def _shapes(sub: argparse.ArgumentParser) -> None:
+    help_text = "static shape of an input, as input_ids=1x128; repeat for more"
+    sub.add_argument("--shape", action="append", default=[], type=shape, metavar="NAME=1x128", help=help_text)
+
+
+def _compilation(sub: argparse.ArgumentParser) -> None:
+    _shapes(sub)
+    sub.add_argument("--target", choices=TARGETS, default="cpu")
+    sub.add_argument("--precision", choices=PRECISIONS, default="fp32")
+    _threads(sub)
+
+
+def _threads(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--threads", type=int, metavar="N", help="workers (default: this process's cores, or as compiled)")
+
+
+def _inputs(sub: argparse.ArgumentParser) -> None:
+    help_text = "an input's value; the others are drawn from --seed"
+    sub.add_argument("--input", action="append", default=[], type=assignment, metavar="NAME=FILE.npy", help=help_text)
+    sub.add_argument("--seed", type=int, default=0, metavar="N")
+
+
+def assignment(text: str) -> tuple[str, str]:
+    """ "NAME=VALUE" as a pair; the name may hold "=" if the value does not."""
+    name, equals, value = text.rpartition("=")
+    if not (name and equals and value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+def shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """ "NAME=1x128" as (name, extents)."""
+    name, value = assignment(text)
+    extents = value.split("x")
+    if not all(extent.isdigit() for extent in extents):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=1x128")
+    return name, tuple(int(extent) for extent in extents)
+
+
+def shapes_of(options: argparse.Namespace) -> dict[str, tuple[int, ...]]:
+    """The --shape options, each input once."""
+    given: dict[str, tuple[int, ...]] = {}
+    for name, extents in options.shape:
+        if name in given:
+            raise OptionError(f"--shape gives {name!r} twice; give it once")
+        given[name] = extents
+    return given

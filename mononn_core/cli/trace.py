@@ -1,0 +1,48 @@
+"""``mononn trace``: where the time of one inference goes, from time stamps inside the function."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from mononn_core.cli.feeds import feeds
+from mononn_core.errors import OptionError, ToolchainError
+from mononn_core.machine import Machine
+from mononn_core.runtime import ceilings, trace
+from mononn_core.runtime.session import Session, load
+from mononn_core.runtime.toolchain import write_atomically
+
+
+def run(options: argparse.Namespace) -> int:
+    """Writes the Perfetto file, prints the table, or both."""
+    if not (options.output or options.table or options.json):
+        raise OptionError("nothing to do; give -o TRACE.json for Perfetto, --table, or both")
+    with load(options.artifact, options.threads) as session:
+        stamps = trace.record(session, feeds(session.inputs, options.input, options.seed), options.repeat)
+        manifest = session.info
+        if options.table or options.json:
+            phases = trace.table(stamps, manifest, roofs(session))
+    if options.output:
+        try:
+            write_atomically(Path(options.output), [trace.chrome_trace(stamps, manifest).encode()])
+        except OSError as error:
+            raise OptionError(f"{options.output} cannot be written ({error.strerror}); choose another -o") from error
+    if options.json:
+        print(json.dumps(trace.to_json(phases)))
+    elif options.table:
+        print(trace.format_table(phases))
+    return 0
+
+
+def roofs(session: Session) -> Machine:
+    """This machine with measured ceilings for the session's threads, or with stated ones where no compiler is."""
+    machine, manifest = Machine.probe(), session.info
+    print("measuring this machine's ceilings", file=sys.stderr)
+    try:
+        measured = ceilings.measure(session.threads)
+    except ToolchainError as error:
+        print(f"ceilings are stated, not measured: {error}", file=sys.stderr)
+        return machine
+    return measured.applied_to(machine, manifest["weight_bytes"] + manifest["arena_bytes"])

@@ -1,0 +1,129 @@
+"""Ceilings: what this machine can do at most, measured in under a second by a small function on the same host runner.
+
+Multiply-adds on registers alone, reads far beyond the last-level cache (memory) and inside the cores' second-level
+caches, and barriers: the roofs of S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance
+model for multicore architectures", CACM 52(4), 2009.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from mononn_core.errors import OptionError
+from mononn_core.machine import Machine
+from mononn_core.program import abi
+from mononn_core.runtime.artifact import Artifact
+from mononn_core.runtime.session import Binding, Session
+from mononn_core.runtime.toolchain import HOST, compile_host, compile_shared
+
+CHAINS = 12
+MOST_WORKERS = 256
+SECONDS_PER_KIND = 0.15
+MULTIPLY_ADDS, READS, BARRIERS = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """Measured roofs.
+
+    Attributes:
+        threads: cores that worked together.
+        flops: fp32 operations a second of all of them, a multiply-add counted as two.
+        memory_bandwidth: bytes a second they read together from memory.
+        cache_bandwidth: bytes a second they read together, each from its own second-level cache.
+        barrier_seconds: one barrier of them.
+    """
+
+    threads: int
+    flops: float
+    memory_bandwidth: float
+    cache_bandwidth: float
+    barrier_seconds: float
+
+    def applied_to(self, machine: Machine, working_set: int) -> Machine:
+        """``machine`` with these roofs; a network whose ``working_set`` bytes fit the last-level cache reads there."""
+        cached = working_set <= machine.l3_bytes
+        return replace(
+            machine,
+            peak_flops_per_core=self.flops / self.threads,
+            bandwidth=self.cache_bandwidth if cached else self.memory_bandwidth,
+            barrier_seconds=self.barrier_seconds,
+        )
+
+
+def measure(threads: int) -> Ceilings:
+    """Measures on ``threads`` cores; the best of several repetitions each, about 0.6 s together.
+
+    Raises:
+        ToolchainError: no compiler.
+        OptionError: more than 256 threads.
+    """
+    if not 1 <= threads <= MOST_WORKERS:
+        raise OptionError(f"ceilings of {threads} threads cannot be measured; give 1 to {MOST_WORKERS}")
+    machine = Machine.probe()
+    lines = 64 * 8  # a step of the read loop
+    cached = machine.l2_bytes // 2 // lines * lines
+    streamed = max(4 * machine.l3_bytes, 64 << 20) // threads // lines * lines
+    with Session(_artifact(machine, threads, threads * streamed)) as session:
+        order = np.zeros(3, np.int64)
+        binding = session.bind({"order": order})
+        rates = {}
+        for name, kind, size in (
+            ("flops", MULTIPLY_ADDS, 0),
+            ("memory", READS, streamed),
+            ("cache", READS, cached),
+            ("barriers", BARRIERS, 0),
+        ):
+            order[:] = kind, 1, size
+            rates[name] = _repetitions_per_second(binding, order)
+    return Ceilings(
+        threads=threads,
+        flops=rates["flops"] * threads * CHAINS * _vector_bytes(machine) / 4 * 2,
+        memory_bandwidth=rates["memory"] * threads * streamed,
+        cache_bandwidth=rates["cache"] * threads * cached,
+        barrier_seconds=1 / rates["barriers"],
+    )
+
+
+def _repetitions_per_second(binding: Binding, order: np.ndarray) -> float:
+    """Doubles the repetitions until a run takes a tenth of the budget, then takes the best of the rest."""
+    while (seconds := _seconds(binding)) < SECONDS_PER_KIND / 10:
+        order[1] *= 2
+    return float(order[1]) / min(seconds, *(_seconds(binding) for _ in range(8)))
+
+
+def _seconds(binding: Binding) -> float:
+    started = time.perf_counter()
+    binding.run()
+    return time.perf_counter() - started
+
+
+def _vector_bytes(machine: Machine) -> int:
+    return max(machine.vector_bytes, 16)
+
+
+def _artifact(machine: Machine, threads: int, arena: int) -> Artifact:
+    register = {"x86_64": "v" if machine.vector_bytes == 64 else "x", "aarch64": "w"}.get(machine.arch, "m")
+    flags = [f"-DVECTOR_BYTES={_vector_bytes(machine)}", f'-DVECTOR_REGISTER="{register}"']
+    source = (HOST / "ceilings.cpp").read_text(encoding="utf-8")
+    manifest: dict[str, Any] = {
+        "name": "ceilings",
+        "mononn_version": "",
+        "abi_version": abi.ABI_VERSION,
+        "machine": {"arch": machine.arch, "features": sorted(machine.features)},
+        "inputs": [{"name": "order", "dtype": "int64", "shape": [3]}],
+        "outputs": [{"name": "sums", "dtype": "float32", "shape": [MOST_WORKERS]}],
+        "threads": threads,
+        "arena_bytes": arena,
+        "scratch_bytes": 0,
+        "counters": 0,
+        "weight_bytes": 0,
+        "phases": [],
+    }
+    return Artifact(
+        manifest, compile_shared(source, machine=machine, extra_flags=flags).code, compile_host(machine).code, b""
+    )

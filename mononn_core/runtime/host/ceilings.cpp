@@ -1,0 +1,63 @@
+// What the machine can do at most: multiply-adds in registers, reads, barriers. Run by ceilings.py like a network.
+// input: int64[3]: kind (0 multiply-adds, 1 reads, 2 barriers), repetitions, bytes a worker reads.
+// output: float32[workers at most 256]: keeps the work alive.
+#include <sched.h>
+#include <stdint.h>
+
+#include "mononn.h"
+
+typedef float Vec __attribute__((vector_size(VECTOR_BYTES)));
+constexpr int chains = 12;  // enough for two units of four cycles' latency, and fits 16 registers
+
+static float multiply_adds(int64_t repetitions) {
+  Vec sums[chains] = {}, a = {}, b = {};
+  a += 0.999f;
+  b += 0.001f;
+  for (int64_t i = 0; i < repetitions; i++) {
+#pragma GCC unroll 16
+    for (int chain = 0; chain < chains; chain++) {
+      Vec sum = sums[chain] * a + b;
+      asm volatile("" : "+" VECTOR_REGISTER(sum));  // the chain may not be shortened
+      sums[chain] = sum;
+    }
+  }
+  for (int i = 1; i < chains; i++) sums[0] += sums[i];
+  return sums[0][0];
+}
+
+static float reads(const unsigned char *from, int64_t repetitions, int64_t bytes) {
+  Vec sums[8] = {};
+  for (int64_t i = 0; i < repetitions; i++) {
+    const Vec *at = reinterpret_cast<const Vec *>(from);
+    for (const Vec *end = at + bytes / VECTOR_BYTES; at < end; at += 8) {
+      for (int j = 0; j < 8; j++) sums[j] += at[j];
+    }
+    asm volatile("" ::: "memory");
+  }
+  for (int i = 1; i < 8; i++) sums[0] += sums[i];
+  return sums[0][0];
+}
+
+static void barriers(const mononn_call *call, int worker, int64_t repetitions) {
+  const auto flag = [&](uint32_t w) { return reinterpret_cast<uint64_t *>(call->sync + w * uint64_t(MONONN_CACHE_LINE)); };
+  const uint64_t start = *flag(static_cast<uint32_t>(worker));
+  for (int64_t i = 1; i <= repetitions; i++) {
+    const uint64_t target = start + static_cast<uint64_t>(i);
+    __atomic_store_n(flag(static_cast<uint32_t>(worker)), target, __ATOMIC_RELEASE);
+    for (uint32_t w = 0; w < call->workers; w++) {
+      for (int spins = 0; __atomic_load_n(flag(w), __ATOMIC_ACQUIRE) < target; spins++) {
+        if (spins > 4096) sched_yield();
+      }
+    }
+  }
+}
+
+extern "C" __attribute__((visibility("default"))) int mononn_run(const mononn_call *call, int worker) {
+  const int64_t *order = static_cast<const int64_t *>(call->inputs[0]);
+  float value = 0;
+  if (order[0] == 0) value = multiply_adds(order[1]);
+  if (order[0] == 1) value = reads(call->arena + worker * order[2], order[1], order[2]);
+  if (order[0] == 2) barriers(call, worker, order[1]);
+  static_cast<float *>(call->outputs[0])[worker] = value;
+  return 0;
+}

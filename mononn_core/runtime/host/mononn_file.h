@@ -1,0 +1,140 @@
+/* Opens a .mono file from C, without Python: a header alone (link with -ldl -pthread). docs/artifact.md has the format.
+ *
+ *   mononn_file file;
+ *   const char *problem = mononn_file_open(&file, "model.mono", 0);   // null: fine; 0: as many workers as compiled for
+ *   mononn_binding binding = {file.host, inputs, outputs, NULL};
+ *   uint64_t error = file.run(&binding);
+ *   mononn_file_close(&file);
+ *
+ * A .mono file holds machine code: open only what you would run as a program. Digests are not compared here; `mononn
+ * inspect FILE` does that.
+ */
+#ifndef MONONN_FILE_H
+#define MONONN_FILE_H
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "mononn_host.h"
+
+#define MONONN_FILE_MAGIC "\x93MONONN\n"
+#define MONONN_FILE_VERSION 1
+
+typedef struct mononn_file_header {
+  char magic[8];
+  uint32_t version;
+  uint32_t sections; /* entries of the table that follows */
+  uint64_t bytes;    /* of the whole file */
+  uint64_t reserved;
+  unsigned char digest[32];
+} mononn_file_header;
+
+typedef struct mononn_file_section {
+  char name[16]; /* zero-padded: manifest, plan, texts, code, host, weights */
+  uint64_t offset, bytes;
+  unsigned char digest[32];
+} mononn_file_section;
+
+typedef struct mononn_file_plan {
+  uint32_t abi_version, threads;
+  uint64_t arena_bytes, scratch_bytes, counters;
+  uint32_t inputs, outputs;
+  uint64_t tensor_bytes[]; /* of every input, then of every output, in the order of the call */
+} mononn_file_plan;
+
+typedef struct mononn_file {
+  const char *memory; /* the mapped file */
+  uint64_t bytes;
+  const mononn_file_plan *plan;
+  mononn_host *host;
+  uint64_t (*run)(const mononn_binding *binding);
+  void (*destroy)(mononn_host *host);
+  void *code_library, *host_library;
+} mononn_file;
+
+static const void *mononn_file_find(const mononn_file *file, const char *name, uint64_t *bytes) {
+  const mononn_file_header *header = (const mononn_file_header *)file->memory;
+  const mononn_file_section *section = (const mononn_file_section *)(header + 1);
+  for (uint32_t i = 0; i < header->sections; i++, section++) {
+    if (strncmp(section->name, name, sizeof section->name)) continue;
+    if (bytes) *bytes = section->bytes;
+    return file->memory + section->offset;
+  }
+  return NULL;
+}
+
+/* Loads a section as a shared object, through a file in memory. Its descriptor stays open: the loader knows an object
+ * by its name. */
+static void *mononn_file_library(const mononn_file *file, const char *name) {
+  uint64_t bytes = 0;
+  const char *code = (const char *)mononn_file_find(file, name, &bytes);
+  const int descriptor = code ? memfd_create(name, MFD_CLOEXEC) : -1;
+  if (descriptor < 0) return NULL;
+  while (bytes) {
+    const ssize_t written = write(descriptor, code, bytes);
+    if (written <= 0) return NULL;
+    code += written, bytes -= (uint64_t)written;
+  }
+  char path[64];
+  snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
+  return dlopen(path, RTLD_NOW | RTLD_LOCAL);
+}
+
+static void mononn_file_close(mononn_file *file) {
+  if (file->host) file->destroy(file->host);
+  if (file->code_library) dlclose(file->code_library);
+  if (file->host_library) dlclose(file->host_library);
+  if (file->memory) munmap((void *)file->memory, file->bytes);
+  memset(file, 0, sizeof *file);
+}
+
+/* What is wrong, or null. */
+static const char *mononn_file_start(mononn_file *file, uint32_t workers) {
+  const mononn_file_header *header = (const mononn_file_header *)file->memory;
+  if (file->bytes < sizeof *header || memcmp(header->magic, MONONN_FILE_MAGIC, 8)) return "no .mono file";
+  if (header->version != MONONN_FILE_VERSION) return "another format version";
+  if (header->bytes != file->bytes) return "truncated";
+  file->plan = (const mononn_file_plan *)mononn_file_find(file, "plan", NULL);
+  file->code_library = mononn_file_library(file, "code");
+  file->host_library = mononn_file_library(file, "host");
+  if (!file->plan || !file->code_library || !file->host_library) return "its code cannot be loaded here";
+
+  mononn_host *(*create)(const mononn_plan *, mononn_entry, const void *);
+  mononn_entry entry;
+  *(void **)&entry = dlsym(file->code_library, "mononn_run");
+  *(void **)&create = dlsym(file->host_library, "mononn_host_create");
+  *(void **)&file->run = dlsym(file->host_library, "mononn_host_run");
+  *(void **)&file->destroy = dlsym(file->host_library, "mononn_host_destroy");
+  if (!entry || !create || !file->run || !file->destroy) return "its code lacks a function";
+
+  const mononn_file_plan *plan = file->plan;
+  const mononn_plan wanted = {plan->abi_version,   workers ? workers : plan->threads, plan->arena_bytes,
+                              plan->scratch_bytes, plan->counters,                    100000};
+  file->host = create(&wanted, entry, mononn_file_find(file, "weights", NULL));
+  return file->host ? NULL : "no memory or threads for it";
+}
+
+/* What is wrong, or null. workers 0: as many as the file was compiled for. */
+static const char *mononn_file_open(mononn_file *file, const char *path, uint32_t workers) {
+  memset(file, 0, sizeof *file);
+  const int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+  struct stat about;
+  if (descriptor < 0 || fstat(descriptor, &about)) return "cannot be read";
+  file->bytes = (uint64_t)about.st_size;
+  void *memory = mmap(NULL, file->bytes, PROT_READ, MAP_PRIVATE, descriptor, 0);
+  close(descriptor);
+  if (memory == MAP_FAILED) return "cannot be mapped";
+  file->memory = (const char *)memory;
+  const char *problem = mononn_file_start(file, workers);
+  if (problem) mononn_file_close(file);
+  return problem;
+}
+
+#endif

@@ -1,0 +1,104 @@
+"""Trace and ceilings: the arithmetic on made-up stamps, the files, and the real thing on the hand-made network."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mononn_core.errors import OptionError
+from mononn_core.machine import Machine
+from mononn_core.runtime import ceilings, trace
+from mononn_core.runtime.session import Session
+from tests.core import handmade
+
+MACHINE = replace(Machine.named("avx2"), peak_flops_per_core=1e9, bandwidth=1e10)
+# One run of two workers in two phases: (begin, ready, end) in nanoseconds.
+STAMPS = np.array([[[[0, 0, 100], [110, 210, 300]], [[20, 20, 200], [200, 210, 310]]]], np.uint64)
+
+
+def test_table_arithmetic():
+    first, second = trace.table(STAMPS, handmade.manifest(), MACHINE)
+    assert first.seconds == pytest.approx(200e-9)
+    assert second.seconds == pytest.approx(110e-9), "phases add up to the run"
+    assert (first.wait, second.wait) == (0, pytest.approx((100 + 10) / 2 * 1e-9))
+    assert first.imbalance == pytest.approx(180 / 140 - 1)
+    assert second.imbalance == pytest.approx(100 / 95 - 1)
+    assert first.floor == pytest.approx(max(64 / 2e9, 768 / 1e10))
+    assert second.share_of_peak == pytest.approx(max(128 / 2e9, 512 / 1e10) / 110e-9)
+    assert (first.barrier, second.barrier, second.origin) == (False, True, "Add node 'reverse'")
+
+
+def test_medians_are_over_runs():
+    slow = STAMPS * np.uint64(1000)
+    times = trace.table(np.concatenate([STAMPS, STAMPS, slow]), handmade.manifest(), MACHINE)
+    assert [p.seconds for p in times] == [pytest.approx(200e-9), pytest.approx(110e-9)]
+
+
+def test_table_text_and_json():
+    phases = trace.table(STAMPS, handmade.manifest(), MACHINE)
+    lines = trace.format_table(phases).splitlines()
+    assert len(lines) == 4
+    assert "  ".join(lines[0].split()) == "phase  us  floor  us  of  peak  wait  us  imbalance  tasks  barrier  origin"
+        "phase",
+        "us",
+        "floor",
+        "us",
+        "of",
+        "peak",
+        "wait",
+        "us",
+        "imbalance",
+        "tasks",
+        "barrier",
+        "origin",
+    ]
+    assert lines[2].split()[:2] == ["reverse", "0.1"]
+    assert lines[3].split()[:2] == ["total", "0.3"]
+    assert [row["id"] for row in json.loads(json.dumps(trace.to_json(phases)))] == ["scale", "reverse"]
+
+
+def test_chrome_trace_has_one_track_a_worker():
+    text = trace.chrome_trace(STAMPS, handmade.manifest())
+    events = json.loads(text)["traceEvents"]
+    assert {e["tid"] for e in events if e["name"] == "thread_name"} == {0, 1}
+    spans = [(e["tid"], e["name"], e["ts"], e["dur"]) for e in events if e["ph"] == "X"]
+    assert (1, "scale", 0.02, 0.18) in spans
+    assert (0, "wait", 0.11, 0.1) in spans
+    assert text == trace.chrome_trace(STAMPS, handmade.manifest())
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_record_is_ordered_in_time(threads):
+    with Session(handmade.artifact(), threads) as session:
+        inputs = {"a": np.ones(64, np.float32), "k": np.ones(1, np.int32)}
+        stamps = trace.record(session, inputs, runs=5)
+        assert stamps.shape == (5, threads, 2, 3)
+        assert (np.diff(stamps.reshape(5, threads, 6).astype(np.int64)) >= 0).all()
+        ready, ends = stamps[:, :, 1, 1].astype(np.int64), stamps[:, :, 0, 2].astype(np.int64)
+        assert (ready.min(axis=1) >= ends.max(axis=1)).all(), "nobody passes the barrier before all have ended"
+        with pytest.raises(OptionError, match="0 runs leave nothing"):
+            trace.record(session, inputs, runs=0)
+
+
+def test_nothing_to_trace():
+    with Session(handmade.artifact(phases=[])) as session, pytest.raises(OptionError, match="executes no phase"):
+        trace.record(session, {"a": np.ones(64, np.float32), "k": np.ones(1, np.int32)})
+
+
+def test_ceilings_are_plausible_and_applied():
+    roofs = ceilings.measure(1)
+    assert 1e9 < roofs.flops < 1e12
+    assert 1e8 < roofs.memory_bandwidth < 1e12
+    assert roofs.memory_bandwidth < 2 * roofs.cache_bandwidth
+    machine = replace(Machine.probe(), l3_bytes=1000)
+    assert roofs.applied_to(machine, 1000).bandwidth == roofs.cache_bandwidth
+    assert roofs.applied_to(machine, 1001).bandwidth == roofs.memory_bandwidth
+    assert roofs.applied_to(machine, 0).peak_flops_per_core == roofs.flops
+
+
+def test_ceilings_need_a_sane_number_of_threads():
+    with pytest.raises(OptionError, match="ceilings of 0 threads"):
+        ceilings.measure(0)
