@@ -42,19 +42,6 @@ def test_table_text_and_json():
     lines = trace.format_table(phases).splitlines()
     assert len(lines) == 4
     assert "  ".join(lines[0].split()) == "phase  us  floor  us  of  peak  wait  us  imbalance  tasks  barrier  origin"
-        "phase",
-        "us",
-        "floor",
-        "us",
-        "of",
-        "peak",
-        "wait",
-        "us",
-        "imbalance",
-        "tasks",
-        "barrier",
-        "origin",
-    ]
     assert lines[2].split()[:2] == ["reverse", "0.1"]
     assert lines[3].split()[:2] == ["total", "0.3"]
     assert [row["id"] for row in json.loads(json.dumps(trace.to_json(phases)))] == ["scale", "reverse"]
