@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,9 @@ from typing import Any
 import jsonschema
 import yaml
 
-from mononn_bench.errors import BenchError, UnknownNameError
+from mononn_bench.errors import BenchError
+from mononn_bench.models.zoo import ZOO, get_model
+from mononn_bench.systems import get_system
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = ROOT / "workflows" / "schemas" / "config.schema.yaml"
@@ -68,8 +70,8 @@ class WorkflowConfig:
     environments: Mapping[str, str]
 
 
-def load_config(mapping: Mapping[str, Any], *, models: Iterable[str], systems: Iterable[str]) -> WorkflowConfig:
-    """Check `mapping` against the schema and the catalogues of known `models` and `systems`.
+def load_config(mapping: Mapping[str, Any]) -> WorkflowConfig:
+    """Check `mapping` against the schema and the catalogues of models and systems.
 
     Raises ConfigError for a key or value the schema refuses, UnknownNameError for an unknown model or system.
     """
@@ -78,16 +80,14 @@ def load_config(mapping: Mapping[str, Any], *, models: Iterable[str], systems: I
     if errors:
         raise ConfigError(_sentence(errors[0]))
     filled = _with_defaults(mapping, schema)
-    known_systems = tuple(systems)
     for name in filled["systems"]:
-        if name not in known_systems:
-            raise UnknownNameError("system", name, known_systems)
+        get_system(name)
     threads = filled["threads"]
     return WorkflowConfig(
         machine=filled["machine"],
         results=Path(filled["results"]),
         cache=Path(filled["cache"]),
-        models=_model_choices(filled["models"], tuple(models)),
+        models=_model_choices(filled["models"]),
         systems=tuple(filled["systems"]),
         precision=filled["precision"],
         target=filled["target"],
@@ -112,15 +112,15 @@ def read_config(path: Path) -> dict[str, Any]:
     return mapping
 
 
-def _model_choices(entries: Mapping[str, Any], known: tuple[str, ...]) -> tuple[ModelChoice, ...]:
+def _model_choices(entries: Mapping[str, Any]) -> tuple[ModelChoice, ...]:
     choices = []
     for name, entry in entries.items():
         options = dict(entry or {})
         options["shapes"] = {k: tuple(v) for k, v in options.get("shapes", {}).items()}
         choice = ModelChoice(name, **options)
-        if choice.path is None and name not in known:
-            raise UnknownNameError("model", name, known)
-        if choice.path is not None and name in known:
+        if choice.path is None:
+            get_model(name)
+        if choice.path is not None and name in ZOO:
             raise ConfigError(f"Model {name!r} has a path, but the catalogue has a model of that name; rename yours.")
         if choice.path is not None and not Path(choice.path).is_file():
             raise ConfigError(f"Model {name!r}: there is no file {choice.path}; correct its path in the configuration.")

@@ -36,6 +36,37 @@ def source_id(paths: Iterable[Path]) -> str:
     return digest(*([path.name, _meaning(path)] for path in files))
 
 
+def adapter_sources(module: str, root: Path) -> list[Path]:
+    """The files that make a system: its adapter, what it imports of its own package, and the compiler if it does.
+
+    `module` is the adapter's dotted name, `root` the folder of the packages. The package's own __init__ lists every
+    system and makes none.
+    """
+    package = module.rpartition(".")[0]
+    found: dict[str, Path] = {}
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        path = root / Path(*name.split(".")).with_suffix(".py")
+        if name in found or not path.is_file():
+            continue
+        found[name] = path
+        for imported in _imported(ast.parse(path.read_text())):
+            if imported.partition(".")[0] == "mononn_core":
+                found["mononn_core"] = root / "mononn_core"
+            elif imported.startswith(f"{package}."):
+                waiting.append(imported)
+    return [found[name] for name in sorted(found)]
+
+
+def _imported(tree: ast.AST) -> Iterable[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
 def requirements_id(path: Path) -> str:
     """The identity of an environment file: its meaningful lines, the Python version and the machine type."""
     lines = (line.partition(" #")[0].strip() for line in path.read_text().splitlines())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Mapping
@@ -11,11 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from mononn_bench.models.zoo import ZOO
-from mononn_bench.systems import SYSTEMS
+from mononn_bench.systems import get_system
 from mononn_bench.workflow.config import ROOT, ModelChoice, WorkflowConfig, load_config
-from mononn_bench.workflow.identity import digest, file_digest, machine_name, requirements_id, source_id
+from mononn_bench.workflow.identity import (
+    adapter_sources,
+    digest,
+    file_digest,
+    machine_name,
+    requirements_id,
+    source_id,
+)
 
 PACKAGE = ROOT / "mononn_bench"
+DRIVER = "driver"
 TABLES = ("cells.csv", "speedup.md")
 FIGURES = ("speedup.pdf", "speedup.png")
 
@@ -140,7 +149,7 @@ class Plan:
     @cached_property
     def environments(self) -> dict[str, Environment]:
         """Every environment the configuration needs, by name."""
-        names = {SYSTEMS[s].environment for s in self.config.systems} | {self.EXPORTER}
+        names = {get_system(s).environment for s in self.config.systems} | {self.EXPORTER}
         return {name: self._environment(name) for name in sorted(names)}
 
     @cached_property
@@ -152,7 +161,7 @@ class Plan:
     @cached_property
     def cases(self) -> dict[str, Case]:
         """Every case, by its model's name."""
-        protocol = source_id([PACKAGE / "measure", PACKAGE / "record.py"])
+        protocol = source_id([PACKAGE / "measure", PACKAGE / "record.py", PACKAGE / "models" / "inputs.py"])
         return {name: self._case(model, protocol) for name, model in self.models.items()}
 
     @cached_property
@@ -176,9 +185,9 @@ class Plan:
         return [self.results / "figures" / name for name in FIGURES]
 
     def _environment(self, name: str) -> Environment:
-        requirements = ROOT / "envs" / f"{name}.txt"
-        if self.config.environments.get(name) == "driver":
-            identity = digest("driver", sys.executable, requirements_id(requirements))
+        requirements = Path(os.devnull) if name == DRIVER else ROOT / "envs" / f"{name}.txt"
+        if name == DRIVER or self.config.environments.get(name) == DRIVER:
+            identity = digest(DRIVER, sys.executable, requirements_id(requirements))
             folder = self.cache / "environments" / f"{name}-{identity}"
             existing = shlex.join(["--existing", sys.executable])
             return Environment(name, requirements, folder, Path(sys.executable), existing)
@@ -197,10 +206,11 @@ class Plan:
     @cached_property
     def _adapters(self) -> dict[str, str]:
         """The identity of what makes each system: its adapter and, for ours, the compiler."""
-        return {system: source_id(SYSTEMS[system].sources) for system in self.config.systems}
+        adapters = {system: get_system(system).__module__ for system in self.config.systems}
+        return {system: source_id(adapter_sources(module, ROOT)) for system, module in adapters.items()}
 
     def _build(self, model: Model, system: str) -> Build:
-        environment = self.environments[SYSTEMS[system].environment]
+        environment = self.environments[get_system(system).environment]
         config = self.config
         identity = digest(
             self._adapters[system],
@@ -221,7 +231,7 @@ class Plan:
 
 def make_plan(mapping: Mapping[str, Any]) -> Plan:
     """The plan of a configuration as Snakemake read it; raises BenchError for one that cannot be."""
-    return Plan(load_config(mapping, models=ZOO, systems=SYSTEMS))
+    return Plan(load_config(mapping))
 
 
 def stale_tables(plan: Plan) -> list[str]:

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from mononn_bench.workflow.identity import file_digest, machine_name, requirements_id, source_id
+from mononn_bench.workflow.identity import adapter_sources, file_digest, machine_name, requirements_id, source_id
 
 PYTHON = '"""Words."""\n\n\ndef f(a):\n    """More words."""\n    return a + 1  # add\n'
 CPP = 'int f(int a) {\n  return a + 1; // add\n}\nconst char *s = "// not a comment";\n'
@@ -68,3 +68,19 @@ def test_a_machine_is_named_after_what_it_is():
     assert machine_name(CPUINFO, 4) != name
     assert machine_name(CPUINFO.replace("avx2", "avx512f"), 2) != name
     assert machine_name(CPUINFO * 2, 2) == name
+
+
+def test_an_adapter_is_made_of_what_it_imports(tmp_path):
+    folder = tmp_path / "suite" / "systems"
+    folder.mkdir(parents=True)
+    (folder / "base.py").write_text("import numpy\n")
+    (folder / "eager.py").write_text("from suite.systems.base import System\n")
+    (folder / "inductor.py").write_text("from suite.systems.eager import probe\nfrom suite.systems import get_system\n")
+    (folder / "ours.py").write_text("def f():\n    import mononn_core as mononn\n")
+
+    def names(module):
+        return [p.name for p in adapter_sources(f"suite.systems.{module}", tmp_path)]
+
+    assert names("inductor") == ["base.py", "eager.py", "inductor.py"]
+    assert names("eager") == ["base.py", "eager.py"]
+    assert names("ours") == ["mononn_core", "ours.py"]
