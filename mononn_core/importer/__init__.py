@@ -1,6 +1,41 @@
 """ONNX to Graph. Importing this package registers every converter; only it and ``backend.py`` import onnx."""
 
-from mononn_core.importer import control, elementwise, gather, movement, product, reduction
+from mononn_core.importer import (
+    control,
+    convolution,
+    einsum,
+    elementwise,
+    gather,
+    movement,
+    normalisation,
+    product,
+    quantisation,
+    recurrent,
+    reduction,
+    resize,
+    sampling,
+    scatter,
+    sequence,
+    signal,
+)
 from mononn_core.importer.reader import load
 
-__all__ = ["control", "elementwise", "gather", "load", "movement", "product", "reduction"]
+__all__ = [
+    "control",
+    "convolution",
+    "einsum",
+    "elementwise",
+    "gather",
+    "load",
+    "movement",
+    "normalisation",
+    "product",
+    "quantisation",
+    "recurrent",
+    "reduction",
+    "resize",
+    "sampling",
+    "scatter",
+    "sequence",
+    "signal",
+]

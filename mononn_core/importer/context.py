@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -19,9 +19,17 @@ from mononn_core.importer.opsets import MOVED, dtype_name
 from mononn_core.ops.builder import Builder
 from mononn_core.ops.common import axis_of
 
-Converted = str | Sequence[str]
 Value = str | tuple[str, ...]
 """A tensor's name in the Graph, or the names in a sequence."""
+Converted = str | Sequence[Value]
+
+
+class UnknownValueError(UnsupportedError):
+    """A shape or parameter depends on the model's ``inputs``."""
+
+    def __init__(self, message: str, inputs: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.inputs = inputs
 
 
 @dataclass(frozen=True)
@@ -101,11 +109,29 @@ class Context:
     def constant(self, position: int, what: str) -> np.ndarray[Any, Any]:
         """The value of an input that must be known when compiling."""
         value = self.known(self.input(position))
-        if value is None:
-            raise UnsupportedError(
-                f"{self.origin}: its {what} depends on the model's inputs, and shapes must be known when compiling"
-            )
-        return value
+        return self.unknown(self.input(position), what) if value is None else value
+
+    def unknown(self, name: str, what: str) -> NoReturn:
+        """Raises UnknownValueError for a tensor whose value must be known when compiling."""
+        sources = self._sources(name)
+        raise UnknownValueError(
+            f"{self.origin}: its {what} depends on {', '.join(map(repr, sources))}, and must be known when compiling; "
+            "export the model with it constant",
+            sources,
+        )
+
+    def _sources(self, name: str) -> tuple[str, ...]:
+        """The graph inputs a tensor is computed from, sorted."""
+        made = {output: node for node in self.builder.nodes for output in node.outputs}
+        seen, waiting, found = {name}, [name], set()
+        while waiting:
+            node = made.get(current := waiting.pop())
+            if node is None and current and current not in self.builder.constants:
+                found.add(current)
+            fresh = set(node.inputs) - seen if node is not None else set()
+            seen |= fresh
+            waiting += fresh
+        return tuple(sorted(found))
 
     def known(self, name: str) -> np.ndarray[Any, Any] | None:
         """The value of a constant tensor, None for any other."""

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from mononn_core.importer.context import Context, OnnxGraph, converts
+from mononn_core.importer.context import Context, OnnxGraph, Value, converts
 
 UNROLL_LIMIT = 256
 
 
 @converts("If")
-def branch(ctx: Context) -> list[str]:
-    condition = ctx.known(ctx.input(0))
-    if condition is None:
-        raise ctx.unsupported("its condition depends on the model's inputs; only constant conditions are supported")
+def branch(ctx: Context) -> list[Value]:
+    condition = ctx.constant(0, "condition")
     body: OnnxGraph = ctx.attr("then_branch" if bool(condition) else "else_branch")
-    return _plain(ctx, ctx.inline(body, {}))
+    return ctx.inline(body, {})
 
 
-def _plain(ctx: Context, values: list[str | tuple[str, ...]]) -> list[str]:
+def _plain(ctx: Context, values: list[Value]) -> list[str]:
     if any(not isinstance(v, str) for v in values):
         raise ctx.unsupported("sequences of tensors as results are not supported")
     return [v for v in values if isinstance(v, str)]
@@ -37,9 +35,7 @@ def loop(ctx: Context) -> list[str]:
         given = [ctx.make(step, "int64"), ctx.make(going, "bool"), *carried]
         results = _plain(ctx, ctx.inline(body, dict(zip(body.inputs, given, strict=True))))
         condition = ctx.known(results[0])
-        if condition is None:
-            raise ctx.unsupported("its condition depends on the model's inputs; only constant conditions are supported")
-        going = bool(condition)
+        going = bool(ctx.unknown(results[0], "condition") if condition is None else condition)
         carried, scanned = results[1 : 1 + len(carried)], results[1 + len(carried) :]
         scans.append([ctx.reshape(name, (1, *ctx.type(name).shape)) for name in scanned])
         step += 1

@@ -7,7 +7,7 @@ from functools import reduce as fold
 import numpy as np
 
 from mononn_core.importer.context import Context, Converter, converts
-from mononn_core.ops.common import is_float
+from mononn_core.ops.common import SMALL_FLOATS, is_float
 
 SAME_NAME = (
     "Neg",
@@ -107,7 +107,14 @@ def cast(ctx: Context) -> str:
     to = ctx.type(1).dtype if ctx.node.op_type == "CastLike" else ctx.dtype("to", "float32")
     if ctx.type(0).dtype == to:
         return ctx.input(0)
+    if to in SMALL_FLOATS:
+        return ctx.add("cast", ctx.input(0), to=to, saturate=bool(ctx.attr("saturate", 1)))
     return ctx.add("cast", ctx.input(0), to=to)
+
+
+@converts("BitCast")
+def bit_cast(ctx: Context) -> str:
+    return ctx.add("bitcast", ctx.input(0), to=ctx.dtype("to", "float32"))
 
 
 @converts("Clip")

@@ -44,7 +44,8 @@ def constant_of_shape(ctx: Context) -> str:
 
 @converts("Range")
 def arange(ctx: Context) -> str:
-    start, limit, delta = (ctx.constant(i, what) for i, what in enumerate(("start", "limit", "delta")))
+    names = ("start", "limit", "delta")
+    start, limit, delta = (ctx.constant(i, what).reshape(()) for i, what in enumerate(names))
     count = max(int(np.ceil((limit - start) / delta)), 0)
     return ctx.make((start + np.arange(count) * delta).astype(start.dtype))
 
@@ -229,7 +230,8 @@ def depth_space(ctx: Context) -> str:
     n, c, h, w = ctx.type(0).shape
     if ctx.node.op_type == "SpaceToDepth":
         split = ctx.reshape(ctx.input(0), (n, c, h // b, b, w // b, b))
-        return ctx.reshape(ctx.add("transpose", split, perm=(0, 3, 5, 1, 2, 4)), (n, c * b * b, h // b, w // b))
+        perm = (0, 3, 5, 1, 2, 4) if ctx.attr("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+        return ctx.reshape(ctx.add("transpose", split, perm=perm), (n, c * b * b, h // b, w // b))
     if ctx.attr("mode", "DCR") == "DCR":
         split, perm = ctx.reshape(ctx.input(0), (n, b, b, c // (b * b), h, w)), (0, 3, 4, 1, 5, 2)
     else:

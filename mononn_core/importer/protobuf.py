@@ -204,20 +204,26 @@ def standard_function(
         schema = defs.get_schema(node.op_type, version, node.domain)
     except defs.SchemaError:
         return None
-    for found in (schema.function_opset_versions, schema.context_dependent_function_opset_versions):
-        for number in sorted((v for v in found if v <= version), reverse=True):
-            body = onnx.FunctionProto()
-            if found is schema.function_opset_versions:
-                body.ParseFromString(schema.get_function_with_opset_version(number))
-                return body
-            encoded = [_type_proto(t).SerializeToString() for t in types]
-            text = schema.get_context_dependent_function_with_opset_version(
-                number, node.proto.SerializeToString(), encoded
-            )
-            if text:
-                body.ParseFromString(text)
-                return body
+    body = onnx.FunctionProto()
+    for number in sorted((v for v in schema.function_opset_versions if v <= version), reverse=True):
+        body.ParseFromString(schema.get_function_with_opset_version(number))
+        return _with_defaults(body, schema)
+    encoded = [_type_proto(t).SerializeToString() for t in types]
+    for number in sorted((v for v in schema.context_dependent_function_opset_versions if v <= version), reverse=True):
+        text = schema.get_context_dependent_function_with_opset_version(number, node.proto.SerializeToString(), encoded)
+        if text:
+            body.ParseFromString(text)
+            return _with_defaults(body, schema)
     return None
+
+
+def _with_defaults(body: onnx.FunctionProto, schema: defs.OpSchema) -> onnx.FunctionProto:
+    """The body with the operator's default attribute values, which it may refer to."""
+    known = {a.name for a in body.attribute_proto}
+    for name, attribute in sorted(schema.attributes.items()):
+        if attribute.default_value.name and name not in known:
+            body.attribute_proto.append(attribute.default_value)
+    return body
 
 
 def _type_proto(t: TensorType | None) -> onnx.TypeProto:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
 
 from mononn_core.errors import InputError, ModelError, ShapeError, UnsupportedError
@@ -22,21 +24,25 @@ from mononn_core.importer.protobuf import (
 from mononn_core.ops.builder import Builder
 
 Shapes = Mapping[str, Sequence[int]]
+Values = Mapping[str, np.ndarray[Any, Any]]
 Scope = dict[str, Value]
 Dims = tuple[int | str, ...]
 """An input's declared dimensions: a number, or the name of a dynamic one ("" when it has none)."""
 
 
-def load(source: str | Path | bytes, shapes: Shapes | None = None) -> Graph:
+def load(source: str | Path | bytes, shapes: Shapes | None = None, values: Values | None = None) -> Graph:
     """The Graph of an ONNX model (a path, or the file's bytes).
 
     ``shapes`` gives the shape of inputs with dynamic dimensions; a symbol given by one input holds for the others.
+    ``values`` fixes inputs: they become constants (of the declared dtype) and are no inputs of the Graph.
     Raises ModelError (not ONNX, damaged, external data), ShapeError (a dimension is unknown or does not fit) and
     UnsupportedError (an operator, attribute or type without a form); each names the node or the input.
     """
     model = read_model(source)
     importer = Importer(model)
-    importer.declare(input_types(model, shapes or {}))
+    fixed = {name: np.asarray(value) for name, value in (values or {}).items()}
+    given = {**(shapes or {}), **{name: value.shape for name, value in fixed.items()}}
+    importer.declare(input_types(model, given), fixed)
     for node in model.graph.node:
         importer.convert(plain_node(node), importer.scope, importer.opsets, "")
     return importer.finish()
@@ -110,16 +116,19 @@ class Importer:
         self.model = model
         self.builder = Builder()
         self.opsets = {("" if o.domain in DEFAULT_DOMAINS else o.domain): int(o.version) for o in model.opset_import}
-        check_opset(self.opsets.get("", 1))
+        if "" in self.opsets:
+            check_opset(self.opsets[""])
         self.functions = {(f.domain, f.name): f for f in model.functions}
         self.scope: Scope = {}
         self.inputs: tuple[str, ...] = ()
 
-    def declare(self, types: Mapping[str, TensorType]) -> None:
-        """Inputs, outputs' names (kept free for them) and stored tensors."""
-        self.inputs = tuple(types)
-        self.builder.types.update(types)
-        self.scope.update({name: name for name in types})
+    def declare(self, types: Mapping[str, TensorType], fixed: Values) -> None:
+        """Inputs (those of ``fixed`` as constants), outputs' names (kept free for them) and stored tensors."""
+        self.inputs = tuple(name for name in types if name not in fixed)
+        self.builder.types.update({name: types[name] for name in self.inputs})
+        self.scope.update({name: name for name in self.inputs})
+        for name, value in fixed.items():
+            self.scope[name] = self.builder.constant(value, name, types[name].dtype)
         self.builder.reserve(o.name for o in self.model.graph.output)
         for name, value in initializers(self.model.graph).items():
             self.scope[name] = self.builder.constant(value, name)

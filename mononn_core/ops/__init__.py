@@ -1,6 +1,6 @@
 """The operators: importing this package fills the registry, one file a family."""
 
-from mononn_core.ops import attention, elementwise, index, matmul, norm, reduce, shape
+from mononn_core.ops import attention, elementwise, index, matmul, norm, reduce, scatter, shape, window
 from mononn_core.ops.registry import OpDef, get, names
 
 __all__ = [
@@ -13,5 +13,7 @@ __all__ = [
     "names",
     "norm",
     "reduce",
+    "scatter",
     "shape",
+    "window",
 ]

@@ -10,9 +10,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import ml_dtypes
+import numpy as np
+
 from mononn_core.errors import ShapeError
 from mononn_core.graph import TensorType
-from mononn_core.ops.common import aligned, broadcast, is_float, numpy_dtype, present, text
+from mononn_core.ops.common import SMALL_FLOATS, aligned, broadcast, is_float, numpy_dtype, present, text
 from mononn_core.ops.numeric import erf, power, sigmoid, softplus, truncated_division
 from mononn_core.ops.registry import Attrs, Index, OpDef, Reader, register
 from mononn_core.program.expr import Cast, Expr, Op, Select, const, op
@@ -119,7 +122,12 @@ def _clip_point(attrs: Attrs, x: Expr) -> Expr:
 
 def _cast(xp: Any, attrs: Attrs, x: Array) -> Array:
     to = text(attrs, "to")
-    return x != 0 if to == "bool" else x.astype(numpy_dtype(to))
+    if to == "bool":
+        return x != 0
+    if to in SMALL_FLOATS and attrs.get("saturate", True) and xp is np:
+        top = float(ml_dtypes.finfo(numpy_dtype(to)).max)
+        x = np.clip(x.astype(np.float32), -top, top)
+    return x.astype(numpy_dtype(to))
 
 
 def _cast_point(attrs: Attrs, x: Expr) -> Expr:
@@ -174,6 +182,13 @@ def _where_type(types: Sequence[TensorType], attrs: Attrs) -> str:
     return same(types[1:], attrs)
 
 
+def _bitcast_type(types: Sequence[TensorType], attrs: Attrs) -> str:
+    to = text(attrs, "to")
+    if TensorType(to, ()).itemsize != types[0].itemsize:
+        raise ShapeError(f"{types[0].dtype} and {to} have elements of different sizes")
+    return to
+
+
 def _cast_type(types: Sequence[TensorType], attrs: Attrs) -> str:
     return text(attrs, "to")
 
@@ -205,6 +220,7 @@ def _register() -> None:
     unary("not", "logical_not")
     unary("bitwise_not", "bitwise_not", "bitnot")
     elementwise("cast", _cast, _cast_point, _cast_type, 0, 1)
+    elementwise("bitcast", lambda xp, attrs, x: x.view(numpy_dtype(text(attrs, "to"))), None, _bitcast_type, 0, 1)
     elementwise("isnan", lambda xp, attrs, x: xp.isnan(x), lambda attrs, x: op("isnan", x), _is_true, 1, 1)
     elementwise("isinf", _is_infinite, _is_infinite_point, _is_true, 1, 1)
     for name, function in (("add", "add"), ("sub", "subtract"), ("mul", "multiply")):

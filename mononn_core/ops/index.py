@@ -9,7 +9,7 @@ from mononn_core.errors import ShapeError
 from mononn_core.graph import TensorType
 from mononn_core.ops.common import as_index, integer, present
 from mononn_core.ops.registry import Attrs, Index, OpDef, Reader, register
-from mononn_core.program.expr import Const, Expr, Select, add, op
+from mononn_core.program.expr import Const, Expr, Select, op
 
 Types = Sequence[TensorType | None]
 Readers = Sequence[Reader]
@@ -17,8 +17,7 @@ Readers = Sequence[Reader]
 
 def wrapped(position: Expr, extent: int) -> Expr:
     """A data-dependent position as an index; negative ones count from the end."""
-    i = as_index(position)
-    return Select(op("lt", i, Const(0)), add(i, extent), i)
+    return op("index", as_index(position), Const(extent))
 
 
 def _check_indices(t: TensorType) -> None:

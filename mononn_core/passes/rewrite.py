@@ -40,8 +40,8 @@ class Rewriter:
         for node in self.builder.nodes[self._indexed :]:
             self._producers.update(dict.fromkeys(node.outputs, node))
         self._indexed = len(self.builder.nodes)
-        node = self._producers.get(name)
-        return node if node is not None and op in (None, node.op) else None
+        found = self._producers.get(name)
+        return found if found is not None and op in (None, found.op) else None
 
     def single_use(self, name: str) -> bool:
         """Whether exactly one node input reads ``name`` (and it is no graph output). New tensors count as shared

@@ -1,0 +1,115 @@
+"""Converters of the normalisations that work over channels or chosen axes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mononn_core.importer.context import Context, converts
+
+
+def per_channel(ctx: Context, name: str, rank: int) -> str:
+    """A vector of channels, shaped to broadcast over [N, C, ...]."""
+    size = ctx.type(name).size
+    return ctx.reshape(name, (size, *(1,) * (rank - 2))) if rank > 1 else name
+
+
+@converts("BatchNormalization")
+def batch_normalization(ctx: Context) -> tuple[str, ...]:
+    """Inference: x * a + b with a = scale / sqrt(var + epsilon), b = bias - mean a (constants, when those are).
+    Training mode also gives the running mean and variance."""
+    x, rank = ctx.input(0), ctx.type(0).rank
+    scale, bias, mean, variance = (ctx.input(i) for i in range(1, 5))
+    running: tuple[str, ...] = ()
+    if ctx.attr("training_mode", 0):
+        axes = (0, *range(2, rank))
+        now = ctx.add("reduce_mean", x, axes=axes, keepdims=False)
+        centred = ctx.add("sub", x, per_channel(ctx, now, rank))
+        spread = ctx.add("reduce_mean", ctx.add("mul", centred, centred), axes=axes, keepdims=False)
+        running = (_blend(ctx, mean, now), _blend(ctx, variance, spread))
+        mean, variance = now, spread
+    deviation = ctx.add("sqrt", ctx.add("add", variance, ctx.like(ctx.attr("epsilon", 1e-5), variance)))
+    factor = ctx.add("div", scale, deviation)
+    offset = ctx.add("sub", bias, ctx.add("mul", mean, factor))
+    product = ctx.add("mul", x, per_channel(ctx, _as(ctx, factor, x), rank))
+    return (ctx.add("add", product, per_channel(ctx, _as(ctx, offset, x), rank)), *running)
+
+
+def _blend(ctx: Context, old: str, new: str) -> str:
+    momentum = ctx.attr("momentum", 0.9)
+    kept = ctx.add("mul", old, ctx.like(momentum, old))
+    return ctx.add("add", kept, ctx.add("mul", new, ctx.like(1 - momentum, new)))
+
+
+def _as(ctx: Context, name: str, like: str) -> str:
+    """``name`` in another tensor's element type."""
+    to = ctx.type(like).dtype
+    return name if ctx.type(name).dtype == to else ctx.add("cast", name, to=to)
+
+
+def standardised(ctx: Context, x: str, axes: tuple[int, ...], epsilon: float) -> str:
+    """(x - mean) / sqrt(variance + epsilon) over some axes."""
+    centred = ctx.add("sub", x, ctx.add("reduce_mean", x, axes=axes, keepdims=True))
+    variance = ctx.add("reduce_mean", ctx.add("mul", centred, centred), axes=axes, keepdims=True)
+    return ctx.add("div", centred, ctx.add("sqrt", ctx.add("add", variance, ctx.like(epsilon, x))))
+
+
+@converts("InstanceNormalization")
+def instance_normalization(ctx: Context) -> str:
+    x, rank = ctx.input(0), ctx.type(0).rank
+    y = standardised(ctx, x, tuple(range(2, rank)), ctx.attr("epsilon", 1e-5))
+    y = ctx.add("mul", y, per_channel(ctx, ctx.input(1), rank))
+    return ctx.add("add", y, per_channel(ctx, ctx.input(2), rank))
+
+
+@converts("MeanVarianceNormalization")
+def mean_variance(ctx: Context) -> str:
+    rank = ctx.type(0).rank
+    axes = tuple(sorted(ctx.normal(a, rank) for a in ctx.attr("axes", [0, 2, 3])))
+    return standardised(ctx, ctx.input(0), axes, 1e-9)
+
+
+@converts("LpNormalization")
+def lp_normalization(ctx: Context) -> str:
+    """x divided by its 1- or 2-norm along an axis; zero where the norm is."""
+    x, axis = ctx.input(0), (ctx.axis(-1, ctx.type(0).rank),)
+    if int(ctx.attr("p", 2)) == 1:
+        norm = ctx.add("reduce_sum", ctx.add("abs", x), axes=axis, keepdims=True)
+    else:
+        norm = ctx.add("sqrt", ctx.add("reduce_sum", ctx.add("mul", x, x), axes=axis, keepdims=True))
+    none = ctx.add("equal", norm, ctx.like(0, x))
+    quotient = ctx.add("div", x, ctx.add("where", none, ctx.like(1, x), norm))
+    return ctx.add("where", none, ctx.like(0, x), quotient)
+
+
+@converts("LRN")
+def local_response(ctx: Context) -> str:
+    """x / (bias + alpha / size * sum of squares over ``size`` neighbouring channels) ** beta."""
+    x, t = ctx.input(0), ctx.type(0)
+    size = int(ctx.attr("size"))
+    before = (size - 1) // 2
+    rank = t.rank
+    square = ctx.add("transpose", ctx.add("mul", x, x), perm=(0, *range(2, rank), 1))
+    low = (*(0,) * (rank - 1), before)
+    high = (*(0,) * (rank - 1), size - 1 - before)
+    wide = ctx.add("pad", square, before=low, after=high, mode="constant", value=0.0)
+    windows = ctx.add("windows", wide, kernel=(size,), strides=(1,), dilations=(1,))
+    total = ctx.add("reduce_sum", windows, axes=(rank - 1,), keepdims=False)
+    total = ctx.add("transpose", total, perm=(0, rank - 1, *range(1, rank - 1)))
+    scaled = ctx.add("mul", total, ctx.like(ctx.attr("alpha", 1e-4) / size, x))
+    base = ctx.add("add", scaled, ctx.like(ctx.attr("bias", 1.0), x))
+    return ctx.add("div", x, ctx.add("pow", base, ctx.like(ctx.attr("beta", 0.75), x)))
+
+
+@converts("CumSum", "CumProd")
+def cumulative(ctx: Context) -> str:
+    """A reduction over the elements up to each position (n^2 work, exact in every type, nothing sequential)."""
+    x, t = ctx.input(0), ctx.type(0)
+    axis = ctx.normal(int(ctx.constant(1, "axis").reshape(())), t.rank)
+    n = t.shape[axis]
+    kept = np.tril(np.ones((n, n), dtype=bool), -1 if ctx.attr("exclusive", 0) else 0)
+    kept = kept.T if ctx.attr("reverse", 0) else kept
+    product = ctx.node.op_type == "CumProd"
+    source = ctx.reshape(x, (*t.shape[:axis], 1, *t.shape[axis:]))
+    mask = ctx.make(kept.reshape(n, n, *(1,) * (t.rank - axis - 1)))
+    chosen = ctx.add("where", mask, source, ctx.like(1 if product else 0, x))
+    return ctx.add("reduce_prod" if product else "reduce_sum", chosen, axes=(axis + 1,), keepdims=False)

@@ -1,0 +1,83 @@
+"""Scatters and sorting: operators that write to, or order by, positions that come from data.
+
+They have array semantics and no scalar expression: a schedule needs a form of its own for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mononn_core.errors import ShapeError, UnsupportedError
+from mononn_core.graph import TensorType
+from mononn_core.ops.common import integer, present, text
+from mononn_core.ops.registry import Attrs, OpDef, register
+
+Types = Sequence[TensorType | None]
+COMBINE = {"add": "add", "mul": "multiply", "max": "max", "min": "min", "none": "set"}
+"""How an element written twice is combined."""
+
+
+def _put(xp: Any, data: Any, where: tuple[Any, ...], updates: Any, how: str) -> Any:
+    """``data`` with ``updates`` combined in at ``where``; NumPy in place on a copy, JAX by ``.at``."""
+    if xp is not np:
+        return getattr(data.at[where], COMBINE[how])(updates)
+    result = np.array(data)
+    if how == "none":
+        result[where] = updates
+    else:
+        function = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}[how]
+        function.at(result, where, updates)
+    return result
+
+
+def _like_data(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+    data, _, updates = present(types)
+    if data.dtype != updates.dtype:
+        raise ShapeError(f"updates {updates} have another type than data {data}")
+    if text(attrs, "reduction") not in COMBINE:
+        raise UnsupportedError(f"scatter reduction {attrs['reduction']!r} is unknown")
+    return (data,)
+
+
+def _elements(xp: Any, inputs: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+    data, indices, updates = inputs
+    axis = integer(attrs, "axis")
+    where = list(xp.meshgrid(*(xp.arange(n) for n in indices.shape), indexing="ij"))
+    where[axis] = indices
+    return (_put(xp, data, tuple(where), updates, text(attrs, "reduction")),)
+
+
+def _nd(xp: Any, inputs: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+    data, indices, updates = inputs
+    where = tuple(indices[..., d] for d in range(indices.shape[-1]))
+    return (_put(xp, data, where, updates, text(attrs, "reduction")),)
+
+
+register(OpDef("scatter_elements", "gather", _like_data, _elements))
+register(OpDef("scatter_nd", "gather", _like_data, _nd))
+
+
+def _order_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+    (x,) = present(types)
+    axis, k = integer(attrs, "axis"), integer(attrs, "k")
+    if not 0 <= k <= x.shape[axis]:
+        raise ShapeError(f"the first {k} of {x.shape[axis]} elements do not exist")
+    return (TensorType("int64", (*x.shape[:axis], k, *x.shape[axis + 1 :])),)
+
+
+def _order(xp: Any, inputs: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+    """Positions of the k first elements in ascending or descending order; equal ones in order of position."""
+    (x,) = inputs
+    axis, k = integer(attrs, "axis"), integer(attrs, "k")
+    if attrs["largest"]:
+        flipped = xp.flip(x, axis=axis)
+        order = x.shape[axis] - 1 - xp.flip(xp.argsort(flipped, axis=axis, stable=True), axis=axis)
+    else:
+        order = xp.argsort(x, axis=axis, stable=True)
+    return (xp.take(order, xp.arange(k), axis=axis).astype("int64"),)
+
+
+register(OpDef("order", "row", _order_infer, _order))
