@@ -7,6 +7,7 @@ compared with are measured by :mod:`mononn_core.runtime.ceilings` where a compil
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from mononn_core.machine import Machine
 from mononn_core.program import abi
 from mononn_core.runtime.session import Session
 
-WARM_UP_RUNS = 3
+WARM_UP_SECONDS = 0.3
 COLUMNS = ("phase", "us", "floor us", "of peak", "wait us", "imbalance", "tasks", "barrier", "origin")
 
 
@@ -68,10 +69,13 @@ def record(session: Session, inputs: Mapping[str, Any], runs: int = 20) -> np.nd
     buffer = np.zeros((session.threads, phases, len(abi.TRACE_POINTS)), np.uint64)
     binding = session.bind(inputs, trace=buffer)
     stamps = np.zeros((runs, *buffer.shape), np.uint64)
-    for run in range(-WARM_UP_RUNS, runs):
+    until = time.perf_counter() + WARM_UP_SECONDS
+    binding.run()
+    while time.perf_counter() < until:  # the scheduler spreads new threads over the cores only after a while
         binding.run()
-        if run >= 0:
-            stamps[run] = buffer - buffer[:, 0, 0].min()
+    for run in range(runs):
+        binding.run()
+        stamps[run] = buffer - buffer[:, 0, 0].min()
     return stamps
 
 

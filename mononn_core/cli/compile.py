@@ -1,0 +1,61 @@
+"""``mononn compile``: an ONNX model to one ``.mono`` file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+from mononn_core.cli.main import shapes_of
+from mononn_core.compiler import Stages, build, lower
+from mononn_core.errors import OptionError
+from mononn_core.graph.text import to_text as graph_text
+from mononn_core.program.text import to_text as program_text
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compiles and writes; nothing is written when anything fails."""
+    output = Path(options.output)
+    if not output.parent.is_dir():
+        raise OptionError(f"the folder of {output} does not exist; create it first")
+    started = time.perf_counter()
+    stages = stages_of(options.model, options)
+    progress(f"{len(stages.manifest['phases'])} phases; compiling {len(stages.source) >> 10} KiB of source", started)
+    artifact = build(stages)
+    progress(f"writing {output}", started)
+    artifact.save(output)
+    seconds = time.perf_counter() - started
+    size = output.stat().st_size
+    manifest = artifact.manifest
+    if options.json:
+        facts = {key: manifest[key] for key in ("name", "threads", "barriers", "arena_bytes", "weight_bytes", "flops")}
+        print(json.dumps({"output": str(output), "bytes": size, "seconds": seconds, **facts}))
+    else:
+        print(f"{output}: {size / 1e6:.1f} MB, {manifest['barriers']} barriers, compiled in {seconds:.1f} s")
+    return 0
+
+
+def stages_of(model: str, options: argparse.Namespace) -> Stages:
+    """The model lowered with the command's options."""
+    started = time.perf_counter()
+    progress(f"reading {model}", started)
+    threads = 0 if options.threads is None else options.threads
+    if threads < 0 or options.threads == 0:
+        raise OptionError(f"--threads {options.threads} is not a positive number; leave it out for every core")
+    return lower(model, target=options.target, shapes=shapes_of(options), precision=options.precision, threads=threads)
+
+
+def texts_of(stages: Stages) -> dict[str, str]:
+    """The optimised Graph, the Program and the source as text."""
+    return {
+        "graph": graph_text(stages.optimized),
+        "program": program_text(stages.program),
+        "source": stages.source,
+    }
+
+
+def progress(text: str, started: float) -> None:
+    """A line on standard error: seconds since the start, and what begins now."""
+    print(f"[{time.perf_counter() - started:5.1f} s] {text}", file=sys.stderr, flush=True)

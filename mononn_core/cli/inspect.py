@@ -1,0 +1,88 @@
+"""``mononn inspect``: what a network became: phases, tasks, barriers, memory, work, and the texts of its stages."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mononn_core.errors import OptionError
+from mononn_core.machine import Machine
+from mononn_core.runtime.artifact import MAGIC, Artifact
+from mononn_core.runtime.trace import floor_seconds
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the summary, or one stage's text."""
+    manifest, texts = described(options)
+    if options.text:
+        text = texts.get(options.text)
+        if text is None:
+            raise OptionError(f"{options.file} does not hold its {options.text}; inspect the ONNX model instead")
+        print(json.dumps({options.text: text}) if options.json else text.rstrip("\n"))
+        return 0
+    machine = Machine.probe()
+    floors = [floor_seconds(phase, machine, manifest["threads"]) for phase in manifest["phases"]]
+    if options.json:
+        print(json.dumps({**manifest, "floor_seconds": sum(floors)}, sort_keys=True))
+    else:
+        print(summary(manifest, floors, machine))
+    return 0
+
+
+def described(options: argparse.Namespace) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+    """Manifest and texts of a ``.mono`` file, or of what an ONNX model lowers to."""
+    path = Path(options.file)
+    try:
+        with path.open("rb") as stream:
+            compiled = stream.read(len(MAGIC)) == MAGIC
+    except OSError as error:
+        raise OptionError(f"{path} cannot be read ({error.strerror}); give a .mono file or an ONNX model") from error
+    if compiled:
+        artifact = Artifact.load(path)
+        return artifact.manifest, artifact.texts
+    # The compiler and onnx are loaded for a model only: a .mono file is inspected without them.
+    from mononn_core.cli.compile import stages_of, texts_of
+
+    stages = stages_of(options.file, options)
+    return stages.manifest, texts_of(stages)
+
+
+def summary(manifest: Mapping[str, Any], floors: list[float], machine: Machine) -> str:
+    """The text for people."""
+    phases = manifest["phases"]
+    rates = f"{machine.peak_flops_per_core / 1e9:.0f} GFLOP/s a core, {machine.bandwidth / 1e9:.0f} GB/s"
+    target = manifest["machine"]
+    lines = [
+        f"{manifest['name']}: mononn {manifest['mononn_version']}, {target.get('level') or target['arch']}, "
+        f"{manifest['threads']} threads, one function",
+        *(f"  {kind[:-1]:7} {_tensor(tensor)}" for kind in ("inputs", "outputs") for tensor in manifest[kind]),
+        f"  phases  {len(phases)} ({sum(phase['tasks'] for phase in phases)} tasks, {manifest['barriers']} barriers)",
+        f"  memory  arena {_bytes(manifest['arena_bytes'])}, scratch {_bytes(manifest['scratch_bytes'])} a worker, "
+        f"weights {_bytes(manifest['weight_bytes'])}",
+        f"  work    {manifest['flops'] / 1e9:.4g} GFLOP, {_bytes(manifest['bytes'])} read at least",
+        f"  floor   {sum(floors) * 1e3:.4g} ms (stated rates: {rates}; `mononn trace --table` measures them)",
+        "",
+    ]
+    rows = [("phase", "tasks", "MFLOP", "MB", "floor us", "barrier", "origin")]
+    for phase, floor in zip(phases, floors, strict=True):
+        work = (f"{phase['flops'] / 1e6:.2f}", f"{phase['bytes'] / 1e6:.2f}", f"{floor * 1e6:.1f}")
+        rows.append((phase["id"], str(phase["tasks"]), *work, "yes" if phase["barrier"] else "", phase["origin"]))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        cells = [row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:-1], widths[1:-1], strict=True)), row[-1]]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def _tensor(tensor: Mapping[str, Any]) -> str:
+    return f"{tensor['name']}  {tensor['dtype']}[{'x'.join(map(str, tensor['shape']))}]"
+
+
+def _bytes(count: int) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.4g} {unit}"
+    return f"{count} bytes"
