@@ -78,13 +78,17 @@ def lower(
         OptionError: an option has a value that makes no sense.
     """
     options = Options(target, precision, threads, fuse)
-    machine = machine or Machine.probe()
-    graph = import_model(model, dict(shapes or {}))
+    return lower_imported(import_model(model, dict(shapes or {})), options, machine or Machine.probe())
+
+
+def lower_imported(graph: Graph, options: Options, machine: Machine) -> Stages:
+    """From an imported Graph on: passes, schedule, proof, source."""
     optimized = pipeline.run(graph)
     lowered = lower_graph(optimized, options, machine)
     verify(lowered.program)
-    comment = f"mononn {__version__}, target {target}, precision {precision}, threads {options.threads}, {machine.level}"
-    return Stages(graph, optimized, lowered, print_program(lowered.program, comment), options, machine)
+    chosen = f"target {options.target}, precision {options.precision}, threads {options.threads}, {machine.level}"
+    source = print_program(lowered.program, f"mononn {__version__}, {chosen}")
+    return Stages(graph, optimized, lowered, source, options, machine)
 
 
 def compile(  # noqa: A001 (the name users expect)
@@ -209,4 +213,4 @@ def _weight_bytes(program: Program, phase: Phase, loop: Mapping[str, int]) -> in
     return total
 
 
-__all__ = ["Stages", "build", "compile", "lower", "pack_weights"]
+__all__ = ["Stages", "build", "compile", "lower", "lower_imported", "pack_weights"]

@@ -49,7 +49,9 @@ class _CpuPrinter:
     def _heading(self, comment: str) -> None:
         p = self.program
         self.out.line(f"// {p.name}: {self.executed} phases, {self.barriers} barriers, one function.")
-        self.out.line(f"// Arena {p.arena_bytes} bytes, weights {p.weight_bytes} bytes, scratch {p.scratch_bytes} a worker.")
+        self.out.line(
+            f"// Arena {p.arena_bytes} bytes, weights {p.weight_bytes} bytes, scratch {p.scratch_bytes} a worker."
+        )
         for b in p.buffers:
             if b.space == "arena":
                 self.out.line(f"//   {b.offset:>10} {b.nbytes:>10}  {b.id} {b.dtype}{list(b.shape)}")
@@ -311,7 +313,9 @@ class _CpuPrinter:
     def _entry(self) -> None:
         out = self.out
         out.line()
-        with out.block(f'extern "C" __attribute__((visibility("default"))) int {ENTRY}(const mononn_call *c, int w) {{'):
+        with out.block(
+            f'extern "C" __attribute__((visibility("default"))) int {ENTRY}(const mononn_call *c, int w) {{'
+        ):
             out.line("if (c->abi_version != MONONN_ABI_VERSION) return MONONN_ERROR_ABI;")
             out.line("mn::FlushDenormals mode;")
             out.line(f"uint32_t reached = (uint32_t)(c->epoch - 1) * {self.barriers}u;")

@@ -51,7 +51,7 @@ INFIX = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
     "bitand": "&", "bitor": "|", "bitxor": "^", "shl": "<<", "shr": ">>",
 }  # fmt: skip
-VOCABULARY = frozenset("exp log sqrt tanh erf sigmoid softplus abs sign max min".split())
+VOCABULARY = frozenset(["exp", "log", "sqrt", "tanh", "erf", "sigmoid", "softplus", "abs", "sign", "max", "min"])
 """Operations the vocabulary has for vectors and scalars under the same name."""
 LIBM = {
     "sin": "sinf", "cos": "cosf", "tan": "tanf", "asin": "asinf", "acos": "acosf", "atan": "atanf", "sinh": "sinhf",
@@ -97,7 +97,9 @@ def vectorisable(e: Expr, var: str) -> bool:
         return e.dtype in ("float32", "bool")
     match e:
         case Load():
-            return e.dtype == "float32" and not any(isinstance(n, Load) and varies(n, var) for i in e.index for n in walk(i))
+            return e.dtype == "float32" and not any(
+                isinstance(n, Load) and varies(n, var) for i in e.index for n in walk(i)
+            )
         case Acc():
             return e.dtype == "float32"
         case Op():
@@ -165,7 +167,9 @@ class Printer:
             case name if name in INFIX:
                 return f"({args[0]} {INFIX[name]} {args[1]})"
             case "and" | "or" | "xor":
-                return f"({args[0]} {dict(zip(('and', 'or', 'xor'), ('&&', '||', '!='), strict=True))[e.name]} {args[1]})"
+                return (
+                    f"({args[0]} {dict(zip(('and', 'or', 'xor'), ('&&', '||', '!='), strict=True))[e.name]} {args[1]})"
+                )
             case "not":
                 return f"(!{args[0]})"
             case "bitnot":

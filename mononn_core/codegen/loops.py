@@ -10,7 +10,7 @@ from mononn_core.program.expr import Const, Expr, Op, minimum, simplify, substit
 from mononn_core.program.tile import For, Let, Reduce, Result, Statement, Store
 
 REDUCERS = {"add": "mn::Add", "mul": "mn::Mul", "max": "mn::Max", "min": "mn::Min"}
-EXPENSIVE = frozenset("exp log tanh erf sigmoid softplus pow div sin cos sqrt".split())
+EXPENSIVE = frozenset(["exp", "log", "tanh", "erf", "sigmoid", "softplus", "pow", "div", "sin", "cos", "sqrt"])
 CHEAP_OPERATIONS = 4
 
 
@@ -42,7 +42,12 @@ def _write_for(out: Writer, loop: For, printer: Printer) -> None:
     inner = _inside(printer, loop.var, loop.extent)
     limit = printer.index(_limit(loop, printer))
     store = loop.body[0]
-    if loop.kind == "vector" and len(loop.body) == 1 and isinstance(store, Store) and _is_vector(store, loop.var, inner):
+    if (
+        loop.kind == "vector"
+        and len(loop.body) == 1
+        and isinstance(store, Store)
+        and _is_vector(store, loop.var, inner)
+    ):
         with out.block(f"mn::each_lane({limit}, [&](auto tag, long {loop.var}) {{", "});"):
             out.line("using T = decltype(tag);")
             write_vector_store(out, store, replace(inner, vector=loop.var))
@@ -132,5 +137,3 @@ def score_text(score: Expr, printer: Printer) -> str:
         return replace(printer, vector="j").value(score)
     scalar = replace(printer, acc="v[lane]").scalar(score)
     return f"[&] {{ T r; for (int lane = 0; lane < mn::lanes<T>; ++lane, ++j) r[lane] = {scalar}; return r; }}()"
-
-

@@ -286,10 +286,10 @@ def bounds(e: Expr, ranges: Ranges) -> tuple[float, float]:
             return (al + bl, ah + bh)
         case Op("mul", (a, Const(value=c))):
             low, high = bounds(a, ranges)
-            return (low * c, high * c) if c >= 0 else (high * c, low * c)
+            return (0, 0) if c == 0 else (low * c, high * c) if c > 0 else (high * c, low * c)
         case Op("floordiv", (a, Const(value=c))):
             low, high = bounds(a, ranges)
-            return (low // c, high // c)
+            return (low // c if low > float("-inf") else low, high // c if high < float("inf") else high)
         case Op("mod", (a, Const(value=c))):
             low, high = bounds(a, ranges)
             return (low, high) if 0 <= low and high < c else (0, c - 1)

@@ -12,9 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mononn_core.errors import Origin
-from mononn_core.graph import Graph, Node, TensorType
+from mononn_core.graph import Graph, Node
 from mononn_core.ops import registry
-from mononn_core.program.expr import Const, Expr, Load, walk
+from mononn_core.program.expr import Expr
+from mononn_core.schedule.operands import contraction_axes, unit_stride
+from mononn_core.schedule.prepare import is_template
+from mononn_core.schedule.views import Views
 
 ROOT_KINDS = ("contraction", "row", "reduction")
 
@@ -31,81 +34,6 @@ class Stage:
     def origin(self) -> tuple[Origin, ...]:
         nodes = ((self.root,) if self.root else ()) + self.chain
         return tuple(dict.fromkeys(n.origin for n in nodes))
-
-
-class Views:
-    """Reads any tensor at an index: a Load of a stored tensor, or the expression that computes a virtual one.
-
-    A stored tensor of shape (d0, ..., dn) lies as a matrix of d0 * ... * d(n-1) rows and dn columns; Loads name the
-    tensor and that matrix's (row, column).
-    """
-
-    def __init__(self, graph: Graph, stored: frozenset[str]) -> None:
-        self.graph = graph
-        self.stored = stored
-        self._producers = graph.producers()
-
-    def type(self, name: str) -> TensorType:
-        return self.graph.types[name]
-
-    def is_stored(self, name: str) -> bool:
-        return name in self.stored or name in self.graph.inputs or self.graph.is_constant(name)
-
-    def read(self, name: str, index: tuple[Expr, ...]) -> Expr:
-        """The element of tensor ``name`` at ``index`` (of the tensor's own rank)."""
-        kind = self.type(name)
-        constant = self.graph.constants.get(name)
-        if constant is not None and constant.size == 1:
-            return Const(constant.reshape(()).item(), kind.dtype)
-        if self.is_stored(name):
-            return Load(name, matrix_index(kind.shape, index), kind.dtype)
-        return self.point(self._producers[name], index)
-
-    def point(self, node: Node, index: tuple[Expr, ...], known: dict[str, Expr] | None = None) -> Expr:
-        """``node``'s output element at ``index``; ``known`` gives the values of inputs already at hand."""
-        definition = registry.get(node.op)
-        if definition.point is None:
-            raise AssertionError(f"{node.origin} has no pointwise form but was not stored")
-        known = known or {}
-
-        def reader(name: str) -> registry.Reader:
-            return lambda i: known[name] if name in known else self.read(name, i)
-
-        return definition.point(
-            [reader(n) for n in node.inputs],
-            [self.type(n) for n in node.inputs],
-            self.type(node.outputs[0]),
-            node.attrs,
-            index,
-        )
-
-
-def matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
-    """(rows, columns) a tensor is stored as."""
-    rows = 1
-    for extent in shape[:-1]:
-        rows *= extent
-    return rows, shape[-1] if shape else 1
-
-
-def matrix_index(shape: tuple[int, ...], index: tuple[Expr, ...]) -> tuple[Expr, Expr]:
-    """(row, column) of element ``index`` of a tensor stored as a matrix."""
-    row: Expr = Const(0)
-    for i, extent in zip(index[:-1], shape[:-1], strict=True):
-        row = row * extent + i
-    return row, index[-1] if index else Const(0)
-
-
-def tensor_index(shape: tuple[int, ...], row: Expr, column: Expr) -> tuple[Expr, ...]:
-    """The tensor index of matrix element (row, column)."""
-    if not shape:
-        return ()
-    index: list[Expr] = []
-    step = 1
-    for extent in reversed(shape[:-1]):
-        index.append(Const(0) if extent == 1 else (row // step) % extent)
-        step *= extent
-    return (*reversed(index), column)
 
 
 def run_chain(stage: Stage, views: Views, index: tuple[Expr, ...], value: Expr) -> tuple[tuple[Expr, ...], Expr]:
@@ -208,11 +136,11 @@ class _Planner:
     def _needs_storage(self, name: str, reader: Node, view: bool) -> bool:
         """Whether ``reader`` cannot, or should not, evaluate virtual ``name`` itself."""
         kind = registry.get(reader.op).kind
-        if kind == "contraction":
+        if kind == "contraction" and is_template(reader, self.graph):
             if reader.op == "attention" and name not in reader.inputs[:3]:
                 return not view and self._from_integers(name)
             return not (view and self._matrix_view(name, reader))
-        if kind == "row":
+        if kind in ("row", "contraction"):
             return not view
         if kind == "reduction":
             return False
@@ -221,20 +149,19 @@ class _Planner:
     def _from_integers(self, name: str) -> bool:
         """A float tensor computed from integers or bools: stored, so that its float readers stay vectors."""
         node = self.producers[name]
-        return any(
-            n and self.graph.types[n].dtype != "float32" for n in node.inputs
-        ) and registry.get(node.op).kind == "elementwise"
+        return (
+            any(n and self.graph.types[n].dtype != "float32" for n in node.inputs)
+            and registry.get(node.op).kind == "elementwise"
+        )
 
     def _matrix_view(self, name: str, reader: Node) -> bool:
         """Whether a contraction can read view ``name`` in place: unit stride along rows and columns of one tensor."""
-        from mononn_core.schedule.operands import contraction_axes, unit_stride
-
         stored = frozenset(self.by_stored) | frozenset(
             n for n in self.producers if n in self.absorbed and self.absorbed[n] == n
         )
         views = Views(self.graph, stored | self._future(name))
         walks = contraction_axes(reader, name, self.graph.types)
-        return all(unit_stride(views.read(name, w.index), w) is not None for w in walks)
+        return all(unit_stride(views.element(name, w.index), w) is not None for w in walks)
 
     def _future(self, name: str) -> frozenset[str]:
         """Walk up the movements to the tensor this view shows."""
@@ -277,4 +204,3 @@ def _order(stages: list[Stage], views: Views, graph: Graph) -> tuple[Stage, ...]
         ordered.append(by_name[name])
         del waiting[name]
     return tuple(ordered)
-

@@ -16,11 +16,13 @@ from mononn_core.options import Options
 from mononn_core.program.tile import Barrier, Buffer, Item, Layout, Phase, Program
 from mononn_core.schedule import memory, ownership
 from mononn_core.schedule.decisions import Partition, row_stride
-from mononn_core.schedule.fuse import Stage, Views, fuse, matrix_shape
+from mononn_core.schedule.fuse import Stage, fuse
 from mononn_core.schedule.nests import build_nest
 from mononn_core.schedule.operands import Product
 from mononn_core.schedule.phases import PhaseBuilder
+from mononn_core.schedule.prepare import is_template, prepare
 from mononn_core.schedule.roll import roll
+from mononn_core.schedule.views import Views, matrix_shape
 
 SMALL_FLOPS = 200_000
 """Below this one owner may do a stage alone: a barrier costs as much as the work."""
@@ -40,6 +42,7 @@ def lower(graph: Graph, options: Options, machine: Machine) -> Lowered:
     Raises:
         UnsupportedError: an operator has no generated form; the message names the node.
     """
+    graph = prepare(graph)
     stages, views = fuse(graph, options.fuse)
     weight_bytes = sum(c.nbytes for c in graph.constants.values())
     builder = PhaseBuilder(views, machine)
@@ -58,7 +61,8 @@ def lower(graph: Graph, options: Options, machine: Machine) -> Lowered:
 
 def build_phase(builder: PhaseBuilder, stage: Stage, partition: Partition, name: str) -> Phase:
     """The phase of ``stage`` under ``partition``; its operands name tensors (or packed weights)."""
-    match stage.root.op if stage.root else "":
+    template = stage.root is not None and is_template(stage.root, builder.views.graph)
+    match stage.root.op if stage.root and template else "":
         case "matmul":
             return builder.matmul(stage, partition, name)
         case "attention":
@@ -73,7 +77,7 @@ def partitions(stage: Stage, views: Views, owners: int, machine: Machine) -> tup
     single = Partition("single", owners)
     if owners == 1:
         return (single,)
-    op = stage.root.op if stage.root else ""
+    op = stage.root.op if stage.root and is_template(stage.root, views.graph) else ""
     if op == "matmul":
         assert stage.root is not None
         found, flops = _matmul_partitions(stage, views, owners, machine)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import ceil
+
 from mononn_core.program.expr import (
     Const,
     Expr,
@@ -18,10 +19,11 @@ from mononn_core.program.expr import (
 )
 from mononn_core.program.tile import For, Let, Phase, Reduce, Statement, Store, Task
 from mononn_core.schedule.decisions import Partition
-from mononn_core.schedule.fuse import Stage, matrix_index, matrix_shape, run_chain, tensor_index
+from mononn_core.schedule.fuse import Stage, run_chain
 from mononn_core.schedule.operands import axis
 from mononn_core.schedule.phases import Draft, PhaseBuilder
 from mononn_core.schedule.rows import row_body
+from mononn_core.schedule.views import matrix_index, matrix_shape, tensor_index
 
 
 def build_nest(builder: PhaseBuilder, stage: Stage, partition: Partition, name: str) -> Phase:

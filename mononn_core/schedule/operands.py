@@ -41,7 +41,8 @@ def split_index(position: Expr, shape: tuple[int, ...]) -> tuple[Expr, ...]:
 
 @dataclass(frozen=True)
 class Product:
-    """A matmul as ``batch`` products of [m, k] by [k, n]; indices are of the node's own tensors."""
+    """A matmul of operands of rank 2 or more as ``batch`` products of [m, k] by [k, n]; indices are of the node's own
+    tensors."""
 
     batch: int
     m: int
@@ -56,33 +57,26 @@ class Product:
     def of(node: Node, types: Mapping[str, TensorType]) -> Product:
         a, b = (types[n].shape for n in node.inputs)
         transpose = bool(node.attrs.get("transpose_b", False))
-        a = (1, *a) if len(a) == 1 else a
-        k, n = (b[-1], b[-2]) if transpose else (b[-2:] if len(b) > 1 else (b[0], 1))
+        k, n = (b[-1], b[-2]) if transpose else b[-2:]
         if prod(b[:-2]) == 1:
             return Product(1, prod(a[:-1]), n, k, a, b, (), transpose)
         lead = types[node.output].shape[:-2]
         return Product(prod(lead), a[-2], n, k, a, b, lead, transpose)
 
-    def a_index(self, batch: Expr, m: Expr, k: Expr, rank: int) -> tuple[Expr, ...]:
+    def a_index(self, batch: Expr, m: Expr, k: Expr) -> tuple[Expr, ...]:
         if not self.lead:
-            index = (*split_index(m, self.a_shape[:-1]), k)
-        else:
-            index = (*self._aligned(batch, self.a_shape[:-2]), m, k)
-        return index[len(index) - rank :]
+            return (*split_index(m, self.a_shape[:-1]), k)
+        return (*self._aligned(batch, self.a_shape[:-2]), m, k)
 
-    def b_index(self, batch: Expr, k: Expr, n: Expr, rank: int) -> tuple[Expr, ...]:
-        if rank == 1:
-            return (k,)
+    def b_index(self, batch: Expr, k: Expr, n: Expr) -> tuple[Expr, ...]:
         tail = (n, k) if self.transpose_b else (k, n)
         return (*self._aligned(batch, self.b_shape[:-2]), *tail)
 
     def out_index(self, batch: Expr, m: Expr, n: Expr, shape: tuple[int, ...]) -> tuple[Expr, ...]:
-        """Index in the output tensor (whose vector operands' dimensions ONNX drops)."""
+        """Index in the output tensor of ``shape``."""
         if self.lead:
             return (*split_index(batch, self.lead), m, n)
-        if len(shape) == len(self.a_shape):
-            return (*split_index(m, self.a_shape[:-1]), n)
-        return (n,) if len(shape) == 1 and self.m == 1 else split_index(m, shape)
+        return (*split_index(m, shape[:-1]), n)
 
     def _aligned(self, batch: Expr, shape: tuple[int, ...]) -> tuple[Expr, ...]:
         index = split_index(batch, self.lead)[len(self.lead) - len(shape) :] if self.lead else (Const(0),) * len(shape)
@@ -115,10 +109,9 @@ def matmul_axes(node: Node, position: int, types: Mapping[str, TensorType]) -> M
     p = Product.of(node, types)
     batch, m, n, k = axis("batch", p.batch), axis("m", p.m), axis("n", p.n), axis("k", p.k)
     ranges = {"batch": (0, p.batch - 1), "m": (0, p.m - 1), "n": (0, p.n - 1), "k": (0, p.k - 1)}
-    rank = types[node.inputs[position]].rank
     if position == 0:
-        return MatrixAxes(p.a_index(batch, m, k, rank), m, k, ranges)
-    return MatrixAxes(p.b_index(batch, k, n, rank), k, n, ranges)
+        return MatrixAxes(p.a_index(batch, m, k), m, k, ranges)
+    return MatrixAxes(p.b_index(batch, k, n), k, n, ranges)
 
 
 def attention_axes(node: Node, position: int, types: Mapping[str, TensorType]) -> MatrixAxes | None:
@@ -170,13 +163,14 @@ def footprint(
 
 
 def _span(e: Expr, extent: int, inner: Ranges, outer: Ranges) -> tuple[Expr, int]:
+    everywhere = {**inner, **outer}
+    whole = (Const(0), extent)
+    first, last = bounds(e, everywhere)
+    if first < 0 or last >= extent:
+        return whole  # reached only where a condition holds, or ragged
     terms, constant = linear(e)
     fixed = {t: k for t, k in terms.items() if variables(t) <= outer.keys() and not _has_load(t)}
-    moving = from_linear({t: k for t, k in terms.items() if t not in fixed}, 0)
-    low, high = bounds(moving, inner)
-    whole = (Const(0), extent)
-    if low == float("-inf") or high == float("inf"):
-        return whole
+    low, high = bounds(from_linear({t: k for t, k in terms.items() if t not in fixed}, 0), everywhere)
     size = int(high - low) + 1
     return whole if size >= extent else (from_linear(fixed, constant + int(low)), size)
 

@@ -21,8 +21,9 @@ from mononn_core.program.tile import (
     Task,
 )
 from mononn_core.schedule.decisions import MatmulTile, Partition, matmul_tile
-from mononn_core.schedule.fuse import Stage, Views, matrix_index, matrix_shape, run_chain
+from mononn_core.schedule.fuse import Stage, run_chain
 from mononn_core.schedule.operands import MatrixAxes, Product, attention_axes, axis, footprint, matmul_axes, unit_stride
+from mononn_core.schedule.views import Views, matrix_index, matrix_shape
 
 
 @dataclass
@@ -144,7 +145,7 @@ class PhaseBuilder:
         draft.add("b", tensor, Box(offset, (p.k, min(tile.panel, p.n)), (shape[0], bound)))
 
     def _view(self, name: str, axes: MatrixAxes | None, where: Mapping[str, Expr]) -> tuple[str, Expr, Expr]:
-        found = unit_stride(self.views.read(name, axes.index), axes) if axes else None
+        found = unit_stride(self.views.element(name, axes.index), axes) if axes else None
         if found is None:
             raise AssertionError(f"tensor {name!r} cannot be read in place but was not stored")
         tensor, row, column = found
@@ -190,7 +191,9 @@ class PhaseBuilder:
         flops = 2 * total * rows * keys * (depth + width)
         return self.phase(name, stage, partition, extents, task, flops)
 
-    def _score(self, bias: str, attrs: Mapping[str, registry.Attr], where: Mapping[str, Expr], i: Expr, j: Expr) -> Expr:
+    def _score(
+        self, bias: str, attrs: Mapping[str, registry.Attr], where: Mapping[str, Expr], i: Expr, j: Expr
+    ) -> Expr:
         value: Expr = Acc()
         scale = attrs.get("scale", 1.0)
         if scale != 1.0:
@@ -230,4 +233,3 @@ def _drop_unit(e: Expr, extents: Mapping[str, int]) -> Expr:
 def _bound(offset: Expr, extent: int, used: int) -> int:
     """Where an operand that starts at ``offset`` and has ``used`` elements ends, in a dimension of ``extent``."""
     return int(offset.value) + used if isinstance(offset, Const) else extent
-

@@ -54,9 +54,7 @@ def _key(item: Item, buffers: dict[str, Buffer]) -> object:
     """Equal for phases that are the same code; None for a barrier."""
     if not isinstance(item, Phase):
         return None if isinstance(item, Barrier) else object()
-    operands = tuple(
-        (o.role, o.box, o.access, o.stable, _storage(buffers[str(o.buffer)])) for o in item.task.operands
-    )
+    operands = tuple((o.role, o.box, o.access, o.stable, _storage(buffers[str(o.buffer)])) for o in item.task.operands)
     task = item.task
     rest = (task.template, task.results, task.body, task.mainloop, task.split, task.local)
     maps = (tuple(sorted(task.params.items())), tuple(sorted(task.prologue.items())))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from math import prod
 
-from mononn_core.errors import UnsupportedError
 from mononn_core.graph import Node
 from mononn_core.machine import Machine
 from mononn_core.program.expr import Const, Expr, Var, const, op
 from mononn_core.program.tile import Let, Reduce, Statement
-from mononn_core.schedule.fuse import Views
 from mononn_core.schedule.operands import split_index
+from mononn_core.schedule.views import Views
 
 Body = tuple[tuple[Statement, ...], Expr]
 REDUCTIONS = {
@@ -25,6 +24,9 @@ REDUCTIONS = {
     "reduce_log_sum": "add",
 }
 
+GENERATED = frozenset({*REDUCTIONS, "matmul", "softmax", "log_softmax", "layer_norm", "rms_norm"})
+"""Operators this module has loops for."""
+
 
 def row_body(node: Node, views: Views, index: tuple[Expr, ...], machine: Machine) -> Body:
     """(statements before the element, value of the element at ``index`` of ``node``'s output)."""
@@ -37,7 +39,19 @@ def row_body(node: Node, views: Views, index: tuple[Expr, ...], machine: Machine
         return _layer_norm(node, views, index, lanes)
     if node.op == "rms_norm":
         return _rms_norm(node, views, index, lanes)
-    raise UnsupportedError(f"{node.origin}: operator {node.op!r} has no generated form yet")
+    return _matmul(node, views, index, lanes)
+
+
+def _matmul(node: Node, views: Views, index: tuple[Expr, ...], lanes: int) -> Body:
+    """A product in a type no template has: one sum an element."""
+    a, b = (views.type(n).shape for n in node.inputs)
+    lead_a = [Const(0) if extent == 1 else i for i, extent in zip(index[-len(a) : -2], a[:-2], strict=True)]
+    lead_b = [Const(0) if extent == 1 else i for i, extent in zip(index[-len(b) : -2], b[:-2], strict=True)]
+    z = Var("z")
+    tail = (index[-1], z) if node.attrs.get("transpose_b") else (z, index[-1])
+    left, right = views.read(node.inputs[0], (*lead_a, index[-2], z)), views.read(node.inputs[1], (*lead_b, *tail))
+    total = Reduce("total", "add", "z", a[-1], op("mul", left, right), lanes)
+    return (total,), Var("total", left.dtype)
 
 
 def _reduction(node: Node, views: Views, index: tuple[Expr, ...], lanes: int) -> Body:
@@ -78,7 +92,8 @@ def _last_axis(node: Node, views: Views, index: tuple[Expr, ...]) -> tuple[int, 
 
 def _softmax(node: Node, views: Views, index: tuple[Expr, ...], lanes: int) -> Body:
     extent, along, here = _last_axis(node, views, index)
-    top, total = Var("top", "float32"), Var("total", "float32")
+    kind = here.dtype
+    top, total = Var("top", kind), Var("total", kind)
     statements: tuple[Statement, ...] = (
         Reduce("top", "max", "z", extent, along, lanes),
         Reduce("total", "add", "z", extent, op("exp", op("sub", along, top)), lanes),
@@ -91,14 +106,15 @@ def _softmax(node: Node, views: Views, index: tuple[Expr, ...], lanes: int) -> B
 
 def _layer_norm(node: Node, views: Views, index: tuple[Expr, ...], lanes: int) -> Body:
     extent, along, here = _last_axis(node, views, index)
-    mean, scale = Var("mean", "float32"), Var("scale", "float32")
+    kind = here.dtype
+    mean, scale = Var("mean", kind), Var("scale", kind)
     centred = op("sub", along, mean)
     epsilon = float(node.attrs["epsilon"])  # type: ignore[arg-type]
     statements: tuple[Statement, ...] = (
         Reduce("sum", "add", "z", extent, along, lanes),
-        Let("mean", op("div", Var("sum", "float32"), const(float(extent)))),
+        Let("mean", op("div", Var("sum", kind), const(float(extent), kind))),
         Reduce("squares", "add", "z", extent, op("mul", centred, centred), lanes),
-        Let("scale", _inverse_root(Var("squares", "float32"), extent, epsilon)),
+        Let("scale", _inverse_root(Var("squares", kind), extent, epsilon)),
     )
     value: Expr = op("mul", op("sub", here, mean), scale)
     return statements, _affine(node, views, index, value)
@@ -106,15 +122,17 @@ def _layer_norm(node: Node, views: Views, index: tuple[Expr, ...], lanes: int) -
 
 def _rms_norm(node: Node, views: Views, index: tuple[Expr, ...], lanes: int) -> Body:
     extent, along, here = _last_axis(node, views, index)
+    kind, epsilon = here.dtype, float(node.attrs["epsilon"])  # type: ignore[arg-type]
     statements: tuple[Statement, ...] = (
         Reduce("squares", "add", "z", extent, op("mul", along, along), lanes),
-        Let("scale", _inverse_root(Var("squares", "float32"), extent, float(node.attrs["epsilon"]))),  # type: ignore[arg-type]
+        Let("scale", _inverse_root(Var("squares", kind), extent, epsilon)),
     )
-    return statements, _affine(node, views, index, op("mul", here, Var("scale", "float32")))
+    return statements, _affine(node, views, index, op("mul", here, Var("scale", kind)))
 
 
 def _inverse_root(squares: Expr, extent: int, epsilon: float) -> Expr:
-    return op("reciprocal", op("sqrt", op("add", op("div", squares, const(float(extent))), const(epsilon))))
+    mean = op("div", squares, const(float(extent), squares.dtype))
+    return op("reciprocal", op("sqrt", op("add", mean, const(epsilon, squares.dtype))))
 
 
 def _affine(node: Node, views: Views, index: tuple[Expr, ...], value: Expr) -> Expr:
