@@ -1,0 +1,86 @@
+"""Stored tensors as matrices, and virtual ones as expressions of them."""
+
+from __future__ import annotations
+
+from mononn_core.graph import Graph, Node, TensorType
+from mononn_core.ops import registry
+from mononn_core.program.expr import Const, Expr, Load
+
+
+class Views:
+    """Reads any tensor at an index: a Load of a stored tensor, or the expression that computes a virtual one.
+
+    A stored tensor of shape (d0, ..., dn) lies as a matrix of d0 * ... * d(n-1) rows and dn columns; Loads name the
+    tensor and that matrix's (row, column).
+    """
+
+    def __init__(self, graph: Graph, stored: frozenset[str]) -> None:
+        self.graph = graph
+        self.stored = stored
+        self._producers = graph.producers()
+
+    def type(self, name: str) -> TensorType:
+        return self.graph.types[name]
+
+    def is_stored(self, name: str) -> bool:
+        return name in self.stored or name in self.graph.inputs or self.graph.is_constant(name)
+
+    def read(self, name: str, index: tuple[Expr, ...]) -> Expr:
+        """The element of tensor ``name`` at ``index`` (of the tensor's own rank)."""
+        kind = self.type(name)
+        constant = self.graph.constants.get(name)
+        if constant is not None and constant.size == 1:
+            return Const(constant.reshape(()).item(), kind.dtype)
+        return self.element(name, index)
+
+    def element(self, name: str, index: tuple[Expr, ...]) -> Expr:
+        """Like :meth:`read`, but a constant of one element stays a Load."""
+        if self.is_stored(name):
+            return Load(name, matrix_index(self.type(name).shape, index), self.type(name).dtype)
+        return self.point(self._producers[name], index)
+
+    def point(self, node: Node, index: tuple[Expr, ...], known: dict[str, Expr] | None = None) -> Expr:
+        """``node``'s output element at ``index``; ``known`` gives the values of inputs already at hand."""
+        definition = registry.get(node.op)
+        if definition.point is None:
+            raise AssertionError(f"{node.origin} has no pointwise form but was not stored")
+        known = known or {}
+
+        def reader(name: str) -> registry.Reader:
+            return lambda i: known[name] if name in known else self.read(name, i)
+
+        return definition.point(
+            [reader(n) for n in node.inputs],
+            [self.type(n) for n in node.inputs],
+            self.type(node.outputs[0]),
+            node.attrs,
+            index,
+        )
+
+
+def matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
+    """(rows, columns) a tensor is stored as."""
+    rows = 1
+    for extent in shape[:-1]:
+        rows *= extent
+    return rows, shape[-1] if shape else 1
+
+
+def matrix_index(shape: tuple[int, ...], index: tuple[Expr, ...]) -> tuple[Expr, Expr]:
+    """(row, column) of element ``index`` of a tensor stored as a matrix."""
+    row: Expr = Const(0)
+    for i, extent in zip(index[:-1], shape[:-1], strict=True):
+        row = row * extent + i
+    return row, index[-1] if index else Const(0)
+
+
+def tensor_index(shape: tuple[int, ...], row: Expr, column: Expr) -> tuple[Expr, ...]:
+    """The tensor index of matrix element (row, column)."""
+    if not shape:
+        return ()
+    index: list[Expr] = []
+    step = 1
+    for extent in reversed(shape[:-1]):
+        index.append(Const(0) if extent == 1 else (row // step) % extent)
+        step *= extent
+    return (*reversed(index), column)
