@@ -19,8 +19,10 @@ from mononn_core.importer import (
     signal,
 )
 from mononn_core.importer.reader import load
+from mononn_core.importer.survey import check
 
 __all__ = [
+    "check",
     "control",
     "convolution",
     "einsum",

@@ -195,14 +195,30 @@ def bind_function(body: onnx.FunctionProto, node: OnnxNode, opsets: Mapping[str,
     return Function(tuple(body.input), tuple(body.output), nodes, imports)
 
 
+def _schema(node: OnnxNode, opsets: Mapping[str, int]) -> tuple[defs.OpSchema | None, int]:
+    """The operator's definition in the model's opset, and that opset's number."""
+    version = opsets.get(node.domain, opsets.get("", 1))
+    try:
+        return defs.get_schema(node.op_type, version, node.domain), version
+    except defs.SchemaError:
+        return None, version
+
+
+def is_composite(node: OnnxNode, opsets: Mapping[str, int]) -> bool:
+    """Whether ONNX itself defines the operator by a function body (for some input types, at least)."""
+    schema, version = _schema(node, opsets)
+    if schema is None:
+        return False
+    versions = [*schema.function_opset_versions, *schema.context_dependent_function_opset_versions]
+    return any(v <= version for v in versions)
+
+
 def standard_function(
     node: OnnxNode, types: Sequence[TensorType | None], opsets: Mapping[str, int]
 ) -> onnx.FunctionProto | None:
     """The body ONNX itself defines for a composite operator, fitting the input types; None when there is none."""
-    version = opsets.get(node.domain, opsets.get("", 1))
-    try:
-        schema = defs.get_schema(node.op_type, version, node.domain)
-    except defs.SchemaError:
+    schema, version = _schema(node, opsets)
+    if schema is None:
         return None
     body = onnx.FunctionProto()
     for number in sorted((v for v in schema.function_opset_versions if v <= version), reverse=True):
