@@ -1,4 +1,4 @@
-"""``mononn check``: for each operator of a model, whether the compiler has a form for it."""
+"""``mononn check``: for each operator of a model, whether the compiler has a form for it, and whether they all fit."""
 
 from __future__ import annotations
 
@@ -6,27 +6,48 @@ import argparse
 import json
 
 from mononn_core.cli.main import shapes_of
-from mononn_core.importer import check
+from mononn_core.compiler import lower
+from mononn_core.errors import MononnError
+from mononn_core.importer.survey import Report, check
 
 UNSUPPORTED = 1
+KEYS = ("node", "op_type", "status", "reason")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints one line an operator type and status, every unsupported node with its reason; 1 if there is any."""
+    """Prints one line an operator type and status and every reason; returns 1 if anything is unsupported."""
     nodes = check(options.model, shapes_of(options))
+    problem = "" if any(reason for *_, reason in nodes) else lowering_problem(options)
     unsupported = [node for node in nodes if node[2] == "unsupported"]
     if options.json:
-        keys = ("node", "op_type", "status", "reason")
-        print(json.dumps([dict(zip(keys, node, strict=True)) for node in nodes]))
-        return UNSUPPORTED if unsupported else 0
+        print(json.dumps({"nodes": [dict(zip(KEYS, node, strict=True)) for node in nodes], "problem": problem}))
+    else:
+        for line in lines(nodes):
+            print(line)
+        verdict = f"{len(unsupported)} are unsupported" if unsupported else "all have a form in this compiler"
+        print(f"{len(nodes)} nodes: {verdict}" + (f", but {problem}" if problem else ""))
+    return UNSUPPORTED if unsupported or problem else 0
+
+
+def lowering_problem(options: argparse.Namespace) -> str:
+    """Why the model cannot be lowered although every node was imported; "" when it can."""
+    try:
+        lower(options.model, shapes=shapes_of(options))
+    except MononnError as error:
+        return str(error)
+    return ""
+
+
+def lines(nodes: list[Report]) -> list[str]:
+    """Counts by operator and status, then every node that has a reason."""
     counts: dict[tuple[str, str], int] = {}
     for _, op_type, status, _ in nodes:
         counts[op_type, status] = counts.get((op_type, status), 0) + 1
     width = max((len(op_type) for op_type, _ in counts), default=0)
-    for (op_type, status), count in sorted(counts.items()):
-        print(f"{op_type:{width}}  {status:11}  {count}")
-    for name, op_type, _, reason in unsupported:
-        print(f"{op_type} node {name!r}: {reason}")
-    verdict = f"{len(unsupported)} are unsupported" if unsupported else "all have a form in this compiler"
-    print(f"{len(nodes)} nodes: {verdict}")
-    return UNSUPPORTED if unsupported else 0
+    table = [f"{op_type:{width}}  {status:11}  {count}" for (op_type, status), count in sorted(counts.items())]
+    reasons = [
+        reason if name in reason else f"{op_type} node {name!r}: {reason}"
+        for name, op_type, _, reason in nodes
+        if reason
+    ]
+    return table + reasons

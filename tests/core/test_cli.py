@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from mononn_core import compiler
 from mononn_core.cli import main
+from mononn_core.errors import UnsupportedError
 from mononn_core.importer import context
 from mononn_core.passes import pipeline
 
@@ -130,6 +132,47 @@ def test_trace_table_and_file(call, folder):
     assert {event["tid"] for event in events if event["ph"] == "X"} == {0, 1}
     phases = json.loads(call("trace", "small.mono", "--json", "--repeat", "5")[1])
     assert all(phase["seconds"] >= 0 and phase["floor"] > 0 for phase in phases if "matmul" in phase["id"])
+
+
+def test_check(call, folder):
+    status, out, _ = call("check", "small.onnx")
+    assert status == 0
+    assert [line.split() for line in out.splitlines()[:3]] == [
+        ["MatMul", "native", "2"],
+        ["Relu", "native", "1"],
+        ["Sigmoid", "native", "1"],
+    ]
+    assert out.splitlines()[-1] == "4 nodes: all have a form in this compiler"
+
+
+def test_check_names_what_is_unsupported(call, folder):
+    model = model_proto()
+    model.graph.node[1].op_type = "Frobnicate"
+    onnx.save(model, folder / "strange.onnx")
+    status, out, _ = call("check", "strange.onnx")
+    assert status == 1
+    assert any("Frobnicate" in line and "'rectify'" in line for line in out.splitlines())
+    rows = json.loads(call("check", "strange.onnx", "--json")[1])["nodes"]
+    assert [row["status"] for row in rows] == ["native", "unsupported", "native", "native"]
+
+
+def test_check_without_a_needed_shape_judges_by_operator(call, folder):
+    onnx.save(model_proto("batch"), folder / "open.onnx")
+    status, out, _ = call("check", "open.onnx")
+    assert status == 0
+    assert "'first': judged by its operator alone" in out
+    assert "judged" not in call("check", "open.onnx", "--shape", "x=4x16")[1]
+
+
+def test_check_says_when_the_whole_cannot_be_lowered(call, monkeypatch):
+    def refuse(*arguments, **options):
+        raise UnsupportedError("Conv node 'c': no template")
+
+    check = importlib.import_module("mononn_core.cli.check")
+    monkeypatch.setattr(check, "lower", refuse)
+    status, out, _ = call("check", "small.onnx")
+    assert status == 1
+    assert out.endswith("all have a form in this compiler, but Conv node 'c': no template\n")
 
 
 def test_bisect_agrees(call):
