@@ -11,7 +11,8 @@ from mononn_core.codegen.cstyle import Pointer, Printer, c_type
 from mononn_core.codegen.loops import is_cheap, score_text, write_element, write_statements
 from mononn_core.codegen.writer import Writer
 from mononn_core.program.abi import ENTRY
-from mononn_core.program.expr import Const, Expr, Ranges, Var, add, evaluate_index, minimum, mul, simplify
+from mononn_core.program.expr import Const, Expr, Ranges, Var, add, evaluate_index, minimum, mul
+from mononn_core.program.simplify import simplify
 from mononn_core.program.tile import Barrier, Buffer, Loop, Operand, Phase, Prefetch, Program, Signal, Slot, Wait
 
 BASES = {"arena": "c->arena", "weight": "c->weights"}

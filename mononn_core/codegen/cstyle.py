@@ -24,14 +24,12 @@ from mononn_core.program.expr import (
     Select,
     Var,
     add,
-    bounds,
     children,
-    linear,
     mul,
-    simplify,
     variables,
     walk,
 )
+from mononn_core.program.simplify import bounds, linear, simplify
 from mononn_core.program.tile import Buffer, Layout
 
 C_TYPES = {

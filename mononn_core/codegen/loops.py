@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from mononn_core.codegen.cstyle import Printer, c_type, vectorisable
 from mononn_core.codegen.writer import Writer
-from mononn_core.program.expr import Const, Expr, Op, minimum, simplify, substitute, walk
+from mononn_core.program.expr import Const, Expr, Op, minimum, substitute, walk
+from mononn_core.program.simplify import simplify
 from mononn_core.program.tile import For, Let, Reduce, Result, Statement, Store
 
 REDUCERS = {"add": "mn::Add", "mul": "mn::Mul", "max": "mn::Max", "min": "mn::Min"}

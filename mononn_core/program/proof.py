@@ -22,12 +22,12 @@ from mononn_core.program.expr import (
     Var,
     children,
     op,
-    simplify,
     transform,
     variables,
     walk,
 )
 from mononn_core.program.scalar import Array, Frame, evaluate
+from mononn_core.program.simplify import simplify
 
 ENUMERATION_LIMIT = 1 << 24
 """Most assignments that a proof enumerates; what needs more counts as not proven."""

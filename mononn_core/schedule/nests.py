@@ -5,18 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import ceil
 
-from mononn_core.program.expr import (
-    Const,
-    Expr,
-    Load,
-    Ranges,
-    Var,
-    children,
-    rebuild,
-    simplify,
-    variables,
-    walk,
-)
+from mononn_core.program.expr import Const, Expr, Load, Ranges, Var, children, rebuild, variables, walk
+from mononn_core.program.simplify import simplify
 from mononn_core.program.tile import For, Let, Phase, Reduce, Statement, Store, Task
 from mononn_core.schedule.decisions import Partition
 from mononn_core.schedule.fuse import Stage, run_chain

@@ -7,19 +7,8 @@ from dataclasses import dataclass
 from math import prod
 
 from mononn_core.graph import Node, TensorType
-from mononn_core.program.expr import (
-    INDEX,
-    Const,
-    Expr,
-    Load,
-    Ranges,
-    Var,
-    bounds,
-    from_linear,
-    linear,
-    simplify,
-    variables,
-)
+from mononn_core.program.expr import INDEX, Const, Expr, Load, Ranges, Var, variables
+from mononn_core.program.simplify import bounds, from_linear, linear, simplify
 from mononn_core.program.tile import Box
 
 

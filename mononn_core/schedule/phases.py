@@ -8,7 +8,8 @@ from math import ceil
 
 from mononn_core.machine import Machine
 from mononn_core.ops import registry
-from mononn_core.program.expr import Acc, Const, Expr, Load, Ranges, Var, op, simplify, substitute, transform
+from mononn_core.program.expr import Acc, Const, Expr, Load, Ranges, Var, op, substitute, transform
+from mononn_core.program.simplify import simplify
 from mononn_core.program.tile import (
     Assign,
     Axis,

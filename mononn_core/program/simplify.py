@@ -1,0 +1,177 @@
+"""The simplifier of index expressions: bounds, linear forms, and the canonical form that is printed.
+
+:func:`simplify` is applied once the ranges of an expression's variables are known, before anything is printed or
+compared.
+"""
+
+from __future__ import annotations
+
+from functools import reduce as fold
+
+from mononn_core.program.expr import FALSE, INDEX, TRUE, Const, Expr, Op, Ranges, Select, Var, add, mul, transform
+
+Linear = dict[Expr, int]
+
+
+def bounds(e: Expr, ranges: Ranges) -> tuple[float, float]:
+    """Inclusive interval an index expression lies in; infinite where nothing is known."""
+    match e:
+        case Const():
+            return (e.value, e.value)
+        case Var():
+            return ranges.get(e.name, (float("-inf"), float("inf")))
+        case Op("add", (a, b)):
+            (al, ah), (bl, bh) = bounds(a, ranges), bounds(b, ranges)
+            return (al + bl, ah + bh)
+        case Op("mul", (a, Const(value=c))):
+            low, high = bounds(a, ranges)
+            return (0, 0) if c == 0 else (low * c, high * c) if c > 0 else (high * c, low * c)
+        case Op("floordiv", (a, Const(value=c))):
+            low, high = bounds(a, ranges)
+            return (low // c if low > float("-inf") else low, high // c if high < float("inf") else high)
+        case Op("mod", (a, Const(value=c))):
+            low, high = bounds(a, ranges)
+            return (low, high) if 0 <= low and high < c else (0, c - 1)
+        case Op("index", (_, Const(value=n))):
+            return (0, n - 1)
+        case Op("min", (a, b)):
+            (al, ah), (bl, bh) = bounds(a, ranges), bounds(b, ranges)
+            return (min(al, bl), min(ah, bh))
+        case Op("max", (a, b)):
+            (al, ah), (bl, bh) = bounds(a, ranges), bounds(b, ranges)
+            return (max(al, bl), max(ah, bh))
+        case Select(_, a, b):
+            (al, ah), (bl, bh) = bounds(a, ranges), bounds(b, ranges)
+            return (min(al, bl), max(ah, bh))
+        case _:
+            return (float("-inf"), float("inf"))
+
+
+def linear(e: Expr) -> tuple[Linear, int]:
+    """Coefficients of the non-linear atoms of an index expression, and the constant term."""
+    match e:
+        case Const():
+            return {}, int(e.value)
+        case Op("add" | "sub", (a, b)):
+            (terms, c), (more, d) = linear(a), linear(b)
+            sign = 1 if e.name == "add" else -1
+            total = dict(terms)
+            for atom, k in more.items():
+                total[atom] = total.get(atom, 0) + sign * k
+            return {a: k for a, k in total.items() if k}, c + sign * d
+        case Op("mul", (a, Const(value=k))):
+            terms, c = linear(a)
+            return ({atom: t * int(k) for atom, t in terms.items()} if k else {}), c * int(k)
+        case Op("neg", (a,)):
+            return linear(mul(a, -1))
+        case _:
+            return {e: 1}, 0
+
+
+def from_linear(terms: Linear, constant: int) -> Expr:
+    """The canonical sum: atoms ordered by text, largest coefficient first, the constant last."""
+    ordered = sorted(terms.items(), key=lambda item: (-abs(item[1]), str(item[0])))
+    parts = [mul(atom, k) for atom, k in ordered]
+    return fold(add, [*parts, Const(constant)], Const(0)) if parts else Const(constant)
+
+
+def simplify(e: Expr, ranges: Ranges) -> Expr:
+    """Canonical form of an expression whose integer variables lie in ``ranges``.
+
+    Sums become linear forms; division and remainder by a constant drop the parts that divide and the parts that are
+    too small to matter; comparisons and minima decided by their bounds disappear. Non-index nodes are kept, with
+    their index parts simplified.
+    """
+    return transform(e, lambda n: _simplify_node(n, ranges))
+
+
+def _simplify_node(e: Expr, ranges: Ranges) -> Expr:
+    if e.dtype not in (INDEX, "bool") or not isinstance(e, (Op, Select)):
+        return e
+    match e:
+        case Op("add" | "sub" | "mul" | "neg") if e.dtype == INDEX:
+            return _recombine(*linear(e), ranges)
+        case Op("floordiv", (a, Const(value=c))):
+            return _divide(a, int(c), ranges)
+        case Op("mod", (a, Const(value=c))):
+            return _remainder(a, int(c), ranges)
+        case Op("min" | "max", (a, b)) if e.dtype == INDEX:
+            (al, ah), (bl, bh) = bounds(a, ranges), bounds(b, ranges)
+            if ah <= bl:
+                return a if e.name == "min" else b
+            if bh <= al:
+                return b if e.name == "min" else a
+            return e
+        case Op("lt" | "le" | "gt" | "ge" | "eq" | "ne", (a, b)) if a.dtype == INDEX:
+            return _compare(e, a, b, ranges)
+        case Op("and", (a, b)):
+            return b if a == TRUE else a if b == TRUE else FALSE if FALSE in (a, b) else e
+        case Op("or", (a, b)):
+            return b if a == FALSE else a if b == FALSE else TRUE if TRUE in (a, b) else e
+        case Select(c, a, b):
+            return a if c == TRUE or a == b else b if c == FALSE else e
+        case _:
+            return e
+
+
+def _compare(e: Op, a: Expr, b: Expr, ranges: Ranges) -> Expr:
+    low, high = bounds(from_linear(*linear(add(a, mul(b, -1)))), ranges)
+    decided = {
+        "lt": (high < 0, low >= 0),
+        "le": (high <= 0, low > 0),
+        "gt": (low > 0, high <= 0),
+        "ge": (low >= 0, high < 0),
+        "eq": (low == high == 0, low > 0 or high < 0),
+        "ne": (low > 0 or high < 0, low == high == 0),
+    }[e.name]
+    return TRUE if decided[0] else FALSE if decided[1] else e
+
+
+def _recombine(terms: Linear, constant: int, ranges: Ranges) -> Expr:
+    """The sum, with every pair ``k c (x // c) + k (x % c)`` put together again as ``k x``."""
+    for atom, k in terms.items():
+        match atom:
+            case Op("mod", (x, Const(value=c))):
+                whole = _divide(x, int(c), ranges)
+                if terms.get(whole) == k * int(c):
+                    rest = {a: t for a, t in terms.items() if a not in (atom, whole)}
+                    more, extra = linear(add(from_linear(rest, constant), mul(x, k)))
+                    return _recombine(more, extra, ranges)
+    return from_linear(terms, constant)
+
+
+def _split(a: Expr, c: int) -> tuple[Expr, Expr]:
+    """``a`` as ``quotient * c + rest``, moving every term whose coefficient ``c`` divides."""
+    terms, constant = linear(a)
+    quotient = {atom: k // c for atom, k in terms.items() if k % c == 0}
+    rest = {atom: k for atom, k in terms.items() if k % c}
+    return from_linear(quotient, constant // c), from_linear(rest, constant % c)
+
+
+def _divide(a: Expr, c: int, ranges: Ranges) -> Expr:
+    if c == 1:
+        return a
+    quotient, rest = _split(a, c)
+    low, high = bounds(rest, ranges)
+    if low > float("-inf") and high < float("inf") and low // c == high // c:
+        return add(quotient, int(low // c))
+    match rest:
+        case Op("floordiv", (x, Const(value=d))):
+            inner = _divide(x, int(d) * c, ranges)
+        case _:
+            inner = Op("floordiv", (rest, Const(c)), INDEX)
+    return from_linear(*linear(add(quotient, inner)))
+
+
+def _remainder(a: Expr, c: int, ranges: Ranges) -> Expr:
+    if c == 1:
+        return Const(0)
+    _, rest = _split(a, c)
+    low, high = bounds(rest, ranges)
+    if low > float("-inf") and high < float("inf") and low // c == high // c:
+        return add(rest, int(-(low // c) * c))
+    match rest:
+        case Op("mod", (x, Const(value=d))) if int(d) % c == 0:
+            return _remainder(x, c, ranges)
+        case _:
+            return Op("mod", (rest, Const(c)), INDEX)
