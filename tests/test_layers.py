@@ -26,6 +26,7 @@ CORE = (
 )
 SUITE = (
     ("cli",),
+    ("commands",),
     ("workflow",),
     ("report", "measure", "profile"),
     ("analysis", "systems"),
