@@ -236,7 +236,7 @@ def _read_table(path: str | Path, view: memoryview) -> dict[str, tuple[int, int,
         raise _altered(path, "its header")
     found = {}
     for raw, offset, length, expected in SECTION.iter_unpack(table):
-        if any(view[end:offset]):
+        if bytes(view[end:offset]) != bytes(max(offset - end, 0)):
             raise _altered(path, "the padding between its sections")
         found[raw.rstrip(b"\0").decode()] = (offset, length, expected)
         end = offset + length

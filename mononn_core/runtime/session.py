@@ -157,6 +157,9 @@ class Session:
             for name, info in self.outputs.items()
         }
         _check_apart(read, {name: written[name] for name in given})
+        if trace is not None:
+            stamps = (self.threads, len(self._artifact.manifest["phases"]), len(abi.TRACE_POINTS))
+            _writable("trace", trace, TensorInfo("uint64", stamps))
         return Binding(self, self._alive(), read, written, trace)
 
     def save(self, path: str | Path) -> None:
@@ -244,7 +247,8 @@ def _readable(name: str, value: Any, info: TensorInfo) -> np.ndarray:
             ) from error
     array = np.asarray(value)
     _check_type("input", name, array, info)
-    return np.require(array, requirements=["C", "A"])
+    in_place = array.flags.c_contiguous and array.flags.aligned
+    return array if in_place else np.array(array, order="C")
 
 
 def _writable(name: str, array: Any, info: TensorInfo) -> np.ndarray:

@@ -158,6 +158,11 @@ def test_wrong_output_buffers_are_named(session, outputs, message):
         session.bind(inputs(), outputs)
 
 
+def test_trace_buffer_must_fit(session):
+    with pytest.raises(InputError, match=r"output 'trace' is uint64\[1x2x3\] but the network takes uint64\[2x2x3\]"):
+        session.bind(inputs(), trace=np.zeros((1, 2, 3), np.uint64))
+
+
 def test_outputs_may_not_overlap_what_is_read(session):
     given, memory = inputs(), np.zeros(80, np.float32)
     with pytest.raises(InputError, match="output 'y' shares memory with 'a'"):
