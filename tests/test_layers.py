@@ -27,6 +27,7 @@ CORE = (
 SUITE = (
     ("cli",),
     ("commands",),
+    ("by_hand",),
     ("workflow",),
     ("report", "measure", "profile"),
     ("analysis", "systems"),

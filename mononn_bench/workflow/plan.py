@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections.abc import Mapping
@@ -185,7 +184,7 @@ class Plan:
         return [self.results / "figures" / name for name in FIGURES]
 
     def _environment(self, name: str) -> Environment:
-        requirements = Path(os.devnull) if name == DRIVER else ROOT / "envs" / f"{name}.txt"
+        requirements = ROOT / "envs" / f"{name}.txt"
         if name == DRIVER or self.config.environments.get(name) == DRIVER:
             identity = digest(DRIVER, sys.executable, requirements_id(requirements))
             folder = self.cache / "environments" / f"{name}-{identity}"
