@@ -74,7 +74,8 @@ class Traced:
         except Exception as error:  # the evaluator raises whatever its operators raise
             line = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise UnsupportedError(f"onnx's reference evaluator cannot run this model ({line[:200]})") from error
-        return {name: value for name, value in values.items() if isinstance(value, np.ndarray | np.generic)}
+        kinds = (np.ndarray, np.generic)  # not sequences, not absent optional values
+        return {name: np.asarray(value) for name, value in values.items() if isinstance(value, kinds)}
 
     def prefix(self, tensor: str) -> bytes:
         """The model up to ``tensor``, which becomes its only output."""

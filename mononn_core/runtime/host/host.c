@@ -80,15 +80,15 @@ static inline uint32_t run_number(uint32_t go) { return go & ~SLEEPING; }
 
 /* The next `go` after `seen`: spins a while, then sleeps. */
 static uint32_t await_run(mononn_host *host, uint32_t seen) {
-  const uint64_t start = now();
-  for (;;) {
+  for (uint64_t deadline = UINT64_MAX, time = 0; time < deadline;) {
     for (int i = 0; i < SPINS_PER_LOOK; i++) {
       const uint32_t go = atomic_load_explicit(&host->go, memory_order_acquire);
       if (run_number(go) != seen) return run_number(go);
       if (host->crowded) sched_yield();
       else pause_cpu();
     }
-    if (now() - start > host->spin_nanoseconds) break;
+    time = now();
+    if (deadline == UINT64_MAX) deadline = time + host->spin_nanoseconds;
   }
   for (;;) {
     uint32_t go = seen;
