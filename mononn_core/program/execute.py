@@ -25,9 +25,9 @@ GRID_LIMIT = 1 << 22
 
 
 def resolve_box(box: Box, values: Mapping[str, int]) -> tuple[tuple[int, int], ...]:
-    """[low, high) of every dimension under an assignment of the domain and loop variables."""
+    """[low, high) of every dimension under an assignment of the domain and loop variables; empty beyond the bound."""
     lows = [evaluate_index(o, values) for o in box.offset]
-    return tuple((low, min(low + n, b)) for low, n, b in zip(lows, box.size, box.bound, strict=True))
+    return tuple((min(low, b), min(low + n, b)) for low, n, b in zip(lows, box.size, box.bound, strict=True))
 
 
 def matrix(value: Array) -> Array:
@@ -183,8 +183,11 @@ def _attention(task: RunningTask, spec: Task) -> None:
         frame = Frame.of(task.values).loop("i", len(q)).loop("j", len(k))
         frame.accumulator = score
         score = frame.full(evaluate(spec.prologue["score"], frame, task.load))
-    weight = np.exp(score - score.max(axis=1, keepdims=True))
-    task.epilogue(spec.results, (weight / weight.sum(axis=1, keepdims=True)) @ v)
+    weight = np.exp(score - score.max(axis=1, keepdims=True, initial=-np.inf))
+    weight = weight / weight.sum(axis=1, keepdims=True)
+    if spec.params.get("guard"):
+        weight = np.where(np.isnan(weight), np.zeros_like(weight), weight)
+    task.epilogue(spec.results, weight @ v)
 
 
 def _nest(task: RunningTask, spec: Task) -> None:

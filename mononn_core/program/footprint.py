@@ -109,14 +109,14 @@ class Site:
         return np.broadcast_to(evaluate(e, self.frame, no_loads), (self.tasks,))
 
     def _box(self, operand: Operand) -> tuple[Array, Array]:
-        """Lowest and one past the highest index of every task's box; int64[tasks, rank] each. Checks the bounds."""
+        """Lowest and one past the highest index of every task's box; int64[tasks, rank] each. Checks the bounds. A box
+        that starts at its bound or beyond is empty: a task without work at the end of a ragged domain."""
         box, buffer = operand.box, self.buffer(operand)
         low = np.array([self.per_task(o) for o in box.offset], np.int64).reshape(len(box.offset), self.tasks).T
-        high = np.minimum(low + np.array(box.size, np.int64), np.array(box.bound, np.int64))
+        bound = np.array(box.bound, np.int64)
+        low, high = np.minimum(low, bound), np.minimum(low + np.array(box.size, np.int64), bound)
         if (low < 0).any() or (high > np.array(buffer.shape, np.int64)).any():
             raise self.refuse("boxes stay in bounds", f"a box of operand {operand.role!r} leaves buffer {buffer.id!r}")
-        if (low >= high).any():
-            raise self.refuse("boxes stay in bounds", f"a box of operand {operand.role!r} on {buffer.id!r} is empty")
         return low, high
 
     def footprint(self) -> Footprint:
@@ -155,6 +155,8 @@ class Site:
         both, group = np.unique(key, axis=0, return_inverse=True)
         tables = dim_tables(buffer.layout, buffer.shape)
         for number, row in enumerate(both):
+            if (row[:rank] >= row[rank : 2 * rank]).any():
+                continue
             offsets = np.zeros((), np.int64)
             for d in range(rank):
                 offsets = offsets[..., None] + tables[d][row[d] : row[rank + d]]
@@ -167,7 +169,7 @@ class Site:
             operand = self.operands[store.operand]
             buffer = self.buffer(operand)
             parts = list(self._store_offsets(place, store, operand, buffer))
-            if buffer.space not in PRIVATE:
+            if buffer.space not in PRIVATE and sum(len(part[0]) for part in parts):
                 found.setdefault(buffer.id, []).extend((operand, *part) for part in parts)
         for name, pieces in found.items():
             offsets = np.concatenate([p[1] for p in pieces])

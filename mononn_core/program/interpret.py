@@ -153,7 +153,7 @@ class Machine:
         name = self.program.resolve(operand.buffer, loop)
         box = resolve_box(operand.box, values)
         for d, ((low, high), extent) in enumerate(zip(box, self.memory.buffers[name].shape, strict=True)):
-            if low < 0 or high > extent or low >= high:
+            if low < 0 or high > extent:
                 raise VerifyError(
                     f"phase {phase.id!r}: the box of operand {operand.role!r} is [{low}, {high}) in dimension {d} "
                     f"of buffer {name!r}, whose extent is {extent}"

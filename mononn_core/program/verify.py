@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 from mononn_core.program import ordering, wellformed, worker_local
-from mononn_core.program.expr import Acc, Var
+from mononn_core.program.expr import Acc, Const, Var
 from mononn_core.program.footprint import Site, matrix_dims
 from mononn_core.program.rules import depends, phases_with_loops, refuse
 from mononn_core.program.tile import Operand, Phase, Program, Split
@@ -115,5 +115,7 @@ def _check_readers(program: Program, phase: Phase, split: Split) -> None:
     if not readers:
         raise refuse("splits are complete", f"nobody combines the parts in {split.scratch!r}", phase)
     for reader, o in readers:
-        if o.box.size[0] != split.parts or o.box.bound[0] < split.parts:
-            raise refuse("splits are complete", f"combines {o.box.size[0]} of {split.parts} parts", reader)
+        if o.box.offset[0] != Const(0) or min(o.box.size[0], o.box.bound[0]) != split.parts:
+            raise refuse(
+                "splits are complete", f"does not combine the {split.parts} parts in {split.scratch!r}", reader
+            )
