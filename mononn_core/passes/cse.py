@@ -6,25 +6,36 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections import Counter
+from typing import Any
+
+import numpy as np
 
 from mononn_core.graph import Graph, Node
 from mononn_core.passes.rewrite import Rewriter, sweep
 
+Array = np.ndarray[Any, Any]
+
+
+SAMPLE = 256
+"""Elements by which constants are told apart before their bytes are compared."""
+
+
+def _bytes(value: Array) -> Array:
+    return value.reshape(-1).view(np.uint8)
+
 
 def _equal_constants(graph: Graph) -> dict[str, str]:
     """Constant -> the first constant that is the same."""
-    counts = Counter(graph.types[name] for name in graph.constants)
-    first: dict[object, str] = {}
+    alike: dict[object, list[str]] = {}
     same: dict[str, str] = {}
     for name, value in graph.constants.items():
-        t = graph.types[name]
-        if counts[t] > 1:
-            digest = hashlib.blake2b(value.reshape(-1).view("uint8").data).digest() if value.size else b""
-            original = first.setdefault((t, digest), name)
-            if original != name:
-                same[name] = original
+        sample = value.reshape(-1)[:: max(value.size // SAMPLE, 1)].tobytes()
+        group = alike.setdefault((graph.types[name], sample), [])
+        original = next((o for o in group if np.array_equal(_bytes(graph.constants[o]), _bytes(value))), None)
+        if original is None:
+            group.append(name)
+        else:
+            same[name] = original
     return same
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mononn_core.graph import Graph
-from mononn_core.passes import arithmetic, attention, cse, dce, fold, gelu, merge_matmuls, movement, norm
+from mononn_core.passes import arithmetic, attention, cse, dce, fold, gelu, merge_matmuls, movement, norm, sink, views
 
 Pass = Callable[[Graph], Graph]
 
@@ -14,6 +14,7 @@ CLEAN: tuple[tuple[str, Pass], ...] = (
     ("fold", fold.run),
     ("arithmetic", arithmetic.run),
     ("movement", movement.run),
+    ("views", views.run),
     ("cse", cse.run),
 )
 
@@ -23,8 +24,10 @@ PIPELINE: tuple[tuple[str, Pass], ...] = (
     ("gelu", gelu.run),
     ("norm", norm.run),
     ("attention", attention.run),
-    ("merge_matmuls", merge_matmuls.run),
     *CLEAN,
+    ("sink", sink.run),
+    *CLEAN,
+    ("merge_matmuls", merge_matmuls.run),
     *CLEAN,
 )
 """(name, pass) in order. CLEAN stands twice where its steps open work for each other."""

@@ -34,6 +34,10 @@ class Rewriter:
         self._producers: dict[str, Node] = {}
         self._indexed = 0
         self._uses = Counter(name for node in graph.nodes for name in node.inputs)
+        self._readers: dict[str, set[str]] = {}
+        for node in graph.nodes:
+            for name in node.inputs:
+                self._readers.setdefault(name, set()).add(node.op)
 
     def producer(self, name: str, op: str | None = None) -> Node | None:
         """The node that makes ``name``, if any (and if its operator is ``op``)."""
@@ -47,6 +51,11 @@ class Rewriter:
         """Whether exactly one node input reads ``name`` (and it is no graph output). New tensors count as shared
         until the next sweep."""
         return self._uses[name] == 1 and name not in self.outputs
+
+    def only_read_by(self, name: str, op: str) -> bool:
+        """Whether every reader of ``name`` is an ``op`` (and it is no graph output); False for new tensors."""
+        readers = self._readers.get(name, set())
+        return readers == {op} and name not in self.outputs
 
     def type(self, name: str) -> TensorType:
         return self.builder.types[name]
