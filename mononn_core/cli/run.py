@@ -14,8 +14,8 @@ import numpy as np
 
 from mononn_core.cli.feeds import feeds
 from mononn_core.errors import OptionError
+from mononn_core.runtime.files import write_atomically
 from mononn_core.runtime.session import Binding, load
-from mononn_core.runtime.toolchain import write_atomically
 
 SHOWN = 6
 

@@ -11,8 +11,8 @@ from mononn_core.cli.feeds import feeds
 from mononn_core.errors import OptionError, ToolchainError
 from mononn_core.machine import Machine
 from mononn_core.runtime import ceilings, trace
+from mononn_core.runtime.files import write_atomically
 from mononn_core.runtime.session import Session, load
-from mononn_core.runtime.toolchain import write_atomically
 
 
 def run(options: argparse.Namespace) -> int:

@@ -24,7 +24,7 @@ import numpy as np
 from mononn_core.errors import ArtifactError
 from mononn_core.machine import Machine
 from mononn_core.program import abi
-from mononn_core.runtime.toolchain import write_atomically
+from mononn_core.runtime.files import write_atomically
 
 MAGIC = b"\x93MONONN\n"
 FORMAT_VERSION = 1

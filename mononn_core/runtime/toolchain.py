@@ -24,6 +24,7 @@ from pathlib import Path
 from mononn_core.errors import ToolchainError
 from mononn_core.machine import Machine
 from mononn_core.program import abi
+from mononn_core.runtime.files import write_atomically
 
 INCLUDE = Path(__file__).parent.parent / "codegen" / "include"
 HOST = Path(__file__).parent / "host"
@@ -102,18 +103,17 @@ class Compiler:
     def link_command(self) -> list[str]:
         if self.is_zig:
             return [*self.program, "ld.lld", "-shared", "object.o", "-o", "object.so", *LINK]
-        options = ",".join(("-Wl", "--as-needed", *LINK)).replace("-s,", "")
-        return [*self.program, "-shared", "-nostartfiles", "-s", "object.o", "-o", "object.so", options]
+        options = ",".join(("-Wl", "--as-needed", *LINK))
+        return [*self.program, "-shared", "-nostartfiles", "object.o", "-o", "object.so", options]
 
 
 def find_compiler() -> Compiler:
     """``MONONN_CXX``, or the clang of the ziglang wheel.
 
     Raises:
-        ToolchainError: neither is there.
+        ToolchainError: it is not there.
     """
-    chosen = os.environ.get("MONONN_CXX", "")
-    return _find_compiler(chosen)
+    return _find_compiler(os.environ.get("MONONN_CXX", ""))
 
 
 @functools.cache
@@ -182,22 +182,6 @@ def cache_folder() -> Path | None:
         return Path(chosen) if chosen else None
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "mononn"
-
-
-def write_atomically(path: Path, pieces: Sequence[bytes | memoryview]) -> None:
-    """Writes a file under a temporary name beside ``path`` and renames it, so that no reader sees half of it."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            for piece in pieces:
-                stream.write(piece)
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(temporary).chmod(0o666 & ~mask)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def _digest(source: str, command: Sequence[str], compiler: Compiler) -> str:

@@ -54,6 +54,13 @@ def test_full_vector_width_is_used(compiler, name, register, tmp_path):
     assert register in fused[0]
 
 
+def test_one_function_is_exported(compiler, tmp_path):
+    (tmp_path / "x.so").write_bytes(compile_shared(handmade.SOURCE, machine=Machine.named("scalar")).code)
+    text = subprocess.run(["objdump", "-T", tmp_path / "x.so"], capture_output=True, text=True, check=True).stdout
+    exported = [line.split()[-1] for line in text.splitlines() if " DF .text" in line]
+    assert exported == ["mononn_run"]
+
+
 @pytest.mark.parametrize(("name", "elf"), [("neon", "aarch64"), ("scalar", None), ("avx2", "x86_64")])
 def test_cross_compilation(name, elf, monkeypatch):
     monkeypatch.delenv("MONONN_CXX", raising=False)
