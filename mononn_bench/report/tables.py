@@ -122,7 +122,7 @@ def _ratio_cell(cell: Cell | None) -> str:
     if cell is None:
         return "not measured"
     if cell.speedup is None:
-        return "slow" if cell.median_ms is not None else cell.status
+        return f"{_time(cell)} ms" if cell.median_ms is not None else cell.status
     status = f" {cell.status}" if cell.status != "ok" else ""
     return f"{_ratio(cell)} {cell.verdict or ''}".rstrip() + status
 
