@@ -134,7 +134,7 @@ def pack_weights(lowered: Lowered) -> memoryview:
         if buffer.space == "weight":
             part = blob[buffer.offset : buffer.offset + buffer.nbytes].view(buffer.dtype)
             _pack(part, buffer, lowered.weights[buffer.id])
-    return memoryview(blob)
+    return blob.data
 
 
 def _pack(flat: np.ndarray, buffer: Buffer, value: np.ndarray) -> None:

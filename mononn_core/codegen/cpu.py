@@ -145,7 +145,7 @@ class _CpuPrinter:
             if not isinstance(owner, Const) and not any(owner == Var(v) for v in order):
                 assert owner is not None
                 self.out.line(f"const long owner = {printer.index(owner)};")
-                self.out.line("if (owner < first || owner >= last) continue;")
+                stack.enter_context(self.out.block("if (owner >= first && owner < last) {"))
             self._task(phase, printer)
 
     def _task(self, phase: Phase, printer: Printer) -> None:
@@ -190,7 +190,6 @@ class _CpuPrinter:
         ragged = columns != (panel,)
         if ragged:
             self.out.line(f"const long end = {columns_text};")
-            self.out.line("if (end <= 0) continue;")
         with self.out.block(f"auto element = [&](long {result.axes[0]}, long {result.axes[1]}, auto v) {{", "};"):
             write_element(self.out, result, inner)
         cheap = "true" if is_cheap(result) else "false"
@@ -201,9 +200,9 @@ class _CpuPrinter:
             m, n = result.axes
             self.out.line(f"auto edge = [&](long {m}, long {n}, auto v) {{ mn::ragged({m}, {n}, end, v, element); }};")
             function_text = "edge"
-        calls = [
-            (rows_text, r, f"mn::matmul<{r}, {panel}, {cheap}>({operands}, {function_text});") for r in rows if r > 0
-        ]
+        guard = "if (end > 0) " if min(columns) == 0 else ""
+        call = f"{panel}, {cheap}>({operands}, {function_text});"
+        calls = [(rows_text, r, f"{guard}mn::matmul<{r}, {call}") for r in rows if r > 0]
         self._choose(calls, 0 in rows)
 
     def _choose(self, calls: list[tuple[str, int, str]], may_be_empty: bool) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isinf, isnan
 
+import numpy as np
+
 from mononn_core.errors import UnsupportedError
 from mononn_core.program.expr import (
     INDEX,
@@ -46,9 +48,12 @@ C_TYPES = {
     "bool": "bool",
 }
 INFIX = {
-    "add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
-    "bitand": "&", "bitor": "|", "bitxor": "^", "shl": "<<", "shr": ">>",
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==",
+    "ne": "!=",
+    "bitand": "&", "bitor": "|", "bitxor": "^",
 }  # fmt: skip
+LOGIC = {"and": ("&&", "&"), "or": ("||", "|"), "xor": ("!=", "^")}
+"""(scalar, vector) operators."""
 VOCABULARY = frozenset(["exp", "log", "sqrt", "tanh", "erf", "sigmoid", "softplus", "abs", "sign", "max", "min"])
 """Operations the vocabulary has for vectors and scalars under the same name."""
 LIBM = {
@@ -165,9 +170,10 @@ class Printer:
             case name if name in INFIX:
                 return f"({args[0]} {INFIX[name]} {args[1]})"
             case "and" | "or" | "xor":
-                return (
-                    f"({args[0]} {dict(zip(('and', 'or', 'xor'), ('&&', '||', '!='), strict=True))[e.name]} {args[1]})"
-                )
+                return f"({args[0]} {LOGIC[e.name][0]} {args[1]})"
+            case "shl" | "shr":
+                sign = "<<" if e.name == "shl" else ">>"
+                return f"({args[1]} < {8 * np.dtype(kind).itemsize} ? ({c_type(kind)})({args[0]} {sign} {args[1]}) : 0)"
             case "not":
                 return f"(!{args[0]})"
             case "bitnot":
@@ -226,7 +232,8 @@ class Printer:
         offset = pointer.address(e.index, self.ranges)
         stride = self.stride(offset)
         if stride is None:
-            return f"mn::gather_at<T>({pointer.name}, {self.vector}, [&](long {self.vector}) {{ return {self.index(offset)}; }})"
+            position = f"[&](long {self.vector}) {{ return {self.index(offset)}; }}"
+            return f"mn::gather_at<T>({pointer.name}, {self.vector}, {position})"
         at = f"{pointer.name} + {self.index(offset)}"
         return f"mn::load<T>({at})" if stride == 1 else f"mn::gather<T>({at}, {stride})"
 
@@ -248,7 +255,7 @@ class Printer:
             case "reciprocal":
                 return f"(1.f / {args[0]})"
             case "and" | "or" | "xor":
-                return f"({args[0]} {dict(zip(('and', 'or', 'xor'), '&|^', strict=True))[e.name]} {args[1]})"
+                return f"({args[0]} {LOGIC[e.name][1]} {args[1]})"
             case "not":
                 return f"(~{args[0]})"
             case "isnan":

@@ -57,9 +57,10 @@ def _write_for(out: Writer, loop: For, printer: Printer) -> None:
         write_statements(out, loop.body, inner)
 
 
-def _is_vector(store: Store, var: str, printer: Printer) -> bool:
+def _is_vector(store: Statement, var: str, printer: Printer) -> bool:
     return (
-        printer.pointers[store.operand].buffer.dtype == "float32"
+        isinstance(store, Store)
+        and printer.pointers[store.operand].buffer.dtype == "float32"
         and store.value.dtype == "float32"
         and vectorisable(store.value, var)
     )

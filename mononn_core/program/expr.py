@@ -18,15 +18,70 @@ from typing import Union
 INDEX = "int64"
 
 UNARY = frozenset(
-    "neg abs exp log sqrt tanh erf sin cos floor ceil round sign reciprocal not isnan isinf sigmoid softplus "
-    "tan sinh cosh asin acos atan asinh acosh atanh bitnot".split()
+    [
+        "neg",
+        "abs",
+        "exp",
+        "log",
+        "sqrt",
+        "tanh",
+        "erf",
+        "sin",
+        "cos",
+        "floor",
+        "ceil",
+        "round",
+        "sign",
+        "reciprocal",
+        "not",
+        "isnan",
+        "isinf",
+        "sigmoid",
+        "softplus",
+        "tan",
+        "sinh",
+        "cosh",
+        "asin",
+        "acos",
+        "atan",
+        "asinh",
+        "acosh",
+        "atanh",
+        "bitnot",
+    ]
 )
 BINARY = frozenset(
-    "add sub mul div floordiv mod min max pow lt le gt ge eq ne and or xor fmod bitand bitor bitxor shl shr index".split()
+    [
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "floordiv",
+        "mod",
+        "min",
+        "max",
+        "pow",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "eq",
+        "ne",
+        "and",
+        "or",
+        "xor",
+        "fmod",
+        "bitand",
+        "bitor",
+        "bitxor",
+        "shl",
+        "shr",
+        "index",
+    ]
 )
 """``index(i, n)`` is an index taken from data: i, or i + n where i is negative; outside [-n, n) it reports the run's
 index error and yields 0."""
-COMPARISONS = frozenset("lt le gt ge eq ne and or xor not isnan isinf".split())
+COMPARISONS = frozenset(["lt", "le", "gt", "ge", "eq", "ne", "and", "or", "xor", "not", "isnan", "isinf"])
 
 
 class _Arithmetic:

@@ -6,8 +6,6 @@ compared.
 
 from __future__ import annotations
 
-from functools import reduce as fold
-
 from mononn_core.program.expr import FALSE, INDEX, TRUE, Const, Expr, Op, Ranges, Select, Var, add, mul, transform
 
 Linear = dict[Expr, int]
@@ -31,7 +29,7 @@ def bounds(e: Expr, ranges: Ranges) -> tuple[float, float]:
             return (low // c if low > float("-inf") else low, high // c if high < float("inf") else high)
         case Op("mod", (a, Const(value=c))):
             low, high = bounds(a, ranges)
-            return (low, high) if 0 <= low and high < c else (0, c - 1)
+            return (low, high) if low >= 0 and high < c else (0, c - 1)
         case Op("index", (_, Const(value=n))):
             return (0, n - 1)
         case Op("min", (a, b)):
@@ -72,7 +70,10 @@ def from_linear(terms: Linear, constant: int) -> Expr:
     """The canonical sum: atoms ordered by text, largest coefficient first, the constant last."""
     ordered = sorted(terms.items(), key=lambda item: (-abs(item[1]), str(item[0])))
     parts = [mul(atom, k) for atom, k in ordered]
-    return fold(add, [*parts, Const(constant)], Const(0)) if parts else Const(constant)
+    total: Expr = Const(0)
+    for part in parts:
+        total = add(total, part)
+    return add(total, constant)
 
 
 def simplify(e: Expr, ranges: Ranges) -> Expr:

@@ -18,7 +18,8 @@ L2_SHARE = 0.8
 
 @dataclass(frozen=True)
 class Partition:
-    """kind "rows", "columns" (of each of ``segments`` equal runs of columns), "heads", or "single" (owner 0 does it)."""
+    """kind: "rows", "columns" (of each of ``segments`` equal runs of columns), "heads", "batch", or "single" (owner 0
+    does it all)."""
 
     kind: str
     owners: int

@@ -36,11 +36,11 @@ def build_nest(builder: PhaseBuilder, stage: Stage, partition: Partition, name: 
     else:
         prelude, value = row_body(root, builder.views, index, builder.machine)
         index, value = run_chain(stage, builder.views, index, value)
-    position = matrix_index(types[stage.stored].shape, index)
+    matrix = matrix_index(types[stage.stored].shape, index)
     bind = _binder(draft, inner)
     prelude = tuple(_map_statement(st, bind) for st in prelude)
     value = bind(value, {})
-    position = draft.output(stage.stored, position, inner)
+    position = draft.output(stage.stored, matrix, inner)
     bounds = (
         simplify(Const(total) + y0 * -1, draft.outer) if rows * owners > total and not by_columns else None,
         simplify(Const(width) + x0 * -1, draft.outer) if columns * owners > width and by_columns else None,

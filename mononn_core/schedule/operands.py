@@ -129,9 +129,8 @@ def unit_stride(e: Expr, axes: MatrixAxes) -> tuple[str, Expr, Expr] | None:
 def _without(e: Expr, own: Expr, other: Expr) -> Expr | None:
     """``e - own`` where ``e`` is ``own`` plus something independent of both variables; None where it is not."""
     terms, constant = linear(e)
-    if isinstance(own, Var):
-        if terms.pop(own, 0) != 1:
-            return None
+    if isinstance(own, Var) and terms.pop(own, 0) != 1:
+        return None
     rest = from_linear(terms, constant)
     both = {v.name for v in (own, other) if isinstance(v, Var)}
     return None if variables(rest) & both or any(isinstance(t, Load) for t in terms) else rest

@@ -72,7 +72,7 @@ def panel_buffer(name: str, shape: tuple[int, int], panel: int) -> Buffer:
 
 
 class PhaseBuilder:
-    """Builds phases; ``packed`` collects the packed weight buffers they use (id -> (buffer, source tensor, transposed))."""
+    """Builds phases. ``packed`` collects the packed weights they use: id to (buffer, source tensor, transposed)."""
 
     def __init__(self, views: Views, machine: Machine) -> None:
         self.views = views
@@ -99,7 +99,8 @@ class PhaseBuilder:
         p = Product.of(stage.root, self.types)
         tile = self.tile(p, partition)
         owners = partition.owners if partition.kind != "single" else 1
-        o, b, r, s, q = (Var(v) for v in "obrsp")
+        o, r, s, q = (Var(v) for v in "orsp")
+        b: Expr = Var("b")
         batches, segments, panels = p.batch, 1, ceil(p.n / tile.panel)
         m0, n0 = r * tile.rows, q * tile.panel
         if partition.kind == "rows":
@@ -162,12 +163,14 @@ class PhaseBuilder:
         width = self.types[node.inputs[2]].shape[3]
         owners = partition.owners if partition.kind != "single" else 1
         total = batch * heads
+        bh: Expr = Var("h")
+        i0: Expr = Const(0)
         if partition.kind == "rows":
             tile_rows, per_owner = ceil(rows / owners), total
-            bh, i0 = Var("h"), Var("o") * tile_rows
+            i0 = Var("o") * tile_rows
         else:
             tile_rows, per_owner = rows, total // owners
-            bh, i0 = Var("o") * per_owner + Var("h"), Const(0)
+            bh = Var("o") * per_owner + bh
         extents = {"o": owners, "h": per_owner}
         draft = Draft(self.views, {v: (0, e - 1) for v, e in extents.items()})
         bh, i0 = (simplify(_drop_unit(e, extents), draft.outer) for e in (bh, i0))

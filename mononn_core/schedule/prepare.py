@@ -44,14 +44,9 @@ def is_template(node: Node, graph: Graph) -> bool:
 
 def _check(node: Node, graph: Graph) -> None:
     definition = registry.get(node.op)
-    if definition.kind in LOOPED and node.op not in GENERATED:
-        raise UnsupportedError(
-            f"{node.origin}: operator {node.op!r} has no generated form yet; `mononn check` lists it"
-        )
-    if definition.kind not in (*LOOPED, "contraction") and definition.point is None:
-        raise UnsupportedError(
-            f"{node.origin}: operator {node.op!r} has no generated form yet; `mononn check` lists it"
-        )
+    loop = definition.kind in LOOPED and node.op in GENERATED
+    if not (loop or definition.kind == "contraction" or definition.point is not None):
+        raise UnsupportedError(f"{node.origin}: operator {node.op!r} has no loop yet; `mononn check` lists such nodes")
     if node.op == "attention" and not is_template(node, graph):
         raise UnsupportedError(f"{node.origin}: attention is compiled in float32 only; convert the model to float32")
     for name in (*node.inputs, *node.outputs):

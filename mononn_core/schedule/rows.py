@@ -47,7 +47,7 @@ def _matmul(node: Node, views: Views, index: tuple[Expr, ...], lanes: int) -> Bo
     a, b = (views.type(n).shape for n in node.inputs)
     lead_a = [Const(0) if extent == 1 else i for i, extent in zip(index[-len(a) : -2], a[:-2], strict=True)]
     lead_b = [Const(0) if extent == 1 else i for i, extent in zip(index[-len(b) : -2], b[:-2], strict=True)]
-    z = Var("z")
+    z: Expr = Var("z")
     tail = (index[-1], z) if node.attrs.get("transpose_b") else (z, index[-1])
     left, right = views.read(node.inputs[0], (*lead_a, index[-2], z)), views.read(node.inputs[1], (*lead_b, *tail))
     total = Reduce("total", "add", "z", a[-1], op("mul", left, right), lanes)
@@ -56,7 +56,7 @@ def _matmul(node: Node, views: Views, index: tuple[Expr, ...], lanes: int) -> Bo
 
 def _reduction(node: Node, views: Views, index: tuple[Expr, ...], lanes: int) -> Body:
     source = views.type(node.inputs[0])
-    axes = tuple(node.attrs["axes"])  # type: ignore[arg-type]
+    axes: tuple[int, ...] = tuple(node.attrs["axes"])  # type: ignore[arg-type]
     extents = tuple(source.shape[a] for a in axes)
     count = prod(extents)
     reduced = dict(zip(axes, split_index(Var("z"), extents), strict=True))
