@@ -7,7 +7,9 @@ from collections.abc import Iterable
 
 
 class BenchError(Exception):
-    """Base of every error the suite raises on purpose; the command line prints it and exits with status 2."""
+    """Base of every error the suite raises on purpose; the command line prints it and exits with `exit_status`."""
+
+    exit_status = 2
 
 
 class UnknownNameError(BenchError):
@@ -39,6 +41,10 @@ class SystemUnavailableError(BenchError):
 class EnvironmentBuildError(BenchError):
     """An environment could not be built for a reason that trying again may cure (a download that broke off)."""
 
+    exit_status = 1
+
 
 class MeasurementError(BenchError):
     """A measurement cannot be made at all (not: a system that failed in it, which is a row)."""
+
+    exit_status = 1

@@ -42,8 +42,9 @@ class Machine:
 
 @dataclass(frozen=True)
 class EnvironmentRecord:
-    """environment.json beside a virtual environment: the packages it holds, or why it cannot be had."""
+    """environment.json: the interpreter of an environment and the packages it holds, or why it cannot be had."""
 
+    interpreter: str
     status: Literal["ok", "unavailable"]
     reason: str
     requirements: tuple[str, ...]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from mononn_bench.models.weights import generator
 from mononn_bench.models.zoo import InputSpec
 
-Arrays = dict[str, NDArray[np.generic]]
+Arrays = dict[str, NDArray[Any]]
 
 RESERVED_TOKENS = 4
 """Token 0 pads; contents start above the reserved ones."""
@@ -26,7 +28,7 @@ def valid_length(tokens: int, seed: int, index: int) -> int:
     return low + (start + index * max(1, int(0.38 * span))) % span
 
 
-def _make(spec: InputSpec, length: int, seed: int, index: int) -> NDArray[np.generic]:
+def _make(spec: InputSpec, length: int, seed: int, index: int) -> NDArray[Any]:
     random = generator(seed, f"{spec.name}:{index}")
     if spec.role == "dense":
         if np.issubdtype(np.dtype(spec.dtype), np.floating):

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel
 
+from mononn_bench.errors import ModelError
 from mononn_bench.models.weights import seeded_state
 from mononn_bench.models.zoo import ModelSpec
 
@@ -42,32 +44,57 @@ class Mlp(nn.Module):
         return x
 
 
-def build_module(spec: ModelSpec, *, seed: int, attention: Attention = "eager") -> nn.Module:
+class Identity(nn.Module):
+    """x -> a copy of x: what a call costs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.clone()
+
+
+def build_module(spec: ModelSpec, *, seed: int) -> nn.Module:
     """The float32 module in evaluation mode with seeded weights (mononn_bench.models.weights)."""
-    module = _construct(spec, attention)
-    state = module.state_dict()
-    shapes = {name: tuple(t.shape) for name, t in state.items() if t.is_floating_point()}
+    module = _construct(spec, "eager")
+    shapes = {name: tuple(t.shape) for name, t in module.state_dict().items() if t.is_floating_point()}
     weights = {name: torch.from_numpy(a) for name, a in seeded_state(shapes, seed).items()}
     module.load_state_dict(weights, strict=False)
     return module.eval().requires_grad_(False)
 
 
-def load_pretrained_module(spec: ModelSpec, weights: Path, *, attention: Attention = "eager") -> nn.Module:
-    """The float32 module with the weights of a downloaded safetensors file; names are matched to ours, none may be
-    missing.
-    """
-    from safetensors.torch import load_file
-
-    from mononn_bench.errors import ModelError
-
-    module = _construct(spec, attention)
+def load_pretrained_module(spec: ModelSpec, weights: Path) -> nn.Module:
+    """The float32 module with the weights of a downloaded safetensors file; ModelError where one is missing."""
+    module = _construct(spec, "eager")
     loaded = {_module_name(name): tensor for name, tensor in load_file(str(weights)).items()}
-    missing = [n for n, _ in module.named_parameters() if n not in loaded]
+    wanted = [name for name, _ in module.named_parameters()]
+    missing = [name for name in wanted if name not in loaded]
     if missing:
-        raise ModelError(f"{weights.name} lacks {missing[0]!r} and {len(missing) - 1} more tensors of {spec.name}: "
-                         "pin a file of the same architecture in the catalogue.")  # fmt: skip
-    module.load_state_dict({n: loaded[n].float() for n, _ in module.named_parameters()}, strict=False)
+        raise ModelError(
+            f"{weights.name} lacks {missing[0]!r} and {len(missing) - 1} more tensors of {spec.name}: "
+            "pin a file of the same architecture in the catalogue."
+        )
+    module.load_state_dict({name: loaded[name].float() for name in wanted}, strict=False)
     return module.eval().requires_grad_(False)
+
+
+def save_tensors(module: nn.Module, path: Path) -> None:
+    """Write parameters and buffers as safetensors, which `load_module` maps into memory."""
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    partial = path.with_name(f".{path.name}.partial")
+    save_file({name: t.detach().clone().contiguous() for name, t in tensors.items()}, str(partial))
+    partial.replace(path)
+
+
+def load_module(spec: ModelSpec, path: Path, *, attention: Attention) -> nn.Module:
+    """The module without initialising it: tensors of `save_tensors` are put in place of empty ones."""
+    with torch.device("meta"):
+        module = _construct(spec, attention)
+    for name, tensor in load_file(str(path)).items():
+        owner, _, leaf = name.rpartition(".")
+        holder = module.get_submodule(owner)
+        if leaf in holder._parameters:
+            holder._parameters[leaf] = nn.Parameter(tensor, requires_grad=False)
+        else:
+            holder._buffers[leaf] = tensor
+    return module.eval()
 
 
 def _module_name(name: str) -> str:
@@ -77,6 +104,8 @@ def _module_name(name: str) -> str:
 
 
 def _construct(spec: ModelSpec, attention: Attention) -> nn.Module:
+    if spec.family == "identity":
+        return Identity()
     if spec.family == "mlp":
         return Mlp(**spec.config)
     config = BertConfig(**spec.config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)

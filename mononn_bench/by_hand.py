@@ -1,0 +1,171 @@
+"""`mononn-bench measure`: one case, from folders that stand, or by a model's name, making first what is missing."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from mononn_bench.codec import read_record, write_record
+from mononn_bench.errors import BenchError, MeasurementError
+from mononn_bench.measure.build import RECORD, build_system, read_environment
+from mononn_bench.measure.case import measure_case
+from mononn_bench.measure.process import PACKAGE, Limits
+from mononn_bench.measure.rounds import Contestant, Course
+from mononn_bench.models.zoo import get_model
+from mononn_bench.record import BuildRecord, CaseRecord, Settings
+from mononn_bench.systems import REAL, get_system
+from mononn_bench.systems.environment import make_environment
+
+if TYPE_CHECKING:
+    from mononn_bench.workflow.plan import Plan
+
+BUILD_S = 600.0
+Folders = Mapping[str, Path]
+
+
+def measure(options: Namespace) -> int:
+    """Measure one case; 0 even where a system fails, which the record says."""
+    builds, environments = dict(options.build), dict(options.environment)
+    folder: Path | None = options.model_folder
+    if folder is None:
+        folder, builds, environments = _prepare(options)
+    names = options.systems or list(builds)
+    folder = folder.absolute()
+    cores = tuple(sorted(os.sched_getaffinity(0))[: options.threads])
+    output: Path = options.output or Path(".cache/by-hand") / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{folder.name}.json"
+    course = Course(
+        model_folder=folder,
+        reference=folder / "reference.npz",
+        precision=options.precision,
+        target=options.target,
+        settings=Settings(
+            rounds=options.rounds,
+            cycles=options.cycles,
+            block_s=options.block_seconds,
+            seed=options.seed,
+            threads=len(cores),
+            answer_limit_s=options.answer_limit,
+            memory_limit_mb=options.memory_limit,
+        ),
+        cores=cores,
+        scratch=output.absolute().parent / f".{output.stem}.scratch",
+    )
+    contestants = make_contestants(names, builds, environments)
+    record = measure_case(contestants, course, machine_name=options.machine, command="", say=_say)
+    record = replace(record, command=_command(record))
+    write_record(record, output)
+    print(summary(record))
+    print(f"\n{output}")
+    return 0
+
+
+def make_contestants(names: Sequence[str], builds: Folders, environments: Folders) -> list[Contestant]:
+    """One contestant a name, with its build's record; the second of a name is labelled name@2."""
+    seen: Counter[str] = Counter()
+    contestants = []
+    for name in names:
+        get_system(name)
+        if name not in builds or name not in environments:
+            raise MeasurementError(
+                f"{name} has no build or no environment here: name both with --build, --environment."
+            )
+        seen[name] += 1
+        label = name if seen[name] == 1 else f"{name}@{seen[name]}"
+        build = read_record(BuildRecord, builds[name] / RECORD)
+        python = Path(read_environment(environments[name]).interpreter)
+        contestants.append(Contestant(label, name, python, build, builds[name].absolute()))
+    return contestants
+
+
+def summary(record: CaseRecord) -> str:
+    """A small table for the terminal: status, median over blocks, and the ratio to the first system, without
+    intervals.
+    """
+    medians = {}
+    for system in record.systems:
+        blocks = [b for r in record.rounds for c in r.cycles for b in c.blocks if b.accepted]
+        values = [b.value_s for b in blocks if b.system == system.label]
+        medians[system.label] = median(values) * 1e3 if values else None
+    first = medians[record.systems[0].label]
+    lines = [f"{record.model.name}: {len(record.rounds)} rounds, {record.wall_s:.0f} s"]
+    for system in record.systems:
+        value = medians[system.label]
+        if value is None or system.status != "ok":
+            lines.append(f"{system.label:18}{system.status}: {system.reason}")
+            continue
+        ratio = f"{value / first:8.3f} x" if first else ""
+        lines.append(f"{system.label:18}{value:12.4f} ms{ratio}")
+    flags = sorted({flag for r in record.rounds for flag in r.flags})
+    return "\n".join([*lines, *flags])
+
+
+def _prepare(options: Namespace) -> tuple[Path, dict[str, Path], dict[str, Path]]:
+    """Make environments, model, reference and builds that are missing, in the workflow's own folders."""
+    from mononn_bench.workflow.plan import make_plan
+
+    if not options.model:
+        raise MeasurementError("Name what to measure: --model M --systems a,b, or --model-folder with --build each.")
+    get_model(options.model)
+    names = list(dict.fromkeys(options.systems or [system.name for system in REAL]))
+    plan = make_plan(
+        {"models": {options.model: {"weights": options.weights}}, "systems": names, "threads": options.threads}
+    )
+    for environment in plan.environments.values():
+        _say(f"environment {environment.name}")
+        make_environment(environment.requirements, environment.folder)
+    _prepare_model(plan, options.model)
+    limits = Limits(BUILD_S, options.memory_limit)
+    for build in plan.cases[options.model].builds:
+        if build.record.exists():
+            continue
+        _say(f"building {options.model} with {build.system}")
+        build_system(
+            build.system,
+            environment=build.environment.folder,
+            model_folder=build.model.folder.absolute(),
+            output=build.folder.absolute(),
+            threads=options.threads,
+            precision=options.precision,
+            target=options.target,
+            limits=limits,
+        )
+    builds = {b.system: b.folder for b in plan.cases[options.model].builds}
+    environments = {b.system: b.environment.folder for b in plan.cases[options.model].builds}
+    return plan.models[options.model].folder, builds, environments
+
+
+def _prepare_model(plan: Plan, name: str) -> None:
+    model = plan.models[name]
+    python = read_environment(plan.environments[plan.EXPORTER].folder).interpreter
+    command = [python, "-m", "mononn_bench.cli"]
+    variables = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    export = ["export", "--model", name, *shlex.split(model.export_options), "--output", str(model.folder)]
+    reference = ["reference", "--model-folder", str(model.folder)]
+    for step, result in ((export, model.record), (reference, model.reference)):
+        if not result.exists():
+            _say(f"{step[0]} {name}")
+            if subprocess.run([*command, *step], env=variables, check=False).returncode != 0:
+                raise BenchError(f"The step '{step[0]}' for {name} failed; its message stands above.")
+
+
+def _command(record: CaseRecord) -> str:
+    """The command that measures this one case again, from its model's name."""
+    settings = record.settings
+    systems = ",".join(system.system for system in record.systems)
+    numbers = f"--rounds {settings.rounds} --cycles {settings.cycles} --block-seconds {settings.block_s}"
+    numbers += f" --seed {settings.seed} --threads {settings.threads}"
+    weights = " --weights pretrained" if record.model.weights == "pretrained" else ""
+    return f"mononn-bench measure --model {record.model.name} --systems {systems} {numbers}{weights}"
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)

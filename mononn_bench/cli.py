@@ -1,0 +1,140 @@
+"""mononn-bench: look at the machine, list models and systems, and take each step of a comparison by hand."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from mononn_bench import by_hand, commands
+from mononn_bench.errors import BenchError
+from mononn_bench.measure.worker import die_with_parent
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of every sub-command; each names its function of commands.py as `run`."""
+    parser = argparse.ArgumentParser(prog="mononn-bench", description=__doc__)
+    parser.set_defaults(run=None)
+    steps = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add(steps, "doctor", commands.doctor, "what this machine has, and which systems would work")
+    _add(steps, "models", commands.models, "the catalogue of models")
+    _add(steps, "systems", commands.systems, "the systems that can be compared")
+    _add_measure(steps)
+    report = _add(steps, "report", commands.report, "tables and figures from records")
+    report.add_argument("records", nargs="+", type=Path, metavar="RECORD")
+    report.add_argument("--output", type=Path, required=True, metavar="FOLDER")
+    _add_environment(steps)
+    _add_export(steps)
+    reference = _add(steps, "reference", commands.reference, "compute a model's right answers, float64")
+    reference.add_argument("--model-folder", type=Path, required=True)
+    reference.add_argument("--seed", type=int, default=0, help="of the input sets")
+    _add_build(steps)
+    return parser
+
+
+Steps = argparse._SubParsersAction  # type: ignore[type-arg]
+
+
+def _add(steps: Steps, name: str, run: object, text: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = steps.add_parser(name, help=text, description=text)
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _add_measure(steps: Steps) -> None:
+    parser = _add(steps, "measure", by_hand.measure, "measure one model on several systems, side by side")
+    parser.add_argument("--model", help="a catalogued model; what is missing is made first")
+    parser.add_argument("--systems", type=_names, default=None, help="a,b,c; a name given twice is measured twice")
+    parser.add_argument("--weights", choices=["seeded", "pretrained"], default="seeded")
+    parser.add_argument("--model-folder", type=Path, help="an exported model, with --build and --environment")
+    parser.add_argument("--build", type=_pair, action="append", default=[], metavar="SYSTEM=FOLDER")
+    parser.add_argument("--environment", type=_pair, action="append", default=[], metavar="SYSTEM=FOLDER")
+    parser.add_argument("--machine", default="", help="the machine's name in the record")
+    parser.add_argument("--rounds", type=_positive, default=4)
+    parser.add_argument("--cycles", type=_positive, default=4)
+    parser.add_argument("--block-seconds", type=float, default=0.2)
+    parser.add_argument("--seed", type=int, default=0, help="of the order of blocks")
+    parser.add_argument("--threads", type=_positive, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--answer-limit", type=float, default=120.0, help="seconds")
+    parser.add_argument("--memory-limit", type=_positive, default=8192, help="10^6 bytes")
+    parser.add_argument("--precision", choices=["fp32"], default="fp32")
+    parser.add_argument("--target", choices=["cpu"], default="cpu")
+    parser.add_argument("--output", type=Path, help="the record; printed as a table without it")
+
+
+def _add_environment(steps: Steps) -> None:
+    parser = _add(steps, "environment", commands.environment, "build a system's virtual environment")
+    parser.add_argument("--requirements", type=Path, required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--existing", type=Path, metavar="PYTHON", help="describe this interpreter, install nothing")
+
+
+def _add_export(steps: Steps) -> None:
+    parser = _add(steps, "export", commands.export, "write a model as a folder (in the PyTorch environment)")
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--weights", choices=["seeded", "pretrained"], default="seeded")
+    parser.add_argument("--seed", type=int, default=0, help="of the weights")
+    parser.add_argument("--path", type=Path, help="your own ONNX file")
+    parser.add_argument("--shape", type=_shape, action="append", default=[], metavar="INPUT=1x128")
+    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER")
+
+
+def _add_build(steps: Steps) -> None:
+    parser = _add(steps, "build", commands.build, "build a model with one system")
+    parser.add_argument("--system", required=True)
+    parser.add_argument("--environment", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--model-folder", type=Path, required=True)
+    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--threads", type=_positive, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--precision", choices=["fp32"], default="fp32")
+    parser.add_argument("--target", choices=["cpu"], default="cpu")
+    parser.add_argument("--time-limit", type=float, default=600.0, help="seconds")
+    parser.add_argument("--memory-limit", type=_positive, default=8192, help="10^6 bytes")
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _pair(text: str) -> tuple[str, Path]:
+    name, equals, path = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=FOLDER")
+    return name, Path(path)
+
+
+def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+    name, equals, sizes = text.rpartition("=")
+    try:
+        shape = tuple(int(size) for size in sizes.split("x"))
+    except ValueError:
+        shape = ()
+    if not equals or not shape or min(shape) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not INPUT=SIZExSIZE, such as input_ids=1x128")
+    return name, shape
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
+    return int(text)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one sub-command; 0 when done, 2 on bad input, 1 on what trying again may cure. The entry point of
+    mononn-bench.
+    """
+    if os.environ.pop("MONONN_DIE_WITH_PARENT", ""):
+        die_with_parent()
+    options = make_parser().parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except BenchError as error:
+        print(error, file=sys.stderr)
+        return error.exit_status
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

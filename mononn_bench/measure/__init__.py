@@ -1,0 +1,1 @@
+"""Measuring: one process a system, rounds of interleaved blocks, checked answers."""

@@ -1,0 +1,105 @@
+"""One system's build of one model, in a process of its own. Whatever goes wrong in a rival becomes a record, not an
+error.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mononn_bench.codec import from_plain, read_record, write_record
+from mononn_bench.measure.process import Limits, Worker, WorkerFailedError
+from mononn_bench.models.zoo import IDENTITY
+from mononn_bench.record import BuildRecord, EnvironmentRecord, ModelRecord, Option, Tuning
+
+RECORD = "build.json"
+
+
+def read_environment(folder: Path) -> EnvironmentRecord:
+    """The record of the environment in `folder`; RecordError when it was never built."""
+    return read_record(EnvironmentRecord, folder / "environment.json")
+
+
+def build_system(
+    system: str,
+    *,
+    environment: Path,
+    model_folder: Path,
+    output: Path,
+    threads: int,
+    precision: str,
+    target: str,
+    limits: Limits,
+) -> BuildRecord:
+    """Build the model and the one-node Identity model into `output`/model and `output`/identity; write build.json
+    last.
+    """
+    model = read_record(ModelRecord, model_folder / "model.json")
+    record = BuildRecord(
+        system=system, model=model.name, model_digest=model.digest, precision=precision, target=target, threads=threads,
+        status="ok", reason="", version="", versions={}, options=(), build_s=None, artifact_mb=None, peak_mb=None,
+        tuning=None, details={},
+    )  # fmt: skip
+    shutil.rmtree(output, ignore_errors=True)
+    output.mkdir(parents=True)
+    common = {"threads": threads, "precision": precision, "target": target}
+    found = read_environment(environment)
+    if found.status != "ok":
+        record = replace(record, status="unavailable", reason=found.reason)
+    else:
+        record = _built(record, Path(found.interpreter), model_folder, output, common, limits)
+    write_record(record, output / RECORD)
+    return record
+
+
+def _built(
+    record: BuildRecord, python: Path, model_folder: Path, output: Path, common: dict[str, Any], limits: Limits
+) -> BuildRecord:
+    scratch = output / "temporary"
+    cores = sorted(os.sched_getaffinity(0))[: record.threads]
+    try:
+        with Worker(record.system, python, threads=record.threads, cores=cores, scratch=scratch) as worker:
+            versions = worker.ask("probe", limits)["versions"]
+            record = replace(record, versions=versions, version=next(iter(versions.values())))
+            base = worker.resident_bytes()
+            folders = {"model_folder": str(model_folder), "build_folder": str(output / "model")}
+            built = worker.ask("build", limits, **folders, **common)
+            worker.note_memory()
+            record = replace(
+                record,
+                options=tuple(from_plain(Option, option) for option in built["options"]),
+                build_s=built["build_s"],
+                artifact_mb=_size_mb(output / "model"),
+                peak_mb=(worker.peak_bytes - base) / 1e6,
+                tuning=from_plain(Tuning, built["tuning"]) if built["tuning"] else None,
+                details=built["details"],
+            )
+            _build_identity(worker, model_folder, output, common, limits)
+    except WorkerFailedError as error:
+        record = replace(record, status=error.status, reason=error.reason)
+    finally:
+        _keep_log(scratch, record.system, output)
+    return record
+
+
+def _build_identity(worker: Worker, model_folder: Path, output: Path, common: dict[str, Any], limits: Limits) -> None:
+    """What a call costs is a column, not a case: a system that cannot build Identity has no value there."""
+    folders = {"model_folder": str(model_folder / IDENTITY.name), "build_folder": str(output / IDENTITY.name)}
+    try:
+        worker.ask("build", limits, **folders, **common)
+    except WorkerFailedError:
+        shutil.rmtree(output / IDENTITY.name, ignore_errors=True)
+
+
+def _keep_log(scratch: Path, system: str, output: Path) -> None:
+    log = scratch / f"{system}.log"
+    if log.exists():
+        log.replace(output / "log.txt")
+    shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _size_mb(folder: Path) -> float:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6

@@ -1,0 +1,252 @@
+"""A case measured whole: every system checked alone, then rounds side by side, then one record."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from uuid import uuid4
+
+from mononn_bench.codec import read_record
+from mononn_bench.measure.accuracy import TIMED_SETS, UNSEEN_SETS, compare, failure_reason, fp32_limit, worst_errors
+from mononn_bench.measure.environment import available_bytes, describe_machine
+from mononn_bench.measure.exclusive import exclusive_machine
+from mononn_bench.measure.process import WorkerFailedError
+from mononn_bench.measure.rounds import Contestant, Course, Runner, Tally, measured_block, run_round
+from mononn_bench.measure.sentinel import Sentinel, make_sentinel
+from mononn_bench.models.folder import package_versions
+from mononn_bench.record import (
+    AccuracyCheck,
+    CaseRecord,
+    Ceilings,
+    Cycle,
+    ModelRecord,
+    ReferenceRecord,
+    Round,
+    Status,
+    SystemResult,
+)
+from mononn_bench.systems import OURS, get_system
+
+MEMORY_SHARE = 0.7
+"""Where the systems' peaks sum to more than this share of the available memory, the case runs in pairs."""
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A status with its line of reason, and the checks it rests on."""
+
+    status: Status
+    reason: str
+    checks: tuple[AccuracyCheck, ...] = ()
+
+
+def measure_case(
+    contestants: Sequence[Contestant], course: Course, *, machine_name: str, command: str, say: Say
+) -> CaseRecord:
+    """Measure one model on all its systems, alone on this machine. What fails is a status in the record."""
+    started = time.perf_counter()
+    shutil.rmtree(course.scratch, ignore_errors=True)
+    course.scratch.mkdir(parents=True)
+    try:
+        with exclusive_machine(say):
+            return _measure(contestants, course, machine_name, command, say, started)
+    finally:
+        shutil.rmtree(course.scratch, ignore_errors=True)
+
+
+def _measure(
+    contestants: Sequence[Contestant], course: Course, machine_name: str, command: str, say: Say, started: float
+) -> CaseRecord:
+    machine = describe_machine()
+    machine = replace(machine, name=machine_name or machine.name)
+    model = read_record(ModelRecord, course.model_folder / "model.json")
+    reference = read_record(ReferenceRecord, course.reference.with_suffix(".json"))
+    caches = machine.caches_kib
+    last_level = max(caches.values(), default=0)
+    sentinel = make_sentinel(course.scratch, course.cores, caches.get("L2", 0) * 1024, last_level * 1024)
+    tallies = {c.label: Tally() for c in contestants}
+    for contestant in contestants:
+        if contestant.build.status == "ok":
+            say(f"{model.name}: checking {contestant.label} alone")
+            _check_alone(contestant, course, tallies[contestant.label])
+    judged = _judge(contestants, course, model, reference, tallies)
+    running = [c for c in contestants if judged[c.label].status == "ok"]
+    slow = [c for c in running if tallies[c.label].slow]
+    fast = [c for c in running if not tallies[c.label].slow]
+    in_pairs = sum(tallies[c.label].peak_mb for c in fast) * 1e6 > MEMORY_SHARE * available_bytes()
+    groups = _groups(fast, in_pairs)
+    rounds = [_slow_round(c, course, tallies[c.label], len(groups) + i) for i, c in enumerate(slow)]
+    for index in range(course.settings.rounds):
+        for number, group in enumerate(groups):
+            say(f"{model.name}: round {index + 1} of {course.settings.rounds}: {', '.join(c.label for c in group)}")
+            last = index == course.settings.rounds - 1
+            rounds.append(run_round(index, number, group, course, tallies, sentinel, last=last))
+    judged = _judge(contestants, course, model, reference, tallies)
+    created = datetime.now(UTC)
+    return CaseRecord(
+        run_id=f"{created:%Y%m%dT%H%M%S}-{uuid4().hex[:8]}",
+        created=created.isoformat(timespec="seconds"),
+        model=model,
+        precision=course.precision,
+        target=course.target,
+        machine=machine,
+        cores=course.cores,
+        settings=course.settings,
+        pairs_mode=in_pairs,
+        systems=tuple(_result(c, tallies[c.label], judged[c.label]) for c in contestants),
+        rounds=tuple(rounds),
+        ceilings=_ceilings(sentinel, rounds),
+        reference=reference,
+        command=command,
+        source_revision=source_revision(),
+        versions={"python": sys.version.split()[0], **package_versions(("mononn", "numpy", "onnx"))},
+        wall_s=time.perf_counter() - started,
+    )
+
+
+def _check_alone(contestant: Contestant, course: Course, tally: Tally) -> None:
+    """Load in a process of its own, follow its memory, answer every timed input set."""
+    runner = Runner(contestant, course, "alone")
+    try:
+        runner.load(tally, watch=True)
+        runner.check(tally, range(TIMED_SETS), "before")
+    except WorkerFailedError as error:
+        tally.failure = error
+    finally:
+        runner.close()
+
+
+def _slow_round(contestant: Contestant, course: Course, tally: Tally, group: int) -> Round:
+    """Raw times of a slow system, by itself: no pairs, no warm-up beyond its two first runs."""
+    runner = Runner(contestant, course, "slow")
+    blocks = []
+    try:
+        runner.load(tally, watch=False)
+        blocks = measured_block(runner, course.settings, 0, slow=True)
+        runner.check(tally, range(TIMED_SETS, TIMED_SETS + UNSEEN_SETS), "after")
+    except WorkerFailedError as error:
+        tally.failure = error
+    finally:
+        runner.close()
+    cycles = (Cycle(0, (contestant.label,), tuple(blocks), None),)
+    return Round(0, group, (contestant.label,), cycles, None, None, ("slow: raw times only",))
+
+
+def _groups(contestants: Sequence[Contestant], in_pairs: bool) -> list[list[Contestant]]:
+    """All at once, or ours (the first, where ours is not among them) with one rival at a time."""
+    if not contestants:
+        return []
+    if not in_pairs or len(contestants) <= 2:
+        return [list(contestants)]
+    ours = next((c for c in contestants if c.system == OURS), contestants[0])
+    return [[ours, rival] for rival in contestants if rival is not ours]
+
+
+def _judge(
+    contestants: Sequence[Contestant],
+    course: Course,
+    model: ModelRecord,
+    reference: ReferenceRecord,
+    tallies: Mapping[str, Tally],
+) -> dict[str, Verdict]:
+    """Statuses so far. The limit needs ONNX Runtime's own error, so all answers are compared together."""
+    errors: dict[str, float] = {}
+    for contestant in contestants:
+        if contestant.system == "onnxruntime" and not errors:
+            errors = worst_errors(_compared(tallies[contestant.label], course, model, {}))
+    limits = {tensor.name: fp32_limit(errors.get(tensor.name)) for tensor in model.outputs}
+    judged: dict[str, Verdict] = {}
+    for contestant in contestants:
+        tally, build = tallies[contestant.label], contestant.build
+        checks = tuple(_compared(tally, course, model, limits))
+        wrong = failure_reason(checks)
+        if build.status != "ok":
+            judged[contestant.label] = Verdict(build.status, build.reason)
+        elif tally.failure:
+            judged[contestant.label] = Verdict(tally.failure.status, tally.failure.reason, checks)
+        elif wrong:
+            judged[contestant.label] = Verdict("incorrect", wrong, checks)
+        else:
+            judged[contestant.label] = Verdict("ok", "", checks)
+    return _disputed(contestants, reference, judged)
+
+
+def _disputed(
+    contestants: Sequence[Contestant], reference: ReferenceRecord, judged: dict[str, Verdict]
+) -> dict[str, Verdict]:
+    """Where independent systems answered and none agrees with the reference, the reference itself is in doubt."""
+    independent = [
+        judged[c.label]
+        for c in contestants
+        if get_system(c.system).family not in (OURS, reference.family) and judged[c.label].checks
+    ]
+    if not independent or any(v.status != "incorrect" for v in independent):
+        return judged
+    reason = f"no independent system agrees with the reference ({reference.method})"
+    return {
+        label: replace(v, status="disputed", reason=reason) if v.status in ("ok", "incorrect") else v
+        for label, v in judged.items()
+    }
+
+
+def _compared(tally: Tally, course: Course, model: ModelRecord, limits: Mapping[str, float]) -> list[AccuracyCheck]:
+    anything = {tensor.name: float("inf") for tensor in model.outputs}
+    checks: list[AccuracyCheck] = []
+    for path, sets, when in tally.answers:
+        checks += compare(path, course.reference, model, sets, limits or anything, when)
+    return checks
+
+
+def _result(contestant: Contestant, tally: Tally, verdict: Verdict) -> SystemResult:
+    build = contestant.build
+    return SystemResult(
+        label=contestant.label,
+        system=contestant.system,
+        status=verdict.status,
+        reason=verdict.reason,
+        version=build.version,
+        versions=build.versions,
+        options=build.options,
+        tuning=build.tuning,
+        build_s=build.build_s,
+        artifact_mb=build.artifact_mb,
+        load_ms=median(tally.load_ms) if tally.load_ms else None,
+        first_run_ms=median(tally.first_run_ms) if tally.first_run_ms else None,
+        peak_mb=tally.peak_mb or None,
+        identity_us=median(tally.identity_us) if tally.identity_us else None,
+        slow=tally.slow,
+        accuracy=verdict.checks,
+    )
+
+
+def _ceilings(sentinel: Sentinel, rounds: Sequence[Round]) -> Ceilings | None:
+    readings = [cycle.sentinel for r in rounds for cycle in r.cycles if cycle.sentinel]
+    if not readings:
+        return None
+    return Ceilings(
+        method=sentinel.method,
+        flops_per_s=max(r.flops_per_s for r in readings),
+        cache_bytes_per_s=max(r.cache_bytes_per_s for r in readings),
+        dram_bytes_per_s=max(r.dram_bytes_per_s for r in readings),
+        cache_bytes_per_core=sentinel.cache_bytes_per_core,
+        last_level_cache_bytes=sentinel.last_level_cache_bytes,
+    )
+
+
+def source_revision() -> str:
+    """The git commit of this checkout, with a plus sign where tracked files differ from it; `unknown` without git."""
+    root = Path(__file__).resolve().parents[2]
+    try:
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True)
+        changed = subprocess.run(["git", "diff", "--quiet", "HEAD"], cwd=root, capture_output=True, check=False)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return commit.stdout.strip() + ("+" if changed.returncode else "")

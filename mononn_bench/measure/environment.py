@@ -1,0 +1,90 @@
+"""What the machine tells of itself (Linux: /proc and /sys); `not exposed` where it does not."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from mononn_bench.record import NOT_EXPOSED, Machine
+
+CPU = Path("/sys/devices/system/cpu/cpu0")
+
+
+def describe_machine() -> Machine:
+    """The machine as this process may use it. Its name is a readable slug and a short hash of what speed depends on."""
+    info = _cpu_info()
+    cores = len(os.sched_getaffinity(0))
+    cpu = info.get("model name", platform.processor() or platform.machine())
+    caches = cache_sizes_kib()
+    flags = tuple(sorted(info.get("flags", info.get("Features", "")).split()))
+    memory_mb = memory_bytes() // 1_000_000
+    identity = repr((cpu, cores, sorted(caches.items()), flags, round(memory_mb / 4000)))
+    slug = re.sub(r"[^a-z0-9]+", "-", cpu.lower()).strip("-")[:32].strip("-")
+    return Machine(
+        name=f"{slug}-{cores}c-{hashlib.sha256(identity.encode()).hexdigest()[:6]}",
+        cpu=cpu,
+        architecture=platform.machine(),
+        flags=flags,
+        cores=cores,
+        caches_kib=caches,
+        memory_mb=memory_mb,
+        kernel=platform.release(),
+        libc="-".join(platform.libc_ver()),
+        hypervisor=_hypervisor(info),
+        clock=_clock(),
+        governor=_read(CPU / "cpufreq" / "scaling_governor"),
+    )
+
+
+def memory_bytes() -> int:
+    """Memory this process may use: the machine's, or its control group's limit if lower."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = _read(Path("/sys/fs/cgroup/memory.max"))
+    return min(total, int(limit)) if limit.isdigit() else total
+
+
+def available_bytes() -> int:
+    """Memory that can be had now without swapping."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    return min(int(lines["MemAvailable"].split()[0]) * 1024, memory_bytes())
+
+
+def cache_sizes_kib() -> dict[str, int]:
+    """Data and unified caches of core 0 by level, e.g. {"L1": 32, "L2": 1024, "L3": 32768}; empty if not exposed."""
+    sizes = {}
+    for index in sorted((CPU / "cache").glob("index*")):
+        if _read(index / "type") in ("Data", "Unified"):
+            size = _read(index / "size")
+            unit = {"K": 1, "M": 1024}.get(size[-1:], 0)
+            sizes[f"L{_read(index / 'level')}"] = int(size[:-1]) * unit if unit else 0
+    return sizes
+
+
+def _cpu_info() -> Mapping[str, str]:
+    """The first processor's lines of /proc/cpuinfo."""
+    first = Path("/proc/cpuinfo").read_text().split("\n\n")[0]
+    pairs = (line.partition(":") for line in first.splitlines())
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _hypervisor(info: Mapping[str, str]) -> str:
+    if "hypervisor" not in info.get("flags", ""):
+        return "none"
+    vendor = _read(Path("/sys/class/dmi/id/sys_vendor"))
+    return "present" if vendor == NOT_EXPOSED else vendor
+
+
+def _clock() -> str:
+    kilohertz = _read(CPU / "cpufreq" / "scaling_cur_freq")
+    return f"{int(kilohertz) / 1e6:.2f} GHz" if kilohertz.isdigit() else NOT_EXPOSED
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return NOT_EXPOSED

@@ -1,0 +1,214 @@
+"""The parent's side of a worker: start it in its system's interpreter, ask it, stop it, and know why it died."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from mononn_bench.systems import OURS, get_system
+
+PACKAGE = Path(__file__).resolve().parents[1]
+WATCH_S = 0.1
+"""How often memory is looked at while a worker loads or builds; during a block the parent looks once a second."""
+
+# Only named packages of the checkout become importable, whatever else lies beside them.
+_BOOTSTRAP = """
+import importlib.util, json, sys
+settings = json.loads(sys.argv[1])
+for name, folder in settings["packages"].items():
+    spec = importlib.util.spec_from_file_location(name, folder + "/__init__.py", submodule_search_locations=[folder])
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[name])
+from mononn_bench.measure.worker import serve
+serve(settings)
+"""
+_THREAD_VARIABLES = (
+    "OMP_",
+    "MKL_",
+    "OPENBLAS_",
+    "GOMP_",
+    "KMP_",
+    "NUMEXPR_",
+    "VECLIB_",
+    "GOTO_",
+    "PYTHON",
+    "VIRTUAL_ENV",
+)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a worker is ended: seconds to an answer, 10^6 bytes held; looked at every `watch_s`."""
+
+    seconds: float
+    memory_mb: int
+    watch_s: float = WATCH_S
+
+
+class WorkerFailedError(Exception):
+    """The worker answered that it cannot, or did not answer: `status` and `reason` are its row's."""
+
+    def __init__(self, status: Literal["unavailable", "failed", "timeout"], reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
+class Worker:
+    """A process of its own session for one system; leaving the `with` block kills its whole group."""
+
+    def __init__(self, system: str, python: Path, *, threads: int, cores: Sequence[int], scratch: Path) -> None:
+        self.system = system
+        self.peak_bytes = 0
+        scratch.mkdir(parents=True, exist_ok=True)
+        self._log = scratch / f"{system}.log"
+        to_child, ours_out = os.pipe()
+        ours_in, from_child = os.pipe()
+        packages = {"mononn_bench": str(PACKAGE)}
+        if system == OURS:
+            packages["mononn_core"] = str(PACKAGE.parent / "mononn_core")
+        settings = {
+            "system": system, "packages": packages, "parent": os.getpid(), "cores": list(cores),
+            "requests": to_child, "replies": from_child,
+        }  # fmt: skip
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [str(python), "-I", "-c", _BOOTSTRAP, json.dumps(settings)],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(to_child, from_child),
+                env=_variables(system, threads, scratch), start_new_session=True,
+            )  # fmt: skip
+        os.close(to_child)
+        os.close(from_child)
+        self._requests = os.fdopen(ours_out, "w", buffering=1)
+        self._replies = os.fdopen(ours_in, "rb", buffering=0)
+
+    @property
+    def pid(self) -> int:
+        """The worker's process id, which is its group's too."""
+        return self._process.pid
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    def ask(self, call: str, limits: Limits, **arguments: Any) -> dict[str, Any]:
+        """The worker's answer to `call`. Raises WorkerFailedError when it cannot, dies, takes too long or too much
+        memory.
+        """
+        try:
+            self._requests.write(json.dumps({"call": call, "arguments": arguments}) + "\n")
+        except OSError:
+            raise self._death(call) from None
+        line = b""
+        deadline = time.monotonic() + limits.seconds
+        while not line.endswith(b"\n"):
+            ready, _, _ = select.select([self._replies], [], [], limits.watch_s)
+            if ready:
+                chunk = self._replies.read(1 << 20)
+                if not chunk:
+                    raise self._death(call)
+                line += chunk
+                continue
+            if self._process.poll() is not None:
+                raise self._death(call)
+            held = self.resident_bytes()
+            self.peak_bytes = max(self.peak_bytes, held)
+            if held > limits.memory_mb * 1e6:
+                self.kill()
+                raise WorkerFailedError(
+                    "failed", f"held more than {limits.memory_mb} MB of memory in {call}, and was ended"
+                )
+            if time.monotonic() > deadline:
+                self.kill()
+                raise WorkerFailedError("timeout", f"no answer to {call} within {limits.seconds:g} s")
+        answer: dict[str, Any] = json.loads(line)
+        if answer.pop("status") != "ok":
+            raise WorkerFailedError(
+                "unavailable" if "unavailable" in line.decode()[:40] else "failed", answer["reason"]
+            )
+        return answer
+
+    def note_memory(self) -> None:
+        """Take the present memory into the peak."""
+        self.peak_bytes = max(self.peak_bytes, self.resident_bytes())
+
+    def resident_bytes(self) -> int:
+        """Proportional set size of the worker's group, bytes; 0 once it is gone."""
+        return sum(proportional_bytes(pid) for pid in group_members(self.pid))
+
+    def stop(self) -> None:
+        """Stop the whole group, so that a waiting thread pool does not spin."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let the group go on."""
+        self._signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End the group and collect the worker; harmless when it is gone."""
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+        for stream in (self._requests, self._replies):
+            try:
+                stream.close()
+            except OSError:
+                continue
+
+    def _signal(self, number: int) -> None:
+        try:
+            os.killpg(self.pid, number)
+        except ProcessLookupError:
+            return
+
+    def _death(self, call: str) -> WorkerFailedError:
+        self._signal(signal.SIGKILL)
+        code = self._process.wait()
+        if code < 0:
+            return WorkerFailedError("failed", f"ended by {signal.Signals(-code).name} in {call}")
+        lines = self._log.read_text(errors="replace").strip().splitlines()
+        return WorkerFailedError(
+            "failed", f"exited with status {code} in {call}: {lines[-1][:200] if lines else 'silent'}"
+        )
+
+
+def _variables(system: str, threads: int, scratch: Path) -> dict[str, str]:
+    """The parent's environment without what steers threads or Python, plus the adapter's own variables."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(_THREAD_VARIABLES)}
+    return {**kept, "TMPDIR": str(scratch), **get_system(system).variables(threads)}
+
+
+def group_members(group: int) -> list[int]:
+    """Process ids whose group is `group`."""
+    found = []
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            try:
+                fields = Path(entry.path, "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[2]) == group:
+                found.append(int(entry.name))
+    return found
+
+
+def proportional_bytes(pid: int) -> int:
+    """Proportional set size of a process in bytes (/proc/pid/smaps_rollup); 0 where it is gone or hidden."""
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except OSError:
+        return 0
+    fields: Mapping[str, str] = dict(line.split(":", 1) for line in text.splitlines()[1:])
+    return int(fields["Pss"].split()[0]) * 1024

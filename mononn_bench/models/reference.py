@@ -1,0 +1,115 @@
+"""Reference answers in float64, from an implementation that is not ours: PyTorch, or onnx's ReferenceEvaluator."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from mononn_bench.codec import read_record, write_record
+from mononn_bench.measure.accuracy import TIMED_SETS, UNSEEN_SETS
+from mononn_bench.models.folder import ONNX, RECORD, TOOLS, WEIGHTS, package_versions
+from mononn_bench.models.inputs import Arrays, make_inputs
+from mononn_bench.models.user import describe_inputs
+from mononn_bench.models.zoo import get_model
+from mononn_bench.record import ModelRecord, ReferenceRecord
+
+SETS = TIMED_SETS + UNSEEN_SETS
+
+
+def write_reference(folder: Path, seed: int) -> ReferenceRecord:
+    """Compute reference.npz beside model.onnx for SETS input sets; the record comes last."""
+    model = read_record(ModelRecord, folder / RECORD)
+    user = model.weights == "user"
+    specs = describe_inputs(onnx.load(folder / ONNX)) if user else get_model(model.name).inputs
+    inputs = make_inputs(specs, sets=SETS, seed=seed)
+    answers = evaluate_onnx(folder / ONNX, inputs) if user else evaluate_module(model, folder / WEIGHTS, inputs)
+    stored = {}
+    for index, (given, answer) in enumerate(zip(inputs, answers, strict=True)):
+        stored.update({f"{index}/in/{name}": array for name, array in given.items()})
+        stored.update({f"{index}/out/{name}": array for name, array in answer.items()})
+    partial = folder / ".reference.npz"
+    np.savez(partial, **stored)  # type: ignore[arg-type]
+    partial.replace(folder / "reference.npz")
+    record = ReferenceRecord(
+        model_digest=model.digest,
+        method="onnx ReferenceEvaluator, float64" if user else "PyTorch, float64",
+        family="onnx" if user else "pytorch",
+        sets=SETS,
+        seed=seed,
+        digest=hashlib.sha256((folder / "reference.npz").read_bytes()).hexdigest(),
+        versions=package_versions(TOOLS),
+    )
+    write_record(record, folder / "reference.json")
+    return record
+
+
+def evaluate_module(model: ModelRecord, weights: Path, inputs: list[Arrays]) -> list[Arrays]:
+    """The catalogued module in double precision; one dictionary of float64 outputs a set. Needs PyTorch."""
+    import torch
+
+    from mononn_bench.models.modules import load_module
+
+    module = load_module(get_model(model.name), weights, attention="eager").double()
+    answers = []
+    with torch.inference_mode():
+        for arrays in inputs:
+            tensors = (torch.from_numpy(arrays[tensor.name]) for tensor in model.inputs)
+            result = module(*(t.double() if t.is_floating_point() else t for t in tensors))
+            results = result if isinstance(result, tuple) else (result,)
+            answers.append({t.name: r.numpy() for t, r in zip(model.outputs, results, strict=True)})
+    return answers
+
+
+def evaluate_onnx(path: Path, inputs: list[Arrays]) -> list[Arrays]:
+    """An ONNX file with every floating-point type made double, by onnx's ReferenceEvaluator."""
+    from onnx.reference import ReferenceEvaluator
+
+    evaluator = ReferenceEvaluator(widen(onnx.load(path)))
+    return [
+        dict(zip(evaluator.output_names, evaluator.run(None, {n: _double(a) for n, a in arrays.items()}), strict=True))
+        for arrays in inputs
+    ]
+
+
+def widen(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with float32, float16 and bfloat16 constants, casts, inputs and outputs made float64."""
+    narrow = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16}
+    wide = onnx.ModelProto()
+    wide.CopyFrom(model)
+    del wide.graph.value_info[:]
+    for tensor in wide.graph.initializer:
+        if tensor.data_type in narrow:
+            tensor.CopyFrom(_double_tensor(tensor))
+    for value in (*wide.graph.input, *wide.graph.output):
+        if value.type.tensor_type.elem_type in narrow:
+            value.type.tensor_type.elem_type = TensorProto.DOUBLE
+    for node in wide.graph.node:
+        for attribute in node.attribute:
+            if node.op_type == "Cast" and attribute.name == "to" and attribute.i in narrow:
+                attribute.i = TensorProto.DOUBLE
+            if attribute.type == onnx.AttributeProto.TENSOR and attribute.t.data_type in narrow:
+                attribute.t.CopyFrom(_double_tensor(attribute.t))
+        if node.op_type == "Constant":
+            _widen_constant(node)
+    return wide
+
+
+def _widen_constant(node: onnx.NodeProto) -> None:
+    for attribute in node.attribute:
+        if attribute.name in ("value_float", "value_floats"):
+            numbers = [attribute.f] if attribute.name == "value_float" else list(attribute.floats)
+            array = np.array(numbers[0] if attribute.name == "value_float" else numbers, np.float64)
+            attribute.CopyFrom(helper.make_attribute("value", numpy_helper.from_array(array)))
+
+
+def _double_tensor(tensor: onnx.TensorProto) -> onnx.TensorProto:
+    return numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), tensor.name)
+
+
+def _double(array: Any) -> Any:
+    return array.astype(np.float64) if np.issubdtype(array.dtype, np.floating) else array

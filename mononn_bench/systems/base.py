@@ -1,0 +1,117 @@
+"""What every adapter promises.
+
+The harness calls, in a process of its own: probe, build; then in fresh ones: probe, load, bind, warm_up, and run as
+often as it likes, reading outputs when it is not timing.
+"""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from numpy.typing import NDArray
+
+from mononn_bench.errors import SystemUnavailableError
+from mononn_bench.record import ModelRecord, Option, Tuning
+
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One model for one system: what to build or load, and with how many threads."""
+
+    model: ModelRecord
+    model_folder: Path
+    build_folder: Path
+    threads: int
+    precision: str
+    target: str
+
+    @property
+    def onnx(self) -> Path:
+        """The ONNX file every graph-importing system starts from."""
+        return self.model_folder / "model.onnx"
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a build says of itself beside the files it leaves in the build folder."""
+
+    tuning: Tuning | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+class System(ABC):
+    """An adapter. It imports its library inside its methods only, so that every adapter can be listed anywhere.
+
+    `environment` names the file under envs/; `family` is the code base behind its numbers: a system is independent of a
+    reference of another family.
+    """
+
+    name: ClassVar[str]
+    environment: ClassVar[str]
+    family: ClassVar[str]
+    more_sources: ClassVar[tuple[Path, ...]] = ()
+    sources: ClassVar[tuple[Path, ...]] = ()
+    """Files and folders whose change makes a build stale; filled in from where a class is written."""
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        own = sys.modules[cls.__module__].__file__
+        cls.sources = (Path(__file__), Path(own or __file__), *cls.more_sources)
+
+    @classmethod
+    def variables(cls, task_threads: int) -> dict[str, str]:
+        """Environment variables that must stand before the library is loaded."""
+        return {}
+
+    @abstractmethod
+    def probe(self) -> dict[str, str]:
+        """Import the library; versions by distribution name, this system's first. Raises SystemUnavailableError."""
+
+    @abstractmethod
+    def options(self, task: Task) -> tuple[Option, ...]:
+        """Each option it sets, and the vendor's page that recommends it."""
+
+    @abstractmethod
+    def build(self, task: Task) -> Built:
+        """Everything that can be done ahead of time, left as files in the task's build folder."""
+
+    @abstractmethod
+    def load(self, task: Task) -> None:
+        """Make the build ready to run."""
+
+    @abstractmethod
+    def bind(self, inputs: Arrays) -> None:
+        """Take C-contiguous host arrays, one a graph input, whose values the harness rewrites between runs."""
+
+    def warm_up(self) -> None:
+        """The first run; also the place for what a system does once before it can be timed."""
+        self.run()
+
+    @abstractmethod
+    def run(self) -> None:
+        """One inference from the bound arrays to arrays in host memory. This, and nothing else, is timed."""
+
+    @abstractmethod
+    def outputs(self) -> Arrays:
+        """Outputs of the last run by graph output name; the arrays may be overwritten by the next run."""
+
+
+def require_cpu_fp32(task: Task, system: str) -> None:
+    """Raises SystemUnavailableError unless the task is fp32 on a CPU, all that this adapter serves."""
+    if task.target != "cpu" or task.precision != "fp32":
+        raise SystemUnavailableError(
+            f"{system} is set up here for fp32 on a CPU, not {task.precision} on {task.target}"
+        )
+
+
+def require_module(task: Task, system: str) -> None:
+    """Raises SystemUnavailableError where the model is an ONNX file without a PyTorch module behind it."""
+    if task.model.weights == "user":
+        raise SystemUnavailableError(f"{system} needs a PyTorch module; this model is a user's ONNX file")

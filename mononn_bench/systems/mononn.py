@@ -1,0 +1,61 @@
+"""The project's own compiler, by its public functions only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+from mononn_bench.errors import SystemUnavailableError
+from mononn_bench.record import Option
+from mononn_bench.systems.base import Arrays, Built, System, Task
+
+
+class Mononn(System):
+    """One function for the whole network, bound to the caller's buffers."""
+
+    name: ClassVar[str] = "mononn"
+    environment: ClassVar[str] = "mononn"
+    family: ClassVar[str] = "mononn"
+    more_sources: ClassVar[tuple[Path, ...]] = (Path(__file__).parents[2] / "mononn_core",)
+
+    def __init__(self) -> None:
+        self._session: Any = None
+        self._binding: Any = None
+
+    def probe(self) -> dict[str, str]:
+        try:
+            import mononn_core
+        except ImportError as error:
+            raise SystemUnavailableError(f"mononn_core cannot be imported: {error}") from error
+        return {"mononn": mononn_core.__version__}
+
+    def options(self, task: Task) -> tuple[Option, ...]:
+        return (
+            Option("precision", task.precision, "mononn: README, Python interface"),
+            Option("threads", str(task.threads), "mononn: README, Python interface"),
+            Option("bind", "caller's buffers, no copies", "mononn: README, Python interface"),
+        )
+
+    def build(self, task: Task) -> Built:
+        import mononn_core as mononn
+
+        session = mononn.compile(str(task.onnx), target=task.target, precision=task.precision, threads=task.threads)
+        session.save(str(task.build_folder / "model.mono"))
+        info = session.info
+        kept = ("phases", "barriers", "flops", "bytes", "arena_bytes", "weight_bytes")
+        return Built(details={key: info[key] for key in kept if isinstance(info.get(key), int | float)})
+
+    def load(self, task: Task) -> None:
+        import mononn_core as mononn
+
+        self._session = mononn.load(str(task.build_folder / "model.mono"), threads=task.threads)
+
+    def bind(self, inputs: Arrays) -> None:
+        self._binding = self._session.bind(inputs)
+        self.run = self._binding.run  # type: ignore[method-assign]
+
+    def run(self) -> None:
+        self._binding.run()
+
+    def outputs(self) -> Arrays:
+        return dict(self._binding.outputs)

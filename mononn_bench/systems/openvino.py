@@ -1,0 +1,76 @@
+"""OpenVINO on its CPU device, one infer request over shared host memory."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from mononn_bench.errors import SystemUnavailableError
+from mononn_bench.record import Option
+from mononn_bench.systems.base import Arrays, Built, System, Task, require_cpu_fp32
+
+
+class OpenVino(System):
+    """Static shapes, latency hint, fp32 stated (the plugin would pick bf16 by itself), compiled model in its cache."""
+
+    name: ClassVar[str] = "openvino"
+    environment: ClassVar[str] = "openvino"
+    family: ClassVar[str] = "openvino"
+
+    def __init__(self) -> None:
+        self._compiled: Any = None
+        self._request: Any = None
+        self._outputs: Arrays = {}
+
+    def probe(self) -> dict[str, str]:
+        try:
+            import openvino
+        except ImportError as error:
+            raise SystemUnavailableError(f"openvino cannot be imported: {error}") from error
+        if "CPU" not in openvino.Core().available_devices:
+            raise SystemUnavailableError("openvino finds no CPU device here")
+        return {"openvino": openvino.__version__}
+
+    def options(self, task: Task) -> tuple[Option, ...]:
+        return (
+            Option("PERFORMANCE_HINT", "LATENCY", "OpenVINO: High-level Performance Hints"),
+            Option("INFERENCE_NUM_THREADS", str(task.threads), "OpenVINO: Performance Hints and Thread Scheduling"),
+            Option("INFERENCE_PRECISION_HINT", "f32", "OpenVINO: Precision Control"),
+            Option("CACHE_DIR", "the build folder", "OpenVINO: Model Caching Overview"),
+            Option("share_inputs, share_outputs", "true", "OpenVINO: OpenVINO Runtime Python API Advanced Inference"),
+        )
+
+    def _compile(self, task: Task) -> Any:
+        import openvino
+
+        settings = {
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_NUM_THREADS": task.threads,
+            "INFERENCE_PRECISION_HINT": "f32",
+            "CACHE_DIR": str(task.build_folder),
+        }
+        return openvino.Core().compile_model(str(task.onnx), "CPU", settings)
+
+    def build(self, task: Task) -> Built:
+        require_cpu_fp32(task, self.name)
+        self._compile(task)
+        return Built()
+
+    def load(self, task: Task) -> None:
+        self._compiled = self._compile(task)
+        self._request = self._compiled.create_infer_request()
+        for tensor in task.model.outputs:
+            self._outputs[tensor.name] = np.zeros(tensor.shape, tensor.dtype)
+
+    def bind(self, inputs: Arrays) -> None:
+        import openvino
+
+        for name, array in {**inputs, **self._outputs}.items():
+            self._request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
+
+    def run(self) -> None:
+        self._request.infer(share_outputs=True)
+
+    def outputs(self) -> Arrays:
+        return self._outputs

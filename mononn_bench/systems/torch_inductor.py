@@ -1,0 +1,89 @@
+"""PyTorch compiled ahead of time by Inductor (AOTInductor), the road it documents for deployment.
+
+Inductor keeps its cache under the temporary folder, which the harness makes afresh for every worker.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, ClassVar
+
+from mononn_bench.models.inputs import make_inputs
+from mononn_bench.models.zoo import get_model
+from mononn_bench.record import Option, Tuning
+from mononn_bench.systems.base import Arrays, Built, System, Task, require_cpu_fp32, require_module
+from mononn_bench.systems.torch_eager import WEIGHTS, prepare_torch, probe_torch
+
+PACKAGE = "model.pt2"
+
+
+class TorchInductor(System):
+    """Exported program, compiled with frozen weights and autotuned products, called through its C++ loader."""
+
+    name: ClassVar[str] = "torch-inductor"
+    environment: ClassVar[str] = "torch"
+    family: ClassVar[str] = "pytorch"
+    more_sources: ClassVar[tuple[Path, ...]] = (Path(__file__).with_name("torch_eager.py"),)
+
+    def __init__(self) -> None:
+        self._call: Any = None
+        self._arguments: list[Any] = []
+        self._names: list[str] = []
+        self._result: Any = None
+
+    def probe(self) -> dict[str, str]:
+        return probe_torch()
+
+    def options(self, task: Task) -> tuple[Option, ...]:
+        ahead = "PyTorch: AOTInductor: Ahead-Of-Time Compilation for Torch.Export-ed Models"
+        return (
+            Option("aoti_compile_and_package", "C++ loader", ahead),
+            Option("freezing", "true", "PyTorch: torch.compile, inference on CPU: freezing (torch._inductor.config)"),
+            Option("max_autotune", "true", "PyTorch: Using Max-Autotune Compilation on CPU for Better Performance"),
+            Option("set_num_threads", str(task.threads), "PyTorch: CPU threading and TorchScript inference"),
+            Option("attn_implementation", "sdpa", "transformers: Attention backends"),
+        )
+
+    def build(self, task: Task) -> Built:
+        require_cpu_fp32(task, self.name)
+        require_module(task, self.name)
+        import torch
+        from torch._inductor.select_algorithm import add_feedback_saver
+
+        from mononn_bench.models.modules import load_module
+
+        trials: list[int] = []
+        add_feedback_saver(lambda timings, *_: trials.append(len(timings)))
+        torch.set_num_threads(task.threads)
+        spec = get_model(task.model.name)
+        module = load_module(spec, task.model_folder / WEIGHTS, attention="sdpa")
+        example = make_inputs(spec.inputs, sets=2, seed=0)[1]
+        with torch.no_grad():
+            program = torch.export.export(module, tuple(torch.from_numpy(a) for a in example.values()))
+            started = time.perf_counter()
+            torch._inductor.aoti_compile_and_package(
+                program,
+                package_path=str(task.build_folder / PACKAGE),
+                inductor_configs={"freezing": True, "max_autotune": True},
+            )
+        seconds = time.perf_counter() - started
+        return Built(tuning=Tuning(seconds, task.threads, sum(trials)) if trials else None)
+
+    def load(self, task: Task) -> None:
+        import torch
+
+        prepare_torch(task.threads)
+        self._call = torch._inductor.aoti_load_package(str(task.build_folder / PACKAGE)).loader.run
+        self._names = [tensor.name for tensor in task.model.outputs]
+
+    def bind(self, inputs: Arrays) -> None:
+        import torch
+
+        self._arguments = [torch.from_numpy(array) for array in inputs.values()]
+
+    def run(self) -> None:
+        self._result = self._call(self._arguments)
+
+    def outputs(self) -> Arrays:
+        return {name: tensor.numpy() for name, tensor in zip(self._names, self._result, strict=True)}
