@@ -17,68 +17,15 @@ from typing import Union
 
 INDEX = "int64"
 
-UNARY = frozenset(
-    [
-        "neg",
-        "abs",
-        "exp",
-        "log",
-        "sqrt",
-        "tanh",
-        "erf",
-        "sin",
-        "cos",
-        "floor",
-        "ceil",
-        "round",
-        "sign",
-        "reciprocal",
-        "not",
-        "isnan",
-        "isinf",
-        "sigmoid",
-        "softplus",
-        "tan",
-        "sinh",
-        "cosh",
-        "asin",
-        "acos",
-        "atan",
-        "asinh",
-        "acosh",
-        "atanh",
-        "bitnot",
-    ]
-)
-BINARY = frozenset(
-    [
-        "add",
-        "sub",
-        "mul",
-        "div",
-        "floordiv",
-        "mod",
-        "min",
-        "max",
-        "pow",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "eq",
-        "ne",
-        "and",
-        "or",
-        "xor",
-        "fmod",
-        "bitand",
-        "bitor",
-        "bitxor",
-        "shl",
-        "shr",
-        "index",
-    ]
-)
+UNARY = frozenset((
+    "neg", "abs", "exp", "log", "sqrt", "tanh", "erf", "sin", "cos", "floor", "ceil", "round", "sign",
+    "reciprocal", "not", "isnan", "isinf", "sigmoid", "softplus", "tan", "sinh", "cosh", "asin", "acos", "atan",
+    "asinh", "acosh", "atanh", "bitnot",
+))  # fmt: skip
+BINARY = frozenset((
+    "add", "sub", "mul", "div", "floordiv", "mod", "min", "max", "pow", "lt", "le", "gt", "ge", "eq", "ne",
+    "and", "or", "xor", "fmod", "bitand", "bitor", "bitxor", "shl", "shr", "index",
+))  # fmt: skip
 """``index(i, n)`` is an index taken from data: i, or i + n where i is negative; outside [-n, n) it reports the run's
 index error and yields 0."""
 COMPARISONS = frozenset(["lt", "le", "gt", "ge", "eq", "ne", "and", "or", "xor", "not", "isnan", "isinf"])
