@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import ceil
 
-from mononn_core.program.expr import Const, Expr, Load, Ranges, Var, children, rebuild, variables, walk
+from mononn_core.program.expr import Const, Expr, Load, Ranges, Select, Var, children, rebuild, variables, walk
 from mononn_core.program.simplify import simplify
 from mononn_core.program.tile import For, Let, Phase, Reduce, Statement, Store, Task
 from mononn_core.schedule.decisions import Partition
@@ -103,7 +103,7 @@ def _mentions(statement: Statement, var: str) -> bool:
 
 def hoist(e: Expr, var: str) -> tuple[tuple[Statement, ...], Expr]:
     """Bind every largest loading subexpression that does not depend on ``var``, so that a loop over ``var`` reads it
-    once."""
+    once. What a Select guards stays behind its guard: it may be out of range elsewhere."""
     bound: dict[Expr, Var] = {}
 
     def visit(n: Expr) -> Expr:
@@ -112,6 +112,8 @@ def hoist(e: Expr, var: str) -> tuple[tuple[Statement, ...], Expr]:
                 return n
             return bound.setdefault(n, Var(f"h{len(bound)}", n.dtype))
         parts = children(n)
+        if isinstance(n, Select):
+            return Select(visit(n.condition), n.then, n.otherwise)
         new = tuple(visit(p) for p in parts)
         return rebuild(n, new) if any(a is not b for a, b in zip(parts, new, strict=True)) else n
 
