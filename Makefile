@@ -27,6 +27,7 @@ fmt: .venv/dev.done
 
 golden: .venv/dev.done
 	@$(BIN)/python -m pytest --update-golden
+	@$(BIN)/python -m mononn_bench.report.readme .
 
 .venv/python.done:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \

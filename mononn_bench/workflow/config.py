@@ -119,15 +119,23 @@ def _model_choices(entries: Mapping[str, Any]) -> tuple[ModelChoice, ...]:
         options["shapes"] = {k: tuple(v) for k, v in options.get("shapes", {}).items()}
         choice = ModelChoice(name, **options)
         if choice.path is None:
-            get_model(name)
-        if choice.path is not None and name in ZOO:
+            _check_catalogued(choice)
+        elif name in ZOO:
             raise ConfigError(f"Model {name!r} has a path, but the catalogue has a model of that name; rename yours.")
-        if choice.path is not None and not Path(choice.path).is_file():
+        elif not Path(choice.path).is_file():
             raise ConfigError(f"Model {name!r}: there is no file {choice.path}; correct its path in the configuration.")
-        if choice.path is None and choice.shapes:
-            raise ConfigError(f"Model {name!r} is a catalogued one of fixed shapes; remove its shapes.")
+        elif "weights" in options:
+            raise ConfigError(f"Model {name!r} has a path, and so its own weights; remove the key weights.")
         choices.append(choice)
     return tuple(choices)
+
+
+def _check_catalogued(choice: ModelChoice) -> None:
+    hub = get_model(choice.name).hub
+    if choice.shapes:
+        raise ConfigError(f"Model {choice.name!r} is a catalogued one of fixed shapes; remove its shapes.")
+    if choice.weights == "pretrained" and hub is None:
+        raise ConfigError(f"Model {choice.name!r} has no published weights; write weights: seeded.")
 
 
 def _with_defaults(mapping: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -40,6 +40,8 @@ def test_the_shipped_configurations_are_right(name):
         ({"systems": ["mononn", "mononn"]}, ["systems"]),
         ({"models": {"mine": {"path": "no-such-file.onnx"}}}, ["'mine'", "no-such-file.onnx"]),
         ({"models": {"mlp": {"path": "x.onnx"}}}, ["'mlp'", "rename"]),
+        ({"models": {"mlp": {"weights": "pretrained"}}}, ["'mlp'", "published"]),
+        ({"models": {"mine": {"path": __file__, "weights": "seeded"}}}, ["'mine'", "weights"]),
         ({"models": {"mlp": {"shapes": {"x": [1, 256]}}}}, ["'mlp'", "shapes"]),
     ],
 )

@@ -14,6 +14,6 @@ rule measure:
     params:
         options=lambda w: plan.cases[w.model].options,
     message:
-        "Measuring {wildcards.model}: all systems side by side, alone on the machine"
+        "Measuring {wildcards.model}: all systems side by side, alone on the machine; progress in {log}"
     shell:
         "{sys.executable} -m mononn_bench.cli measure {params.options} --output {output} > {log} 2>&1"
