@@ -12,10 +12,10 @@ from math import prod
 import numpy as np
 
 from mononn_core.errors import VerifyError
-from mononn_core.program.expr import Const, Expr, Var, op, substitute
+from mononn_core.program.expr import Const, Expr, Load, Var, op, substitute
 from mononn_core.program.memory import CONSTANT, PRIVATE, dim_tables
-from mononn_core.program.proof import abstract, guarded_loads, no_loads, provable
-from mononn_core.program.rules import refuse
+from mononn_core.program.proof import abstract, guarded_loads, provable
+from mononn_core.program.rules import matrix_dims, refuse
 from mononn_core.program.scalar import Array, Frame, evaluate
 from mononn_core.program.tile import (
     Buffer,
@@ -100,13 +100,18 @@ class Site:
     def refuse(self, rule: str, text: str) -> VerifyError:
         return refuse(rule, text, self.phase)
 
+    def no_loads(self, load: Load, index: tuple[Array, ...], mask: Array | None) -> Array:
+        """The reader of expressions that may depend on nothing but variables."""
+        text = f"an index, bound or owner depends on data, loaded from operand {load.operand!r}"
+        raise self.refuse("accesses are known beforehand", text)
+
     def buffer(self, operand: Operand) -> Buffer:
         """The operand's buffer in this iteration."""
         return self.program.buffer(self.program.resolve(operand.buffer, self.loop))
 
     def per_task(self, e: Expr) -> Array:
         """Value of an index expression for every task; int64[tasks]."""
-        return np.broadcast_to(evaluate(e, self.frame, no_loads), (self.tasks,))
+        return np.broadcast_to(evaluate(e, self.frame, self.no_loads), (self.tasks,))
 
     def _box(self, operand: Operand) -> tuple[Array, Array]:
         """Lowest and one past the highest index of every task's box; int64[tasks, rank] each. Checks the bounds. A box
@@ -169,7 +174,7 @@ class Site:
             operand = self.operands[store.operand]
             buffer = self.buffer(operand)
             parts = list(self._store_offsets(place, store, operand, buffer))
-            if buffer.space not in PRIVATE and sum(len(part[0]) for part in parts):
+            if buffer.space not in PRIVATE and any(part[0].size for part in parts):
                 found.setdefault(buffer.id, []).extend((operand, *part) for part in parts)
         for name, pieces in found.items():
             offsets = np.concatenate([p[1] for p in pieces])
@@ -195,7 +200,7 @@ class Site:
             mask = None if frame.mask is None else np.broadcast_to(frame.mask, frame.extents)
             total = np.zeros((), np.int64)
             for d, e in enumerate(store.index):
-                i = evaluate(substitute(e, place.lets), frame, no_loads)
+                i = evaluate(substitute(e, place.lets), frame, self.no_loads)
                 edge = (-1,) + (1,) * len(place.loops)
                 outside = (i < low[tasks, d].reshape(edge)) | (i >= high[tasks, d].reshape(edge))
                 if (outside if mask is None else outside & mask).any():
@@ -214,7 +219,7 @@ class Site:
         for loop in place.loops:
             frame = frame.loop(loop.var, loop.extent)
         for guard in place.guards:
-            frame = frame.where(np.broadcast_to(evaluate(guard, frame, no_loads).astype(bool), frame.extents))
+            frame = frame.where(np.broadcast_to(evaluate(guard, frame, self.no_loads).astype(bool), frame.extents))
         return frame
 
     def stores(self) -> Iterator[tuple[Place, Store]]:
@@ -278,19 +283,6 @@ class Site:
                     f"a load from operand {role!r} (buffer {self.buffer(operand).id!r}) may leave its box in "
                     f"dimension {d}",
                 )
-
-
-def matrix_dims(size: tuple[int, ...]) -> tuple[int, int]:
-    """The two dimensions of a box that make it a matrix: unit dimensions are dropped from the left."""
-    dims = list(range(len(size)))
-    while len(dims) > 2:
-        unit = next((d for d in dims if size[d] == 1), None)
-        if unit is None:
-            break
-        dims.remove(unit)
-    if len(dims) != 2:
-        raise VerifyError(f"a template's operand has a box of shape {size}, which is not a matrix")
-    return dims[0], dims[1]
 
 
 def _walk(body: tuple[Statement, ...], place: Place) -> Iterator[tuple[Place, Let | Reduce | Store]]:

@@ -7,7 +7,6 @@ from math import inf, prod
 
 import numpy as np
 
-from mononn_core.errors import VerifyError
 from mononn_core.program.expr import (
     INDEX,
     TRUE,
@@ -33,9 +32,8 @@ ENUMERATION_LIMIT = 1 << 24
 """Most assignments that a proof enumerates; what needs more counts as not proven."""
 
 
-def no_loads(load: Load, index: tuple[Array, ...], mask: Array | None) -> Array:
-    """The reader of expressions that may depend on nothing but variables."""
-    raise VerifyError(f"an index expression that must not depend on data loads from operand {load.operand!r}")
+def _no_loads(load: Load, index: tuple[Array, ...], mask: Array | None) -> Array:
+    raise AssertionError("a guard or goal without free variables loads")
 
 
 def guarded_loads(e: Expr, guards: tuple[Expr, ...] = ()) -> Iterator[tuple[Load, tuple[Expr, ...]]]:
@@ -96,7 +94,7 @@ def provable(goal: Expr, ranges: Mapping[str, tuple[float, float]], guards: tupl
         low, high = finite[n]
         frame = frame.loop(n, high - low + 1)
         frame.values[n] = frame.values[n] + low
-    met = evaluate(goal, frame, no_loads).astype(bool)
+    met = evaluate(goal, frame, _no_loads).astype(bool)
     for guard in chosen:
-        met = met | ~evaluate(guard, frame, no_loads).astype(bool)
+        met = met | ~evaluate(guard, frame, _no_loads).astype(bool)
     return bool(np.all(met))

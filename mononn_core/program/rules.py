@@ -60,3 +60,12 @@ def body_expressions(body: tuple[Statement, ...]) -> Iterator[Expr]:
 def depends(phase: Phase, var: str) -> bool:
     """Whether any expression of the phase uses the variable (a loop's)."""
     return any(var in variables(e) for e in expressions(phase))
+
+
+def matrix_dims(size: tuple[int, ...]) -> tuple[int, ...]:
+    """The dimensions of a box that make it a matrix: unit dimensions are dropped from the left until two are left.
+    (More or fewer than two when the box is no matrix.)"""
+    dims = list(range(len(size)))
+    while len(dims) > 2 and (unit := next((d for d in dims if size[d] == 1), None)) is not None:
+        dims.remove(unit)
+    return tuple(dims)

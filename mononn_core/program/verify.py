@@ -18,8 +18,8 @@ import numpy as np
 
 from mononn_core.program import ordering, wellformed, worker_local
 from mononn_core.program.expr import Acc, Const, Var
-from mononn_core.program.footprint import Site, matrix_dims
-from mononn_core.program.rules import depends, phases_with_loops, refuse
+from mononn_core.program.footprint import Site
+from mononn_core.program.rules import depends, matrix_dims, phases_with_loops, refuse
 from mononn_core.program.tile import Operand, Phase, Program, Split
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from mononn_core.errors import VerifyError
 from mononn_core.program.expr import (
     BINARY,
+    COMPARISONS,
     INDEX,
     Acc,
     Cast,
@@ -22,8 +23,8 @@ from mononn_core.program.expr import (
     Var,
     children,
 )
-from mononn_core.program.memory import CONSTANT, PRIVATE, dim_tables
-from mononn_core.program.rules import phases_with_loops, refuse
+from mononn_core.program.memory import CONSTANT, PRIVATE
+from mononn_core.program.rules import matrix_dims, phases_with_loops, refuse
 from mononn_core.program.tile import (
     ACCESSES,
     SPACES,
@@ -84,12 +85,12 @@ def _check_names(program: Program) -> None:
 def _check_buffer(program: Program, b: Buffer) -> None:
     if b.space not in SPACES:
         raise refuse("buffers lie in their space", f"buffer {b.id!r} has unknown space {b.space!r}")
-    if any(n < 1 for n in b.shape) or len(b.layout.dims) != len(b.shape):
+    if any(n < 0 for n in b.shape) or len(b.layout.dims) != len(b.shape):
         raise refuse("layouts are injective", f"buffer {b.id!r} of shape {b.shape} has {len(b.layout.dims)} dims")
     for dim, extent in zip(b.layout.dims, b.shape, strict=True):
         if prod(f for f, _ in dim) < extent:
             raise refuse("layouts are injective", f"a layout dim of buffer {b.id!r} holds fewer than {extent} indices")
-    if not _injective(b.layout, b.shape):
+    if prod(b.shape) and not _injective(b.layout, b.shape):
         raise refuse("layouts are injective", f"buffer {b.id!r} puts two elements at one place, or outside its size")
     if b.space in ("input", "output"):
         return
@@ -103,10 +104,9 @@ def _check_buffer(program: Program, b: Buffer) -> None:
 
 def _injective(layout: Layout, shape: tuple[int, ...]) -> bool:
     """Whether different elements have different offsets in [0, size): by nested strides, else by enumeration."""
-    tables = dim_tables(layout, shape)
-    if sum(int(t.max()) for t in tables) >= layout.size or any(t.min() < 0 for t in tables):
-        return False
     factors = [(s, f) for dim in layout.dims for f, s in dim if f > 1]
+    if any(s < 0 for s, _ in factors) or sum(s * (f - 1) for s, f in factors) >= layout.size:
+        return False
     reach = 0
     for stride, factor in sorted(factors):
         if stride <= reach:
@@ -239,6 +239,8 @@ class PhaseRules:
         for role in ROLES[task.template]:
             if role not in self.operands or self.operands[role][0].access != "read":
                 raise self.refuse("roles fit", f"template {task.template!r} has no operand {role!r} to read")
+            if len(matrix_dims(self.operands[role][0].box.size)) != 2:
+                raise self.refuse("roles fit", f"the box of operand {role!r} is not a matrix")
         if task.template != "nest" and not task.results:
             raise self.refuse("roles fit", "is a template that stores nothing")
         if task.prologue and (task.template != "attention" or set(task.prologue) != {"score"}):
@@ -310,8 +312,10 @@ class PhaseRules:
             case Load(role, index):
                 self._check_load(role, index, e.dtype)
             case Op(name, args):
-                if len(args) != (2 if name in BINARY else 1):
-                    raise self.refuse("types agree", f"{name!r} has {len(args)} arguments")
+                if len(args) != (2 if name in BINARY else 1) or len({a.dtype for a in args}) > 1:
+                    raise self.refuse("types agree", f"{name!r} of {[a.dtype for a in args]}")
+                if e.dtype != ("bool" if name in COMPARISONS else args[0].dtype):
+                    raise self.refuse("types agree", f"{name!r} of {args[0].dtype} gives {e.dtype}")
             case Select(condition, then, otherwise):
                 if condition.dtype != "bool" or then.dtype != otherwise.dtype:
                     raise self.refuse("types agree", "a Select mixes types")

@@ -9,7 +9,7 @@ import numpy as np
 from mononn_core.program.expr import Expr, Load, substitute, walk
 from mononn_core.program.footprint import Site
 from mononn_core.program.memory import CONSTANT, PRIVATE, dim_tables
-from mononn_core.program.proof import guarded_loads, no_loads
+from mononn_core.program.proof import guarded_loads
 from mononn_core.program.rules import depends, refuse
 from mononn_core.program.scalar import Array, Frame, evaluate
 from mononn_core.program.tile import Barrier, Buffer, For, Let, Phase, Prefetch, Program, Reduce, Statement, Store
@@ -156,7 +156,7 @@ class Temporaries:
         self._touched(loop, stored, loaded)
         bound = None
         if loop.bound is not None:
-            bound = evaluate(substitute(loop.bound, lets), frame, no_loads)
+            bound = evaluate(substitute(loop.bound, lets), frame, self.site.no_loads)
         if stored.isdisjoint(loaded):
             inner = frame.loop(loop.var, loop.extent)
             if bound is not None:
@@ -193,7 +193,7 @@ class Temporaries:
         mask = np.broadcast_to(True if frame.mask is None else frame.mask, frame.extents)
         total = np.zeros((), np.int64)
         for table, e in zip(tables, index, strict=True):
-            i = np.broadcast_to(evaluate(substitute(e, lets), frame, no_loads), frame.extents)
+            i = np.broadcast_to(evaluate(substitute(e, lets), frame, self.site.no_loads), frame.extents)
             total = total + table[np.where(mask, i, 0)]
         tasks = np.arange(self.site.tasks).reshape((-1,) + (1,) * (len(frame.extents) - 1))
         return np.broadcast_to(tasks, frame.extents)[mask], np.broadcast_to(total, frame.extents)[mask]
@@ -206,7 +206,7 @@ class Temporaries:
                 inner = frame
                 for guard in guards:
                     if not any(isinstance(n, Load) for n in walk(guard)):
-                        inner = inner.where(np.broadcast_to(evaluate(guard, frame, no_loads), frame.extents))
+                        inner = inner.where(np.broadcast_to(evaluate(guard, frame, self.site.no_loads), frame.extents))
                 tasks, offsets = self._locate(load.operand, load.index, inner, lets)
                 name = self.private[load.operand].id
                 if not self.written[name][tasks, offsets].all():

@@ -6,9 +6,10 @@ neutral at a site (a barrier that orders nothing), so the oracle is asked, and s
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 from mononn_core.program.expr import Const, Expr, substitute, variables
@@ -64,9 +65,10 @@ def mutation(why: str, ask: bool = False) -> Callable[[Callable[[Program], Sites
 def mutants(program: Program, oracle: Oracle, each: int = 1 << 30) -> Iterator[Mutant]:
     """Every mutant of ``program`` that is known to be wrong, at most ``each`` per mutation, spread over its sites."""
     for m in MUTATIONS.values():
-        found = [s for s in m.sites(program) if not m.ask or oracle.wrong(s[1])]
-        step = max(1, len(found) // each)
-        yield from (Mutant(m.name, site, broken) for site, broken in found[::step][:each])
+        sites = list(m.sites(program))
+        random.Random(len(sites)).shuffle(sites)
+        wrong = (Mutant(m.name, *s) for s in sites if not m.ask or oracle.wrong(s[1]))
+        yield from islice(wrong, each)
 
 
 # -- editing ---------------------------------------------------------------------------

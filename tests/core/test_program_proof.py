@@ -1,0 +1,127 @@
+"""What the verifier's proofs rest on: intervals, simplification, enumeration and layouts agree with brute force."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mononn_core.program.expr import Const, Expr, Load, Op, Select, Var, evaluate_index, op, substitute
+from mononn_core.program.memory import dim_tables
+from mononn_core.program.proof import abstract, guarded_loads, provable
+from mononn_core.program.scalar import Frame, evaluate
+from mononn_core.program.simplify import bounds, simplify
+from mononn_core.program.tile import Layout
+from mononn_core.program.wellformed import _injective
+
+RANGES = {"i": (0, 4), "j": (-2, 3), "k": (1, 3)}
+ASSIGNMENTS = [
+    dict(zip(RANGES, values, strict=True)) for values in product(*(range(a, b + 1) for a, b in RANGES.values()))
+]
+
+small = st.integers(-6, 6).map(Const)
+positive = st.integers(1, 7)
+
+
+def _extend(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
+    return st.one_of(
+        st.tuples(inner, inner).map(lambda p: p[0] + p[1]),
+        st.tuples(inner, inner).map(lambda p: op("sub", *p)),
+        st.tuples(inner, st.integers(-5, 5)).map(lambda p: p[0] * p[1]),
+        st.tuples(inner, positive).map(lambda p: p[0] // p[1]),
+        st.tuples(inner, positive).map(lambda p: p[0] % p[1]),
+        st.tuples(st.sampled_from(["min", "max"]), inner, inner).map(lambda p: op(*p)),
+        st.tuples(inner, inner, inner).map(lambda p: Select(op("lt", p[0], p[1]), p[1], p[2])),
+    )
+
+
+index_expressions = st.recursive(st.one_of(small, st.sampled_from([Var(n) for n in RANGES])), _extend, max_leaves=8)
+conditions = st.tuples(st.sampled_from(["lt", "le", "ge", "eq"]), index_expressions, index_expressions).map(
+    lambda p: op(*p)
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(index_expressions)
+def test_intervals_and_simplification_are_sound(e: Expr) -> None:
+    low, high = bounds(e, RANGES)
+    simple = simplify(e, RANGES)
+    for values in ASSIGNMENTS:
+        value = evaluate_index(e, values)
+        assert low <= value <= high
+        assert evaluate_index(simple, values) == value
+
+
+@settings(max_examples=200, deadline=None)
+@given(index_expressions)
+def test_grids_agree_with_single_values(e: Expr) -> None:
+    frame = Frame()
+    for name, (low, high) in RANGES.items():
+        frame = frame.loop(name, high - low + 1)
+        frame.values[name] = frame.values[name] + low
+    grid = frame.full(evaluate(e, frame, _nothing)).reshape(-1)
+    assert grid.tolist() == [evaluate_index(e, values) for values in ASSIGNMENTS]
+
+
+def _nothing(load: Load, index: tuple[np.ndarray, ...], mask: np.ndarray | None) -> np.ndarray:
+    raise AssertionError("there are no loads")
+
+
+@settings(max_examples=300, deadline=None)
+@given(conditions, st.lists(conditions, max_size=2))
+def test_a_goal_is_proven_exactly_when_it_holds(goal: Op, guards: list[Op]) -> None:
+    """Guards count only if they share variables with the goal, directly or through another guard."""
+    holds = all(
+        evaluate_index(goal, values) for values in ASSIGNMENTS if all(evaluate_index(guard, values) for guard in guards)
+    )
+    proven = provable(goal, RANGES, tuple(guards))
+    assert holds or not proven
+    if not guards:
+        assert proven == holds
+
+
+def test_unbounded_variables_and_data_are_not_proven() -> None:
+    ranges: dict[str, tuple[float, float]] = {"i": (0, 4)}
+    data = Load("ids", (Var("i"),), "int64")
+    checked = abstract(op("index", data, Const(9)), ranges)
+    free = abstract(data, ranges)
+    assert provable(op("lt", checked, Const(9)), ranges)
+    assert not provable(op("lt", checked, Const(8)), ranges)
+    assert not provable(op("ge", free, Const(0)), ranges)
+    assert provable(op("le", op("min", op("max", free, Const(0)), Const(3)), Const(3)), ranges)
+
+
+def test_selects_guard_their_loads() -> None:
+    inside = op("lt", Var("i"), Const(3))
+    e = Select(inside, Load("a", (Var("i"),), "float32"), Load("b", (Var("i"),), "float32"))
+    found = {load.operand: guards for load, guards in guarded_loads(e)}
+    ranges = {"i": (0, 9)}
+    assert provable(op("lt", Var("i"), Const(3)), ranges, found["a"])
+    assert provable(op("ge", Var("i"), Const(3)), ranges, found["b"])
+    assert not provable(op("lt", Var("i"), Const(3)), ranges, found["b"])
+
+
+factors = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 12)), min_size=1, max_size=2).map(tuple)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(factors, min_size=1, max_size=3).map(tuple), st.data())
+def test_layouts(dims: tuple[tuple[tuple[int, int], ...], ...], data: st.DataObject) -> None:
+    shape = tuple(data.draw(st.integers(1, int(np.prod([f for f, _ in dim])))) for dim in dims)
+    size = data.draw(st.integers(1, 80))
+    layout = Layout(dims, size)
+    offsets = layout.offsets(shape)
+    tables = dim_tables(layout, shape)
+    for index in np.ndindex(*shape):
+        assert sum(int(t[i]) for t, i in zip(tables, index, strict=True)) == offsets[index]
+    reach = sum(s * (f - 1) for dim in dims for f, s in dim)
+    distinct = len(np.unique(offsets)) == offsets.size
+    assert _injective(layout, shape) == (distinct and reach < size)
+
+
+def test_substitution_reaches_everything() -> None:
+    e = Select(op("lt", Var("i"), Var("j")), Var("i") // 2, Var("j") % 3)
+    done = substitute(e, {"i": Const(5), "j": Const(7)})
+    assert evaluate_index(done, {}) == 2
