@@ -12,7 +12,8 @@ import numpy as np
 
 from mononn_core import __version__
 from mononn_core.codegen.cpu import print_program
-from mononn_core.graph import Graph
+from mononn_core.codegen.cpu_storage import worker_bytes
+from mononn_core.graph import Graph, TensorType
 from mononn_core.graph.text import to_text as graph_text
 from mononn_core.importer import load as import_model
 from mononn_core.machine import Machine
@@ -49,7 +50,7 @@ class Stages:
     @property
     def manifest(self) -> dict[str, Any]:
         """What the artifact says about itself (see :class:`mononn_core.runtime.artifact.Artifact`)."""
-        return _manifest(self)
+        return manifest(self.program, self.optimized.types, self.options, self.machine)
 
 
 def lower(
@@ -87,7 +88,7 @@ def lower_imported(graph: Graph, options: Options, machine: Machine) -> Stages:
     lowered = lower_graph(optimized, options, machine)
     verify(lowered.program)
     chosen = f"target {options.target}, precision {options.precision}, threads {options.threads}, {machine.level}"
-    source = print_program(lowered.program, f"mononn {__version__}, {chosen}")
+    source = print_program(lowered.program, machine.vector_bytes, f"mononn {__version__}, {chosen}")
     return Stages(graph, optimized, lowered, source, options, machine)
 
 
@@ -114,17 +115,18 @@ def compile(  # noqa: A001 (the name users expect)
 
 def build(stages: Stages) -> Artifact:
     """Machine code and packed weights. The same stages give the same bytes."""
-    machine = stages.machine
+    texts = {"graph": graph_text(stages.optimized), "program": program_text(stages.program), "source": stages.source}
+    return assemble(stages.lowered, stages.source, stages.manifest, stages.machine, texts)
+
+
+def assemble(
+    lowered: Lowered, source: str, about: Mapping[str, Any], machine: Machine, texts: Mapping[str, str]
+) -> Artifact:
+    """Compile a Program's ``source`` and pack its constants; ``about`` is its :func:`manifest`."""
     flags = (f"-DMONONN_VECTOR_BYTES={machine.vector_bytes}",)
-    compiled = compile_shared(stages.source, machine=machine, extra_flags=flags)
-    manifest = {**stages.manifest, "compile_command": compiled.command}
-    texts = {
-        "graph": graph_text(stages.optimized),
-        "program": program_text(stages.program),
-        "source": stages.source,
-    }
-    weights = pack_weights(stages.lowered)
-    return Artifact(manifest, compiled.code, compile_host(machine).code, weights, texts)
+    compiled = compile_shared(source, machine=machine, extra_flags=flags)
+    about = {**about, "compile_command": compiled.command}
+    return Artifact(about, compiled.code, compile_host(machine).code, pack_weights(lowered), texts)
 
 
 def pack_weights(lowered: Lowered) -> memoryview:
@@ -148,22 +150,19 @@ def _pack(flat: np.ndarray, buffer: Buffer, value: np.ndarray) -> None:
     view[...] = np.pad(value, widen).reshape(view.shape)
 
 
-def _manifest(stages: Stages) -> dict[str, Any]:
-    program, machine = stages.program, stages.machine
+def manifest(program: Program, types: Mapping[str, TensorType], options: Options, machine: Machine) -> dict[str, Any]:
+    """What an artifact of ``program`` says about itself; ``types`` are those of its inputs and outputs."""
     phases = list(_phases(program))
     edges = {
-        kind: [
-            {"name": n, "dtype": stages.optimized.types[n].dtype, "shape": list(stages.optimized.types[n].shape)}
-            for n in names
-        ]
+        kind: [{"name": n, "dtype": types[n].dtype, "shape": list(types[n].shape)} for n in names]
         for kind, names in (("inputs", program.inputs), ("outputs", program.outputs))
     }
     return {
         "name": program.name,
         "mononn_version": __version__,
         "abi_version": abi.ABI_VERSION,
-        "target": stages.options.target,
-        "precision": stages.options.precision,
+        "target": options.target,
+        "precision": options.precision,
         "machine": {
             "arch": machine.arch,
             "features": sorted(machine.features),
@@ -171,9 +170,9 @@ def _manifest(stages: Stages) -> dict[str, Any]:
             "level": machine.level,
         },
         **edges,
-        "threads": stages.options.threads,
+        "threads": options.threads,
         "arena_bytes": program.arena_bytes,
-        "scratch_bytes": program.scratch_bytes,
+        "scratch_bytes": worker_bytes(program, machine.vector_bytes),
         "counters": sum(prod(c.shape) for c in program.counters),
         "weight_bytes": program.weight_bytes,
         "barriers": sum(isinstance(i, Barrier) for i, _ in program.trace()),
@@ -213,4 +212,4 @@ def _weight_bytes(program: Program, phase: Phase, loop: Mapping[str, int]) -> in
     return total
 
 
-__all__ = ["Stages", "build", "compile", "lower", "lower_imported", "pack_weights"]
+__all__ = ["Stages", "assemble", "build", "compile", "lower", "lower_imported", "manifest", "pack_weights"]

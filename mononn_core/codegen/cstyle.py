@@ -129,9 +129,9 @@ class Printer:
 
     pointers: Mapping[str, Pointer]
     ranges: Ranges
-    phase: str = "phase"
+    phase: str = "ordinal"
     vector: str = ""
-    acc: str = "v"
+    acc: str = "v_"
 
     def value(self, e: Expr) -> str:
         """A value in the current mode: a ``T`` in vector mode, an ordinary C value in scalar mode."""
@@ -187,7 +187,7 @@ class Printer:
             case "isinf":
                 return f"__builtin_isinf({args[0]})"
             case "index":
-                return f"mn::checked_index(c, {self.phase}, {args[0]}, {args[1]})"
+                return f"mn::checked_index(call, {self.phase}, {args[0]}, {args[1]})"
             case "floordiv" | "mod":
                 return self._division(e, args)
             case name if name in VOCABULARY:

@@ -125,17 +125,17 @@ def write_element(out: Writer, result: Result, printer: Printer) -> None:
     """The body of an epilogue's ``(row, column, v)`` function, ``v`` neighbours along the last axis."""
     var = result.axes[-1]
     store = Store(result.operand, result.index, result.value)
-    out.line("using T = decltype(v);")
+    out.line("using T = decltype(v_);")
     if _is_vector(store, var, printer):
         write_vector_store(out, store, replace(printer, vector=var))
         return
-    with out.block(f"for (int lane = 0; lane < mn::lanes<T>; ++lane, ++{var}) {{"):
-        _write_store(out, store, replace(printer, acc="v[lane]"))
+    with out.block(f"for (int lane_ = 0; lane_ < mn::lanes<T>; ++lane_, ++{var}) {{"):
+        _write_store(out, store, replace(printer, acc="v_[lane_]"))
 
 
 def score_text(score: Expr, printer: Printer) -> str:
     """The value of an attention score's expression along "j"; falls back to lanes where it is no vector."""
     if vectorisable(score, "j"):
         return replace(printer, vector="j").value(score)
-    scalar = replace(printer, acc="v[lane]").scalar(score)
-    return f"[&] {{ T r; for (int lane = 0; lane < mn::lanes<T>; ++lane, ++j) r[lane] = {scalar}; return r; }}()"
+    scalar = replace(printer, acc="v_[lane_]").scalar(score)
+    return f"[&] {{ T r; for (int lane_ = 0; lane_ < mn::lanes<T>; ++lane_, ++j) r[lane_] = {scalar}; return r; }}()"

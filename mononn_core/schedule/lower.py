@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import ceil, gcd
+from math import gcd
 
 import numpy as np
 
@@ -161,7 +161,6 @@ def _assemble(graph: Graph, plan: ownership.Plan, builder: PhaseBuilder, machine
         outputs=graph.outputs,
         arena_bytes=arena_bytes,
         weight_bytes=weight_bytes,
-        scratch_bytes=_scratch(items, machine),
     )
     return Lowered(roll(program), values)
 
@@ -195,23 +194,4 @@ def _weights(
     return placed, values, total
 
 
-def _scratch(items: list[Item], machine: Machine) -> int:
-    """Worker-local bytes the largest attention task needs: packed K and V and the scores of a row block."""
-    panel = 2 * machine.vector_bytes // 4
-    most = 0
-    for item in items:
-        if isinstance(item, Phase) and item.task.template == "attention":
-            boxes = {o.role: o.box.size for o in item.task.operands}
-            (rows, depth), (keys, _), (_, width) = boxes["q"], boxes["k"], boxes["v"]
-            padded = ceil(keys / panel) * panel
-            floats = padded * depth + keys * ceil(width / panel) * panel + min(rows, 16) * padded
-            most = max(most, floats * 4)
-    return -(-most // 4096) * 4096
-
-
-def flops(program: Program) -> int:
-    """Arithmetic of one run, as the phases count it."""
-    return sum(item.flops for item, _ in program.trace() if isinstance(item, Phase))
-
-
-__all__ = ["Lowered", "build_phase", "flops", "lower", "partitions"]
+__all__ = ["Lowered", "build_phase", "lower", "partitions"]

@@ -168,6 +168,17 @@ MN_INLINE void matmul(const float *A, long lda, const float *B, long ldb, long K
       });
 }
 
+// M x N of C = A B one element at a time, for tiles that no register tile fits.
+template <class Element>
+static inline void product(long M, long N, long K, const float *A, long lda, const float *B, long ldb, Element &&element) {
+  for (long m = 0; m < M; ++m)
+    for (long n = 0; n < N; ++n) {
+      V1 sum{};
+      for (long k = 0; k < K; ++k) sum += A[m * lda + k] * B[k * ldb + n];
+      element(m, n, sum);
+    }
+}
+
 // Columns [0, n) of a vector that starts at column 0 of a ragged end: lane by lane.
 template <class Element> MN_INLINE void ragged(long m, long n, long end, V v, Element &&element) {
   if (n + W <= end) {

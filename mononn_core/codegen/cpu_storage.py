@@ -1,0 +1,105 @@
+"""What all parts of the CPU printer share: storage behind pointers, footprints as C expressions."""
+
+from __future__ import annotations
+
+from itertools import product as cartesian
+
+from mononn_core.codegen.cstyle import Pointer, Printer, c_type
+from mononn_core.codegen.writer import Writer
+from mononn_core.program.expr import Const, add, evaluate_index, minimum, mul
+from mononn_core.program.simplify import simplify
+from mononn_core.program.tile import Buffer, Operand, Phase, Program, Slot
+
+BASES = {"arena": "call->arena", "weight": "call->weights"}
+
+
+def worker_bytes(program: Program, vector_bytes: int) -> int:
+    """Scratch a worker needs: the Program's own local buffers, then what its templates pack (whole pages)."""
+    most = max((_attention_floats(p, vector_bytes // 4) for p in program.phases()), default=0)
+    return -(-(template_base(program) + most * 4) // 4096) * 4096
+
+
+def template_base(program: Program) -> int:
+    return -(-program.scratch_bytes // 64) * 64
+
+
+def _attention_floats(phase: Phase, lanes: int) -> int:
+    """Packed K and V of a head and the scores of a row block; the vocabulary's Attention::FLOATS is at most this."""
+    if phase.task.template != "attention":
+        return 0
+    sizes = {o.role: o.box.size for o in phase.task.operands}
+    (rows, depth), (keys, _), (_, width) = sizes["q"], sizes["k"], sizes["v"]
+    panel = 2 * lanes
+    padded = -(-keys // panel) * panel
+    return padded * depth + keys * -(-width // panel) * panel + min(rows, 16) * padded
+
+
+class CpuStorage:
+    """A Program's storage in the generated code. ``out`` collects the source."""
+
+    def __init__(self, program: Program, vector_bytes: int) -> None:
+        self.program = program
+        self.scratch = worker_bytes(program, vector_bytes)
+        self.buffers = program.buffer_map
+        self.out = Writer()
+
+    def pointer(self, operand: Operand, prefix: str = "p_", row: str = "row_") -> Pointer:
+        """Declare the pointer of an operand; ``row`` is the table row its slots are looked up in."""
+        buffer = self.buffer(operand.buffer)
+        kind = c_type(buffer.dtype)
+        const = "" if operand.access == "write" or operand.access == "partial" else "const "
+        name = prefix + operand.role
+        self.out.line(f"{const}{kind} *const {name} = ({const}{kind} *){self.base(operand.buffer, buffer, row)};")
+        return Pointer(name, buffer)
+
+    def buffer(self, which: str | Slot) -> Buffer:
+        """The buffer, or for a slot the first iteration's (all of a column lie alike)."""
+        if isinstance(which, str):
+            return self.buffers[which]
+        table = next(t for t in self.program.tables if t.id == which.table)
+        return self.buffers[table.rows[0][table.columns.index(which.column)]]
+
+    def base(self, which: str | Slot, buffer: Buffer, row: str = "row_") -> str:
+        at = str(buffer.offset)
+        if isinstance(which, Slot):
+            table = next(t for t in self.program.tables if t.id == which.table)
+            at = f"{row}[{table.columns.index(which.column)}]"
+        if buffer.space in ("input", "output"):
+            return f"call->{buffer.space}s[{at}]"
+        if buffer.space in ("local", "scratch"):
+            return f"(call->scratch + (long)worker * {self.scratch} + {at})"
+        return f"({BASES[buffer.space]} + {at})"
+
+    def corner(self, printer: Printer, operand: Operand) -> str:
+        pointer = printer.pointers[operand.role]
+        offset = pointer.address(operand.box.offset, printer.ranges)
+        return f"{pointer.name} + {printer.index(offset)}"
+
+    def extents(self, phase: Phase, operand: Operand, dim: int, printer: Printer) -> tuple[tuple[int, ...], str]:
+        """Sizes that dimension ``dim`` of the operand's box takes over the domain, and the C expression of it."""
+        box = operand.box
+        size, bound, offset = box.size[dim], box.bound[dim], box.offset[dim]
+        names = [a.var for a in phase.domain]
+        found = set()
+        for point in cartesian(*(range(a.extent) for a in phase.domain)):
+            found.add(max(0, min(size, bound - evaluate_index(offset, dict(zip(names, point, strict=True))))))
+        text = printer.index(simplify(minimum(Const(size), add(Const(bound), mul(offset, -1))), printer.ranges))
+        return tuple(sorted(found, reverse=True)), text
+
+    def element_printer(self, printer: Printer, axes: tuple[str, ...], extents: tuple[int, ...]) -> Printer:
+        more = {a: (0, e - 1) for a, e in zip(axes, extents, strict=True)}
+        return Printer(printer.pointers, {**printer.ranges, **more})
+
+    def slots(self) -> dict[tuple[str, str], str]:
+        """(phase, role) -> the local buffer where its first task finds the operand."""
+        found: dict[tuple[str, str], str] = {}
+        for phase in self.program.phases():
+            for p in (p for p in phase.prefetches if p.into):
+                if found.setdefault((p.phase, p.role), p.into) != p.into:
+                    raise AssertionError(f"operand {p.role!r} of phase {p.phase!r} is fetched into two slots")
+        return found
+
+
+def row_stride(buffer: Buffer) -> int:
+    """Elements between neighbouring rows of a matrix."""
+    return buffer.layout.dims[0][-1][1]
