@@ -14,13 +14,17 @@ import numpy as np
 import onnx
 from onnx.backend.base import Backend, BackendRep
 
+from mononn_core.compiler import build, lower_imported
 from mononn_core.errors import InputError, UnsupportedError
 from mononn_core.graph import Graph
 from mononn_core.importer.context import UnknownValueError
 from mononn_core.importer.protobuf import tensor_value
 from mononn_core.importer.reader import load
+from mononn_core.machine import Machine
 from mononn_core.ops.evaluate import run as evaluate
+from mononn_core.options import Options
 from mononn_core.passes import pipeline
+from mononn_core.runtime.session import Session
 
 Run = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 MODES = ("compile", "evaluate")
@@ -61,10 +65,10 @@ class MononnRep(BackendRep):
         return tuple(np.asarray(results[name]) for name in self._outputs)
 
     def _prepare(self, graph: Graph) -> Run:
-        optimised = pipeline.run(graph)
         if self._mode == "evaluate":
+            optimised = pipeline.run(graph)
             return lambda inputs: evaluate(optimised, inputs)
-        raise UnsupportedError("the compiled mode is not there yet")
+        return Session(build(lower_imported(graph, Options(), Machine.probe()))).run
 
 
 def _array(value: Any) -> np.ndarray[Any, Any]:

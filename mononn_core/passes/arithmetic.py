@@ -6,7 +6,8 @@
 4. cast to the same type is x; of a widening cast's result, a cast of its input.
 5. x and true, x or false are x; x and false is false; x or true is true; not not x is x.
 6. where with a constant condition, or with two equal branches, is a branch; where(not c, a, b) is where(c, b, a).
-7. (x * c) * d is x * (c d) and (x + c) + d is x + (c + d) for scalar floating-point constants (one rounding apart).
+7. (x * c) * d is x * (c d), and (x + c) + d is x + (c + d), for scalar floating-point constants (summands of one
+   sign; one rounding apart).
 8. x ** 2 is x * x.
 9. A constant whose elements are all equal is a scalar, where the result's shape does not depend on it.
 10. An expand feeding an elementwise operator is dropped where the other inputs give the result its shape, otherwise
@@ -119,8 +120,17 @@ def chained(rewriter: Rewriter, node: Node) -> str | None:
             continue
         for y, constant in (inner.inputs, inner.inputs[::-1]):
             if _scalar(rewriter, constant) and not _scalar(rewriter, y):
-                return rewriter.add(node.op, y, rewriter.add(node.op, constant, outer))
+                total = rewriter.add(node.op, constant, outer)
+                if _mergeable(node.op, rewriter.uniform(constant), rewriter.uniform(outer), rewriter.uniform(total)):
+                    return rewriter.add(node.op, y, total)
     return None
+
+
+def _mergeable(op: str, first: float | None, second: float | None, total: float | None) -> bool:
+    """Whether merging costs one rounding at most: summands of one sign, nothing near overflow or underflow."""
+    if first is None or second is None or total is None or not 1e-30 < abs(total) < 1e30:
+        return False
+    return op == "mul" or first * second > 0
 
 
 def _scalar(rewriter: Rewriter, name: str) -> bool:

@@ -1,6 +1,7 @@
 """Recognises scaled dot-product attention written out: softmax(scale q k^T + bias) v.
 
-1. The scale as a product or quotient with a scalar, of the scores or of q and k each (sqrt factors), or absent.
+1. The scale as a product or quotient with a scalar, of the scores or of q and k each (sqrt factors; also before they
+   are reshaped and transposed), or absent.
 2. The bias as sums with tensors broadcastable to the scores; several are added up, expands of them dropped.
 3. where(mask, scores, c) or where(mask, c, scores) with c at most -1e9: a bias of 0 and minus infinity (when c is) or
    half the lowest finite number. Beside such a score none keeps weight, and a row of only such scores stays uniform,
@@ -21,8 +22,8 @@ from mononn_core.passes.rewrite import Rewriter, rewrite
 
 MASKING = -1e9
 SWALLOWING = float(np.finfo(np.float32).min) / 2
-WIDE = ("float32", "float64", "bfloat16")
-"""Types that can hold SWALLOWING."""
+FUSED = "float32"
+"""The type attention is fused in; in others it stays written out."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,18 @@ def unscaled(rewriter: Rewriter, name: str) -> tuple[str, float]:
     return name, scale
 
 
+def unscaled_operand(rewriter: Rewriter, name: str) -> tuple[str, float]:
+    """Like :func:`unscaled`, also under reshapes and transposes, which are done again without the scale."""
+    name, scale = unscaled(rewriter, name)
+    node = rewriter.producer(name)
+    if node is None or node.op not in ("reshape", "transpose"):
+        return name, scale
+    inner, factor = unscaled_operand(rewriter, node.inputs[0])
+    if factor == 1.0:
+        return name, scale
+    return rewriter.add(node.op, inner, **dict(node.attrs)), scale * factor
+
+
 def peel(rewriter: Rewriter, name: str, scale: float, biases: tuple[Bias, ...]) -> Scores | None:
     """Walk from the softmax down to the product; cases 1 to 3."""
     inner, factor = unscaled(rewriter, name)
@@ -83,7 +96,7 @@ def peel(rewriter: Rewriter, name: str, scale: float, biases: tuple[Bias, ...]) 
         mask, a, b = node.inputs
         for scores, constant, keep in ((a, b, True), (b, a, False)):
             value = rewriter.uniform(constant)
-            hides = value is not None and value * scale <= MASKING and rewriter.type(inner).dtype in WIDE
+            hides = value is not None and value * scale <= MASKING
             if value is not None and hides and rewriter.type(scores).shape == shape:
                 lowest = float("-inf") if np.isneginf(value) else SWALLOWING
                 return peel(rewriter, scores, scale, (Bias(mask, 1.0, True, keep, lowest), *biases))
@@ -132,7 +145,8 @@ def rank4(rewriter: Rewriter, name: str, lead: tuple[int, ...]) -> str:
 
 def attention(rewriter: Rewriter, node: Node) -> str | None:
     """All cases: the root is the product of the weights and v."""
-    if node.op != "matmul" or node.attrs.get("transpose_b") or not 2 <= rewriter.type(node.output).rank <= 4:
+    out = rewriter.type(node.output)
+    if node.op != "matmul" or node.attrs.get("transpose_b") or not 2 <= out.rank <= 4 or out.dtype != FUSED:
         return None
     weights = guarded(rewriter, node.inputs[0])
     if weights is None:
@@ -141,8 +155,8 @@ def attention(rewriter: Rewriter, node: Node) -> str | None:
     found = peel(rewriter, softmax.inputs[0], 1.0, ())
     if found is None:
         return None
-    shape, out = rewriter.type(softmax.output), rewriter.type(node.output)
-    if rewriter.type(node.inputs[1]).rank < 2 or out.shape[:-2] != shape.shape[:-2]:
+    shape = rewriter.type(softmax.output).shape
+    if rewriter.type(node.inputs[1]).rank < 2 or out.shape[:-2] != shape[:-2]:
         return None
     return build(rewriter, node, found, guard)
 
@@ -150,8 +164,8 @@ def attention(rewriter: Rewriter, node: Node) -> str | None:
 def build(rewriter: Rewriter, node: Node, found: Scores, guard: bool) -> str | None:
     """The attention node for the product ``node`` of weights and v."""
     scores, out = rewriter.type(node.inputs[0]), rewriter.type(node.output)
-    q, q_scale = unscaled(rewriter, found.product.inputs[0])
-    k, k_scale = unscaled(rewriter, found.product.inputs[1])
+    q, q_scale = unscaled_operand(rewriter, found.product.inputs[0])
+    k, k_scale = unscaled_operand(rewriter, found.product.inputs[1])
     if min(rewriter.type(q).rank, rewriter.type(k).rank) < 2:
         return None
     if not found.product.attrs.get("transpose_b"):

@@ -14,8 +14,8 @@ import math
 from mononn_core.graph import Graph, Node
 from mononn_core.passes.rewrite import Rewriter, rewrite
 
-TOLERANCE = 1e-5
-"""Relative; exporters store sqrt 2 and sqrt(2 / pi) in single precision, some with few digits."""
+TOLERANCE = 1e-6
+"""Relative; exporters store sqrt 2 and sqrt(2 / pi) in single precision."""
 POLYNOMIALS = {
     "erf": ("none", {1: math.sqrt(0.5)}),
     "tanh": ("tanh", {1: math.sqrt(2 / math.pi), 3: 0.044715 * math.sqrt(2 / math.pi)}),

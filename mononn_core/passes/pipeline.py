@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mononn_core.graph import Graph
-from mononn_core.passes import arithmetic, attention, cse, dce, fold, gelu, merge_matmuls, movement, norm, sink, views
+from mononn_core.passes import (
+    arithmetic,
+    attention,
+    cse,
+    dce,
+    extremes,
+    fold,
+    gelu,
+    merge_matmuls,
+    movement,
+    norm,
+    sink,
+    views,
+)
 
 Pass = Callable[[Graph], Graph]
 
@@ -23,12 +36,14 @@ PIPELINE: tuple[tuple[str, Pass], ...] = (
     *CLEAN,
     ("gelu", gelu.run),
     ("norm", norm.run),
+    ("extremes", extremes.run),
     ("attention", attention.run),
     *CLEAN,
     ("sink", sink.run),
     *CLEAN,
     ("merge_matmuls", merge_matmuls.run),
     *CLEAN,
+    ("dce", dce.run),
 )
 """(name, pass) in order. CLEAN stands twice where its steps open work for each other."""
 

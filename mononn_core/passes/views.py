@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from math import prod
 
@@ -134,7 +135,7 @@ def steps_of(view: View) -> list[Step]:
 
 def _three_steps(first: list[Atom], last: list[Atom], target: Shape) -> list[Step]:
     """Atoms that stay neighbours are one axis: reshape to those, permute them, reshape to the target."""
-    after = {id(a): id(b) for a, b in zip(last, last[1:], strict=False)}
+    after = {id(a): id(b) for a, b in itertools.pairwise(last)}
     blocks: list[list[Atom]] = []
     for atom in first:
         if blocks and after.get(id(blocks[-1][-1])) == id(atom):

@@ -1,0 +1,98 @@
+"""Small Graphs for the tests of operators and passes: a Builder with short calls, and before/after comparison."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mononn_core.graph import Graph, Node, Origin, TensorType
+from mononn_core.graph.verify import verify
+from mononn_core.ops import registry
+from mononn_core.ops.builder import Builder
+from mononn_core.ops.evaluate import run
+
+ORIGIN = Origin("node", "Op")
+Pass = Callable[[Graph], Graph]
+
+
+class Net:
+    """A Graph under construction; nothing is folded."""
+
+    def __init__(self) -> None:
+        self.builder = Builder(folding=False)
+        self.inputs: list[str] = []
+
+    def input(self, *shape: int, dtype: str = "float32") -> str:
+        name = self.builder.fresh(f"in{len(self.inputs)}")
+        self.builder.types[name] = TensorType(dtype, shape)
+        self.inputs.append(name)
+        return name
+
+    def const(self, value: Any, dtype: str = "float32") -> str:
+        return self.builder.constant(value, "const", dtype)
+
+    def random(self, *shape: int, seed: int = 0) -> str:
+        return self.const(np.random.default_rng(seed).standard_normal(shape))
+
+    def __call__(self, op: str, *inputs: str, **attrs: Any) -> str:
+        return self.builder.add(op, inputs, Origin(f"{op}_{len(self.builder.nodes)}", op), attrs, hint=op)
+
+    def graph(self, *outputs: str) -> Graph:
+        """Outputs are named out0, out1, ..: a pass must keep these names."""
+        names = []
+        for number, name in enumerate(outputs):
+            names.append(f"out{number}")
+            self.builder.add("identity", [name], ORIGIN, output=names[-1])
+        return self.builder.graph("net", tuple(self.inputs), tuple(names))
+
+
+def infer(node: Node, types: list[TensorType | None]) -> tuple[TensorType, ...]:
+    return registry.get(node.op).infer(types, node.attrs)
+
+
+def inputs_of(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
+    """Random inputs: floats around 0, integers of 0 and 1, coins for booleans."""
+    rng = np.random.default_rng(seed)
+    values = {}
+    for name in graph.inputs:
+        t = graph.types[name]
+        if "float" in t.dtype:
+            values[name] = rng.standard_normal(t.shape).astype(t.dtype)
+        else:
+            values[name] = rng.integers(0, 2, t.shape).astype(t.dtype)
+    return values
+
+
+def assert_same(before: Graph, after: Graph, tolerance: float = 1e-6, seeds: int = 2) -> None:
+    """Both are legal, have the same edges, and give the same values (NaN where the other does)."""
+    verify(after, infer)
+    assert (before.inputs, before.outputs) == (after.inputs, after.outputs)
+    for seed in range(seeds):
+        values = inputs_of(before, seed)
+        wanted, found = run(before, values), run(after, values)
+        for name in before.outputs:
+            assert before.types[name] == after.types[name]
+            assert (found[name].dtype, found[name].shape) == (wanted[name].dtype, wanted[name].shape)
+            np.testing.assert_allclose(found[name], wanted[name], rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def operators(graph: Graph) -> dict[str, int]:
+    """How often each operator stands in a Graph."""
+    return dict(Counter(node.op for node in graph.nodes))
+
+
+def becomes(step: Pass, graph: Graph, **wanted: int) -> Graph:
+    """``step`` keeps the meaning, leaves exactly these operators (identities aside), and then has nothing to do."""
+    after = step(graph)
+    assert_same(graph, after)
+    found = {op: n for op, n in operators(after).items() if op != "identity"}
+    assert found == wanted, found
+    assert step(after) is after
+    return after
+
+
+def unchanged(step: Pass, graph: Graph) -> None:
+    assert step(graph) is graph

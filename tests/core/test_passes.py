@@ -1,0 +1,280 @@
+"""Each pass keeps what a Graph means, does what its docstring lists, and leaves near misses alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from mononn_core.ops.evaluate import run
+from mononn_core.passes import (
+    arithmetic,
+    cse,
+    dce,
+    extremes,
+    fold,
+    merge_matmuls,
+    movement,
+    pipeline,
+    sink,
+    views,
+)
+from tests.core.graphs import Net, Pass, assert_same, becomes, inputs_of, operators, unchanged
+
+
+def test_the_pipeline_is_a_list_of_named_steps() -> None:
+    names = [name for name, _ in pipeline.PIPELINE]
+    assert names[:2] == ["dce", "fold"]
+    assert {"norm", "gelu", "attention", "merge_matmuls", "cse"} <= set(names)
+
+
+@pytest.mark.parametrize("step", dict(pipeline.PIPELINE).values(), ids=dict(pipeline.PIPELINE).keys())
+def test_a_pass_without_work_returns_the_same_object(step: Pass) -> None:
+    net = Net()
+    unchanged(step, dce.run(net.graph(net("tanh", net.input(2, 3)))))
+
+
+def test_dead_code() -> None:
+    net = Net()
+    x = net.input(3)
+    net("exp", net("neg", x))
+    becomes(dce.run, net.graph(net("abs", x)), abs=1)
+
+
+def test_folding() -> None:
+    net = Net()
+    x = net.input(2, 3)
+    c = net("mul", net.random(2, 3), net.const(2.0))
+    becomes(fold.run, net.graph(net("add", x, net("exp", c))), add=1)
+
+
+def test_folding_does_not_blow_constants_up() -> None:
+    net = Net()
+    wide = net("expand", net.random(1, 8), shape=(200_000, 8))
+    unchanged(fold.run, net.graph(net("mul", wide, wide)))
+
+
+def test_folding_of_tensors_without_elements() -> None:
+    net = Net()
+    x, y = net.input(0, 3), net.input(2)
+    total = net("reduce_sum", x, axes=(0, 1), keepdims=False)
+    becomes(fold.run, net.graph(net("add", y, total), net("neg", x)), add=1)
+
+
+def test_equal_subexpressions_and_constants() -> None:
+    net = Net()
+    x = net.input(4)
+    a = net("mul", x, net.random(4, seed=1))
+    b = net("mul", x, net.random(4, seed=1))
+    graph = becomes(cse.run, net.graph(net("add", net("exp", a), net("exp", b))), mul=1, exp=1, add=1)
+    assert len(graph.constants) == 1
+
+
+def test_different_attributes_are_different_expressions() -> None:
+    net = Net()
+    x = net.input(2, 2)
+    a, b = net("reduce_sum", x, axes=(0,), keepdims=True), net("reduce_sum", x, axes=(1,), keepdims=True)
+    unchanged(cse.run, net.graph(net("add", a, b)))
+
+
+NEUTRAL: dict[str, tuple[Callable[[Net, str], str], dict[str, int]]] = {
+    "x + 0": (lambda n, x: n("add", x, n.const(0.0)), {}),
+    "0 + x": (lambda n, x: n("add", n.const(np.zeros((2, 3))), x), {}),
+    "x - 0": (lambda n, x: n("sub", x, n.const(0.0)), {}),
+    "0 - x stays": (lambda n, x: n("sub", n.const(0.0), x), {"sub": 1}),
+    "x * 1": (lambda n, x: n("mul", x, n.const(np.ones(3))), {}),
+    "x * 1 grown": (lambda n, x: n("mul", x, n.const(np.ones((4, 1, 1)))), {"expand": 1}),
+    "x / 1": (lambda n, x: n("div", x, n.const(1.0)), {}),
+    "1 / x stays": (lambda n, x: n("div", n.const(1.0), x), {"div": 1}),
+    "x / 4": (lambda n, x: n("div", x, n.const(4.0)), {"mul": 1}),
+    "x / 3 stays": (lambda n, x: n("div", x, n.const(3.0)), {"div": 1}),
+    "x / 2^-140 stays": (lambda n, x: n("div", x, n.const(2.0**-140)), {"div": 1}),
+    "x ** 1": (lambda n, x: n("pow", x, n.const(1.0)), {}),
+    "x ** 2": (lambda n, x: n("pow", x, n.const(2.0)), {"mul": 1}),
+    "x ** 3 stays": (lambda n, x: n("pow", x, n.const(3.0)), {"pow": 1}),
+    "cast to itself": (lambda n, x: n("cast", x, to="float32"), {}),
+    "cast there and back": (lambda n, x: n("cast", n("cast", x, to="float64"), to="float32"), {}),
+    "narrowing casts stay": (lambda n, x: n("cast", n("cast", x, to="float16"), to="float32"), {"cast": 2}),
+    "(x * 2) * 3": (lambda n, x: n("mul", n("mul", x, n.const(2.0)), n.const(3.0)), {"mul": 1}),
+    "(x + 2) + 3": (lambda n, x: n("add", n("add", x, n.const(2.0)), n.const(3.0)), {"add": 1}),
+    "(x + 1e8) - 1e8 stays": (lambda n, x: n("add", n("add", x, n.const(1e8)), n.const(-1e8)), {"add": 2}),
+    "(x * 1e-30) * 1e-30 stays": (lambda n, x: n("mul", n("mul", x, n.const(1e-30)), n.const(1e-30)), {"mul": 2}),
+    "where equal branches": (lambda n, x: n("where", n("less", x, n.const(0.0)), x, x), {}),
+    "where true": (lambda n, x: n("where", n.const(True, "bool"), x, n.const(0.0)), {}),
+    "where not": (
+        lambda n, x: n("where", n("not", n("less", x, n.const(0.0))), x, n("neg", x)),
+        {"less": 1, "where": 1, "neg": 1},
+    ),
+    "uniform constant": (lambda n, x: n("mul", x, n.const(np.full((2, 3), 5.0))), {"mul": 1}),
+    "late expand": (lambda n, x: n("exp", n("expand", x, shape=(4, 2, 3))), {"exp": 1, "expand": 1}),
+    "needless expand": (lambda n, x: n("add", n("expand", n.input(3), shape=(2, 3)), x), {"add": 1}),
+}
+
+
+@pytest.mark.parametrize("name", NEUTRAL)
+def test_arithmetic(name: str) -> None:
+    make, wanted = NEUTRAL[name]
+    net = Net()
+    graph = net.graph(make(net, net.input(2, 3)))
+    becomes(lambda g: dce.run(arithmetic.run(g)), graph, **wanted)
+
+
+def test_logic() -> None:
+    net = Net()
+    x = net.input(2, 3, dtype="bool")
+    yes, no = net.const(np.ones((4, 1, 1)), "bool"), net.const(False, "bool")
+    outputs = [net("and", x, yes), net("or", no, x), net("and", x, no), net("not", net("not", x))]
+    becomes(arithmetic.run, net.graph(*outputs), expand=1)
+
+
+MOVEMENTS: dict[str, tuple[Callable[[Net, str], str], dict[str, int]]] = {
+    "reshape to the same": (lambda n, x: n("reshape", x, shape=(2, 3, 4)), {}),
+    "reshape twice": (lambda n, x: n("reshape", n("reshape", x, shape=(24,)), shape=(6, 4)), {"reshape": 1}),
+    "transpose twice": (
+        lambda n, x: n("transpose", n("transpose", x, perm=(1, 2, 0)), perm=(1, 0, 2)),
+        {"transpose": 1},
+    ),
+    "transpose and back": (lambda n, x: n("transpose", n("transpose", x, perm=(1, 2, 0)), perm=(2, 0, 1)), {}),
+    "unit transpose": (lambda n, x: n("transpose", n.input(1, 3, 1, 4), perm=(1, 2, 0, 3)), {"reshape": 1}),
+    "whole slice": (lambda n, x: n("slice", x, starts=(0, 0, 0), sizes=(2, 3, 4), steps=(1, 1, 1)), {}),
+    "slice of slice": (
+        lambda n, x: n(
+            "slice",
+            n("slice", x, starts=(1, 2, 0), sizes=(1, 3, 2), steps=(1, -1, 3)),
+            starts=(0, 2, 1),
+            sizes=(1, 2, 1),
+            steps=(1, -2, 1),
+        ),
+        {"slice": 1},
+    ),
+    "expand twice": (
+        lambda n, x: n("expand", n("expand", n.input(1, 3), shape=(2, 3)), shape=(5, 2, 3)),
+        {"expand": 1},
+    ),
+    "unit tile": (lambda n, x: n("tile", n.input(1, 3), repeats=(4, 1)), {"expand": 1}),
+    "one concat": (lambda n, x: n("concat", x, axis=1), {}),
+    "nested concat": (lambda n, x: n("concat", n("concat", x, n.input(2, 1, 4), axis=1), x, axis=1), {"concat": 1}),
+    "gather of one": (lambda n, x: n("gather", x, n.const(-1, "int64"), axis=1), {"slice": 1, "reshape": 1}),
+    "gather of a range": (lambda n, x: n("gather", x, n.const([2, 1, 0], "int64"), axis=1), {"slice": 1}),
+    "gather of a matrix": (
+        lambda n, x: n("gather", x, n.const([[0, 1], [2, 3]], "int64"), axis=2),
+        {"reshape": 1},
+    ),
+    "uneven gather": (lambda n, x: n("gather", x, n.const([0, 2, 1], "int64"), axis=1), {"gather": 1}),
+    "gather_nd in order": (
+        lambda n, x: n("gather_nd", x, n.const([[[i, j] for j in range(3)] for i in range(2)], "int64"), batch_dims=0),
+        {},
+    ),
+    "gather_nd out of order": (
+        lambda n, x: n("gather_nd", x, n.const([[1], [0]], "int64"), batch_dims=0),
+        {"gather_nd": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MOVEMENTS)
+def test_movements(name: str) -> None:
+    make, wanted = MOVEMENTS[name]
+    net = Net()
+    graph = net.graph(make(net, net.input(2, 3, 4)))
+    becomes(lambda g: dce.run(movement.run(g)), graph, **wanted)
+
+
+def heads(net: Net, x: str) -> str:
+    return net("transpose", net("reshape", x, shape=(1, 8, 2, 4)), perm=(0, 2, 1, 3))
+
+
+def test_a_key_transposed_through_three_dimensions_is_one_transpose() -> None:
+    """The form PyTorch's exporter gives k^T, and attention then transposes back."""
+    net = Net()
+    flat = net("reshape", heads(net, net.input(1, 8, 8)), shape=(2, 8, 4))
+    turned = net("reshape", net("transpose", flat, perm=(0, 2, 1)), shape=(1, 2, 4, 8))
+    graph = becomes(views.run, net.graph(net("transpose", turned, perm=(0, 1, 3, 2))), reshape=1, transpose=1)
+    assert [dict(n.attrs) for n in graph.nodes] == [{"shape": (1, 8, 2, 4)}, {"perm": (0, 2, 1, 3)}]
+
+
+def test_slices_move_before_views() -> None:
+    net = Net()
+    x = net.input(5, 24)
+    split = net("transpose", net("reshape", x, shape=(5, 3, 2, 4)), perm=(1, 2, 0, 3))
+    parts = [net("slice", split, starts=(k, 0, 0, 0), sizes=(1, 2, 5, 4), steps=(1, 1, 1, 1)) for k in range(3)]
+    graph = becomes(views.run, net.graph(*parts), slice=3, reshape=3, transpose=3)
+    assert all(n.inputs == (x,) for n in graph.nodes if n.op == "slice")
+
+
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("op", ["argmax", "argmin"])
+@pytest.mark.parametrize("keepdims", [True, False])
+def test_positions_of_extremes(op: str, last: bool, keepdims: bool) -> None:
+    net = Net()
+    x = net.const(np.random.default_rng(0).integers(0, 3, (4, 5)))
+    x = net("mul", x, net.input())
+    graph = net.graph(net(op, x, axis=1, keepdims=keepdims, last=last))
+    assert_same(graph, extremes.run(graph))
+    assert op not in operators(extremes.run(graph))
+
+
+def projections(net: Net, x: str, biases: bool, count: int = 3) -> list[str]:
+    results = [net("matmul", x, net.random(8, 4 + k, seed=k)) for k in range(count)]
+    return [net("add", y, net.random(4 + k, seed=9 + k)) if biases else y for k, y in enumerate(results)]
+
+
+@pytest.mark.parametrize("biases", [True, False])
+def test_products_of_one_operand_merge(biases: bool) -> None:
+    net = Net()
+    outputs = projections(net, net.input(2, 3, 8), biases)
+    wanted = {"matmul": 1, "slice": 3, **({"add": 1} if biases else {})}
+    becomes(merge_matmuls.run, net.graph(*[net("exp", y) for y in outputs]), exp=3, **wanted)
+
+
+def test_merged_products_that_are_outputs_keep_their_names() -> None:
+    net = Net()
+    graph = net.graph(*projections(net, net.input(2, 8), True, 2))
+    after = pipeline.run(graph)
+    assert_same(graph, after)
+    assert operators(after) == {"matmul": 1, "add": 1, "slice": 2}
+
+
+def test_products_of_different_operands_stay() -> None:
+    net = Net()
+    a, b = net.input(2, 8), net.input(2, 8)
+    unchanged(merge_matmuls.run, net.graph(projections(net, a, True, 1)[0], projections(net, b, True, 1)[0]))
+
+
+def test_reshapes_sink_through_products_sums_and_norms() -> None:
+    net = Net()
+    x = net.input(2, 3, 8)
+    y = net("matmul", net("reshape", x, shape=(6, 8)), net.random(8, 8))
+    y = net("reshape", net("add", y, net.random(8)), shape=(2, 3, 8))
+    y = net("layer_norm", net("add", net("gelu", y, approximate="none"), x), "", "", epsilon=1e-5)
+    graph = net.graph(y)
+    after = pipeline.run(graph)
+    assert_same(graph, after)
+    assert operators(after) == {"matmul": 1, "add": 2, "gelu": 1, "layer_norm": 1}
+
+
+def test_reshapes_that_break_the_last_axis_stay() -> None:
+    net = Net()
+    y = net("softmax", net("reshape", net.input(4, 6), shape=(4, 2, 3)), axis=2)
+    unchanged(sink.run, net.graph(net("add", y, net.random(3))))
+
+
+def test_outputs_that_share_a_value_keep_both_names() -> None:
+    net = Net()
+    x = net.input(3)
+    y = net("tanh", x)
+    graph = net.graph(y, y, x, net.const([1.0, 2.0]))
+    after = pipeline.run(graph)
+    assert_same(graph, after)
+    assert operators(after) == {"tanh": 1, "identity": 3}
+
+
+def test_the_pipeline_is_deterministic() -> None:
+    net = Net()
+    graph = net.graph(*projections(net, net.input(2, 8), True))
+    first, second = pipeline.run(graph), pipeline.run(graph)
+    assert first.nodes == second.nodes
+    values = inputs_of(graph)
+    for name, value in run(first, values).items():
+        np.testing.assert_array_equal(value, run(second, values)[name])
