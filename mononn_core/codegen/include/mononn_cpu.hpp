@@ -2,8 +2,11 @@
 #pragma once
 #include "mononn.h"
 #include "mononn_vec.hpp"
+#include <linux/futex.h>
 #include <sched.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 namespace mn {
 
@@ -24,20 +27,37 @@ struct FlushDenormals {
 #endif
 };
 
-MN_INLINE uint32_t *flag(const mononn_call *c, int w) { return (uint32_t *)(c->sync + (long)w * MONONN_CACHE_LINE); }
-// Spin a little, then ease off, then let others run: workers may outnumber cores.
-template <class Ready> MN_INLINE void spin_until(Ready ready) {
-  for (long n = 0; !ready(); ++n) {
-    if (n > 20000) sched_yield();
-    else if (n > 200) relax();
-  }
+// A worker's cache line in the sync block: how many barriers it has reached since the block was made, and how many
+// workers sleep until it reaches more.
+struct Flag {
+  uint32_t reached, sleepers;
+};
+MN_INLINE Flag *flag(const mononn_call *c, int w) { return (Flag *)(c->sync + (long)w * MONONN_CACHE_LINE); }
+MN_INLINE bool has_reached(const Flag *f, uint32_t target) {
+  return (int32_t)(__atomic_load_n(&f->reached, __ATOMIC_ACQUIRE) - target) >= 0;
 }
-// Every worker publishes how many barriers it has reached since the sync block was made, on a cache line of its own.
+MN_INLINE void futex(uint32_t *word, int operation, uint32_t value) {
+  syscall(SYS_futex, word, operation | FUTEX_PRIVATE_FLAG, value, nullptr, nullptr, 0);
+}
+constexpr long SPINS = 3000;  // some tens of microseconds: longer than workers differ, shorter than a time slice
+// A worker that was put off its core leaves the others spinning in its way: they sleep, so that it gets one of theirs.
+static __attribute__((noinline)) void sleep_until(Flag *f, uint32_t target) {
+  __atomic_fetch_add(&f->sleepers, 1, __ATOMIC_SEQ_CST);
+  for (uint32_t now; (int32_t)((now = __atomic_load_n(&f->reached, __ATOMIC_SEQ_CST)) - target) < 0;)
+    futex(&f->reached, FUTEX_WAIT, now);
+  __atomic_fetch_sub(&f->sleepers, 1, __ATOMIC_SEQ_CST);
+}
 static inline void barrier(const mononn_call *c, int w, uint32_t target) {
-  __atomic_store_n(flag(c, w), target, __ATOMIC_RELEASE);
-  for (int other = 0; other < (int)c->workers; ++other)
-    if (other != w)
-      spin_until([&] { return (int32_t)(__atomic_load_n(flag(c, other), __ATOMIC_ACQUIRE) - target) >= 0; });
+  Flag *mine = flag(c, w);
+  __atomic_store_n(&mine->reached, target, __ATOMIC_SEQ_CST);
+  if (__atomic_load_n(&mine->sleepers, __ATOMIC_SEQ_CST)) futex(&mine->reached, FUTEX_WAKE, INT32_MAX);
+  for (int other = 0; other < (int)c->workers; ++other) {
+    Flag *f = flag(c, other);
+    for (long n = 0; other != w && !has_reached(f, target); ++n) {
+      if (n > SPINS) sleep_until(f, target);
+      else if (n > 200) relax();
+    }
+  }
 }
 MN_INLINE uint64_t *counter(const mononn_call *c, long i) {
   return (uint64_t *)((unsigned char *)c->counters + i * MONONN_CACHE_LINE);
@@ -46,7 +66,10 @@ MN_INLINE void signal(const mononn_call *c, long i, uint64_t add) {
   __atomic_fetch_add(counter(c, i), add, __ATOMIC_RELEASE);
 }
 static inline void wait(const mononn_call *c, long i, uint64_t at_least) {
-  spin_until([&] { return __atomic_load_n(counter(c, i), __ATOMIC_ACQUIRE) >= at_least; });
+  for (long n = 0; __atomic_load_n(counter(c, i), __ATOMIC_ACQUIRE) < at_least; ++n) {
+    if (n > SPINS) sched_yield();
+    else if (n > 200) relax();
+  }
 }
 
 // Time stamps of this worker: a phase begins before the barrier in front of it, if there is one.

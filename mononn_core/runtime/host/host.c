@@ -32,10 +32,11 @@ _Static_assert(sizeof(mononn_call) + sizeof(uint32_t) <= MONONN_CACHE_LINE, "the
  * message is one exchange of this word; the old value says whether anybody must be woken. */
 #define SLEEPING 1u
 #define SPINS_PER_LOOK 64 /* pauses between two looks at the clock */
-#define SPINS_BEFORE_YIELD 4096
+#define SPINS_BEFORE_SLEEP 1024 /* some tens of microseconds: longer than workers differ, shorter than a time slice */
 
 typedef struct worker {
   _Alignas(MONONN_CACHE_LINE) _Atomic uint32_t done; /* the last run number this worker has finished */
+  _Atomic uint32_t awaited;                          /* the caller sleeps until `done` changes */
   int index;
   mononn_host *host;
   pthread_t thread;
@@ -78,14 +79,20 @@ static inline uint64_t round_up(uint64_t value, uint64_t unit) { return (value +
 
 static inline uint32_t run_number(uint32_t go) { return go & ~SLEEPING; }
 
+/* One step of a wait: a pause at first, then a yield, so that a worker on the same processor gets its turn. */
+static inline void relax(const mononn_host *host, uint32_t spins) {
+  if (host->crowded || spins > SPINS_BEFORE_YIELD) sched_yield();
+  else pause_cpu();
+}
+
 /* The next `go` after `seen`: spins a while, then sleeps. */
 static uint32_t await_run(mononn_host *host, uint32_t seen) {
+  uint32_t spins = 0;
   for (uint64_t deadline = UINT64_MAX, time = 0; time < deadline;) {
     for (int i = 0; i < SPINS_PER_LOOK; i++) {
       const uint32_t go = atomic_load_explicit(&host->go, memory_order_acquire);
       if (run_number(go) != seen) return run_number(go);
-      if (host->crowded) sched_yield();
-      else pause_cpu();
+      relax(host, spins++);
     }
     time = now();
     if (deadline == UINT64_MAX) deadline = time + host->spin_nanoseconds;
@@ -109,15 +116,23 @@ static void *worker_main(void *argument) {
     seen = await_run(host, seen);
     if (host->stop) return NULL;
     host->entry(&host->call, self->index);
-    atomic_store_explicit(&self->done, seen, memory_order_release);
+    atomic_store(&self->done, seen);
+    if (atomic_load(&self->awaited)) futex(&self->done, FUTEX_WAKE, 1);
   }
 }
 
+/* A worker that was put off its core gets the caller's: the caller sleeps after spinning a while. */
 static void await_crew(mononn_host *host, uint32_t go) {
   for (uint32_t i = 1; i < host->workers; i++) {
-    for (uint32_t spins = 0; atomic_load_explicit(&host->crew[i].done, memory_order_acquire) != go; spins++) {
-      if (host->crowded || spins > SPINS_BEFORE_YIELD) sched_yield();
-      else pause_cpu();
+    worker *member = &host->crew[i];
+    for (uint32_t spins = 0; atomic_load_explicit(&member->done, memory_order_acquire) != go; spins++) {
+      if (!host->crowded && spins < SPINS_BEFORE_SLEEP) {
+        pause_cpu();
+        continue;
+      }
+      atomic_store(&member->awaited, 1);
+      for (uint32_t done; (done = atomic_load(&member->done)) != go;) futex(&member->done, FUTEX_WAIT, done);
+      atomic_store(&member->awaited, 0);
     }
   }
 }
