@@ -8,8 +8,8 @@
 4. Worker-local memory (:mod:`worker_local`): prefetched slots and temporaries.
 
 A buffer's elements are written once per *generation*: writing one again opens a new generation, in which what was not
-written again may no longer be read. Waits cannot deadlock because all that they count comes from phases that stand
-earlier in the trace, which every worker walks in order.
+written again may no longer be read. A task may not write shared bytes that it reads. Waits cannot deadlock because all
+that they count comes from phases that stand earlier in the trace, which every worker walks in order.
 """
 
 from __future__ import annotations

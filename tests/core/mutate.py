@@ -254,7 +254,7 @@ def _waits(program: Program) -> Iterator[tuple[str, Phase, int, Callable[..., Pr
             yield f"{phase.id} waits for {wait.counter}", phase, n, change
 
 
-@mutation("the wait passes before the last arrival")
+@mutation("the threshold is not the sum of the arrivals; where the last adds 1, the wait passes before it")
 def wait_one_short(program: Program) -> Sites:
     for site, phase, n, change in _waits(program):
         wait = phase.waits[n]
