@@ -316,12 +316,13 @@ def _mapped_starts(path: Path, session: Session) -> str:
 def test_overhead_of_a_bound_run(threads):
     with Session(handmade.artifact(EMPTY), threads) as session:
         run = session.bind(inputs()).run
-        best = min(_seconds(run, 300) for _ in range(20))
-    assert best < 10e-6, "an order of magnitude above what an idle machine shows; a lost fast path shows here"
+        best = min(_seconds(run) for _ in range(5000))
+    if best > 5e-6 and os.getloadavg()[0] > 1.5 * len(os.sched_getaffinity(0)):
+        pytest.skip(f"other processes keep this machine busy ({best * 1e6:.0f} us)")
+    assert best < 5e-6, "ten times what it takes; the best of many, because others use this machine too"
 
 
-def _seconds(run, count: int) -> float:
+def _seconds(run) -> float:
     start = time.perf_counter()
-    for _ in range(count):
-        run()
-    return (time.perf_counter() - start) / count
+    run()
+    return time.perf_counter() - start

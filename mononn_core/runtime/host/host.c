@@ -31,7 +31,8 @@ _Static_assert(sizeof(mononn_call) + sizeof(uint32_t) <= MONONN_CACHE_LINE, "the
 /* `go` is what the workers wait for: twice the run's number, plus one while some worker sleeps on it. A run's only
  * message is one exchange of this word; the old value says whether anybody must be woken. */
 #define SLEEPING 1u
-#define SPINS_PER_LOOK 64 /* pauses between two looks at the clock */
+#define SPINS_PER_LOOK 64       /* steps between two looks at the clock */
+#define SPINS_BEFORE_YIELD 512  /* about 25 microseconds; a yield with nobody to yield to costs half a microsecond */
 #define SPINS_BEFORE_SLEEP 1024 /* some tens of microseconds: longer than workers differ, shorter than a time slice */
 
 typedef struct worker {
@@ -121,19 +122,16 @@ static void *worker_main(void *argument) {
   }
 }
 
-/* A worker that was put off its core gets the caller's: the caller sleeps after spinning a while. */
+/* Waits for the other workers. One that was put off its core gets the caller's: the caller sleeps after a while. */
 static void await_crew(mononn_host *host, uint32_t go) {
   for (uint32_t i = 1; i < host->workers; i++) {
     worker *member = &host->crew[i];
-    for (uint32_t spins = 0; atomic_load_explicit(&member->done, memory_order_acquire) != go; spins++) {
-      if (!host->crowded && spins < SPINS_BEFORE_SLEEP) {
-        pause_cpu();
-        continue;
-      }
-      atomic_store(&member->awaited, 1);
-      for (uint32_t done; (done = atomic_load(&member->done)) != go;) futex(&member->done, FUTEX_WAIT, done);
-      atomic_store(&member->awaited, 0);
-    }
+    uint32_t spins = host->crowded ? SPINS_BEFORE_SLEEP : 0;
+    while (atomic_load_explicit(&member->done, memory_order_acquire) != go && spins++ < SPINS_BEFORE_SLEEP) pause_cpu();
+    if (spins < SPINS_BEFORE_SLEEP) continue;
+    atomic_store(&member->awaited, 1);
+    for (uint32_t done; (done = atomic_load(&member->done)) != go;) futex(&member->done, FUTEX_WAIT, done);
+    atomic_store(&member->awaited, 0);
   }
 }
 
