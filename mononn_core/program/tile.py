@@ -29,10 +29,10 @@ them; or both are owned by the same group and owner and A's phase is earlier; or
 task (or one that A happens before) signalled; or transitively. ``Wait.at_least`` must be the sum of all arrivals the
 counter element receives from phases before that one in the epoch, so that passing it means all have happened.
 
-**Boxes** are in logical elements of the buffer: ``offset[d] <= i < min(offset[d] + size[d], bound[d])``; one that starts
-at its bound or beyond is empty. Indices of Loads, Stores and Results are the buffer's, not the box's. A task's reads of
-shared memory precede its writes: what it reads back it keeps in worker-local memory (spaces local and scratch, one
-slice of ``scratch_bytes`` a worker). ``Split.scratch`` is a shared buffer, its first dimension the parts.
+**Boxes** are in logical elements of the buffer: ``offset[d] <= i < min(offset[d] + size[d], bound[d])``; one that
+starts at its bound or beyond is empty. Indices of Loads, Stores and Results are the buffer's, not the box's. A task's
+reads of shared memory precede its writes: what it reads back it keeps in worker-local memory (spaces local and scratch,
+one slice of ``scratch_bytes`` a worker). ``Split.scratch`` is a shared buffer, its first dimension the parts.
 """
 
 from __future__ import annotations
