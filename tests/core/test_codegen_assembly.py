@@ -1,0 +1,60 @@
+"""The machine code of the register tiles: the multiply-adds they should have, and no spill in the inner loop."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mononn_core.machine import Machine
+from mononn_core.runtime.toolchain import compile_shared
+
+SOURCE = """
+#include "mononn_cpu.hpp"
+extern "C" __attribute__((visibility("default"))) void tiles(const float *A, const float *B, float *C) {
+  auto element = [&](long m, long n, auto v) { mn::store<decltype(v)>(C + m * 64 + n, v); };
+  mn::matmul<%d, %d, true>(A, 784, B, %d, 768, element);
+}
+"""
+
+
+def inner_loops(code: bytes, folder: Path) -> list[list[str]]:
+    """Bodies of the innermost loops that multiply and add: from a backward jump's target to the jump."""
+    (folder / "tile.so").write_bytes(code)
+    listing = subprocess.run(
+        ["objdump", "-d", "--no-show-raw-insn", str(folder / "tile.so")], capture_output=True, text=True, check=True
+    ).stdout
+    lines = [m.groups() for m in re.finditer(r"^\s*([0-9a-f]+):\s+(\S.*)$", listing, re.MULTILINE)]
+    position = {address: i for i, (address, _) in enumerate(lines)}
+    loops = []
+    for i, (_, text) in enumerate(lines):
+        jump = re.match(r"j\w+\s+([0-9a-f]+)", text)
+        if jump and position.get(jump[1], i) < i:
+            body = [t for _, t in lines[position[jump[1]] : i]]
+            if any("vfmadd" in t for t in body) and not any(re.match(r"j\w+\s", t) for t in body):
+                loops.append(body)
+    return loops
+
+
+@pytest.mark.skipif(not shutil.which("objdump"), reason="objdump is not installed")
+@pytest.mark.parametrize(
+    ("level", "rows", "register"), [("avx512", 14, "zmm"), ("avx512", 12, "zmm"), ("avx2", 6, "ymm")]
+)
+def test_inner_loop(level: str, rows: int, register: str, tmp_path: Path) -> None:
+    machine = Machine.named(level)
+    panel = 2 * machine.vector_bytes // 4
+    flags = (f"-DMONONN_VECTOR_BYTES={machine.vector_bytes}",)
+    code = compile_shared(SOURCE % (rows, panel, panel), machine=machine, extra_flags=flags).code
+    (body,) = inner_loops(code, tmp_path)
+    multiply_adds = [t for t in body if "vfmadd" in t]
+    assert all(("zmm" if level == "avx512" else "ymm") in t for t in multiply_adds)
+    steps = len(multiply_adds) // (2 * rows)
+    assert steps >= 2 and len(multiply_adds) == steps * 2 * rows
+    assert not [t for t in body if re.search(r"\((%rsp|%rbp)", t) and "vmov" in t and t.rstrip().endswith(")")], (
+        "a spill"
+    )
+    others = [t for t in body if "vfmadd" not in t and "prefetch" not in t]
+    assert len(others) <= steps * (2 + rows) + 4, others

@@ -1,0 +1,122 @@
+"""The whole road on small networks: right on every vector width, the same bits for any workers, the same bytes."""
+
+from __future__ import annotations
+
+import shutil
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto
+
+from mononn_core import compiler
+from mononn_core.errors import InputError, OptionError, UnsupportedError
+from mononn_core.machine import Machine
+from mononn_core.ops.evaluate import run as evaluate
+from mononn_core.program.tile import Loop
+from mononn_core.runtime.session import Session
+from tests.core.networks import MODELS, Builder, encoder
+from tests.core.test_program_compiled import inputs
+
+TOLERANCE = 1e-5
+"""Relative L2 error against the imported Graph in float64 arithmetic where its types allow."""
+
+
+@cache
+def expected(name: str) -> dict[str, np.ndarray]:
+    graph = compiler.lower(MODELS[name](), threads=1).graph
+    return evaluate(graph, inputs(name))
+
+
+def error(value: np.ndarray, want: np.ndarray) -> float:
+    return float(np.linalg.norm(value.astype(np.float64) - want) / np.linalg.norm(want.astype(np.float64)))
+
+
+@pytest.mark.parametrize("level", ["avx512", "avx2", "scalar"])
+@pytest.mark.parametrize("name", MODELS)
+def test_answers_and_bits(name: str, level: str) -> None:
+    machine = Machine.named(level)
+    if not machine.features <= Machine.probe().features:
+        pytest.skip(f"this processor has no {level}")
+    first = None
+    artifact = compiler.build(compiler.lower(MODELS[name](), threads=2, machine=machine))
+    for workers in (1, 2, 4):
+        with Session(artifact, threads=workers) as session:
+            answers = session.run(inputs(name))
+        first = first or answers
+        for key, want in expected(name).items():
+            assert error(answers[key], want) < TOLERANCE
+            np.testing.assert_array_equal(answers[key], first[key])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_neon_and_gcc_compile(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler.build(compiler.lower(MODELS[name](), threads=2, machine=Machine.named("neon")))
+    if shutil.which("g++"):
+        monkeypatch.setenv("MONONN_CXX", "g++")
+        with compiler.compile(MODELS[name](), threads=2) as session:
+            for key, value in session.run(inputs(name)).items():
+                assert error(value, expected(name)[key]) < TOLERANCE
+
+
+def test_the_same_model_gives_the_same_bytes(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    files = []
+    for i in range(2):
+        compiler.build(compiler.lower(encoder(), threads=2)).save(tmp_path / f"{i}.mono")
+        files.append((tmp_path / f"{i}.mono").read_bytes())
+    assert files[0] == files[1]
+
+
+def test_equal_layers_are_one_loop_and_share_owners() -> None:
+    """Four equal layers: the inner ones are rolled, and at most two barriers stand in a layer."""
+    program = compiler.lower(encoder(layers=6), threads=2).program
+    loops = [item for item in program.body if isinstance(item, Loop)]
+    assert [loop.count for loop in loops] and max(loop.count for loop in loops) >= 4
+    about = compiler.lower(encoder(layers=6), threads=2).manifest
+    assert about["barriers"] <= 2 * 6 + 2
+
+
+def test_fusion_off_computes_the_same() -> None:
+    with compiler.compile(encoder(), threads=2, fuse=False) as plain, compiler.compile(encoder(), threads=2) as fused:
+        a, b = plain.run(inputs("encoder"))["y"], fused.run(inputs("encoder"))["y"]
+    assert plain.info["phases"].__len__() > fused.info["phases"].__len__()
+    assert error(a, b) < TOLERANCE
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    m=st.integers(1, 40), k=st.integers(1, 70), n=st.integers(1, 70), threads=st.integers(1, 3), seed=st.integers(0, 99)
+)
+def test_any_product_shape(m: int, k: int, n: int, threads: int, seed: int) -> None:
+    """Every M, N, K: ragged rows, ragged panels, with a bias and a residual in the epilogue."""
+    b = Builder("product", seed)
+    hidden = b.add("Add", b.linear("x", k, n), "r")
+    b.add("Tanh", hidden, output="y")
+    model = b.model({"x": (TensorProto.FLOAT, (m, k)), "r": (TensorProto.FLOAT, (m, n))}, {"y": (m, n)})
+    stages = compiler.lower(model, threads=threads)
+    rng = np.random.default_rng(seed)
+    feeds = {"x": rng.standard_normal((m, k), np.float32), "r": rng.standard_normal((m, n), np.float32)}
+    with Session(compiler.build(stages)) as session:
+        assert error(session.run(feeds)["y"], evaluate(stages.graph, feeds)["y"]) < TOLERANCE
+
+
+def test_an_index_out_of_range_is_named() -> None:
+    with compiler.compile(encoder(), threads=2) as session:
+        feeds = dict(inputs("encoder"))
+        feeds["ids"] = np.full_like(feeds["ids"], 1000)
+        with pytest.raises(InputError, match="out of range"):
+            session.run(feeds)
+        session.run(inputs("encoder"))
+
+
+def test_bad_options_and_operators_are_named() -> None:
+    with pytest.raises(OptionError, match="target"):
+        compiler.lower(encoder(), target="tpu")
+    with pytest.raises(OptionError, match="precision"):
+        compiler.lower(encoder(), precision="fp8")
+    b = Builder("unsupported")
+    b.add("NonZero", "x", output="y")
+    with pytest.raises(UnsupportedError, match="NonZero"):
+        compiler.lower(b.model({"x": (TensorProto.FLOAT, (3, 4))}, {"y": (2, 12)}))
