@@ -13,10 +13,11 @@ from mononn_core.program.interpret import run
 from mononn_core.program.tile import Program
 from mononn_core.program.verify import verify
 from tests.core import mutate_memory, mutate_task  # noqa: F401 (they register their mutations)
+from tests.core.build import Case
 from tests.core.mutate import MUTATIONS, Mutant, mutants
 from tests.core.neutral import REWRITES, rewrites
 from tests.core.oracle import Oracle
-from tests.core.programs import CASES, Case
+from tests.core.programs import CASES
 from tests.core.transformer import tiny_transformer
 
 ORACLE = Oracle()

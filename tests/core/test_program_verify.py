@@ -11,7 +11,8 @@ from mononn_core.errors import VerifyError
 from mononn_core.program.expr import Const
 from mononn_core.program.tile import Assign, Barrier, Counter, Layout, Phase, Program, Signal, Table, Wait
 from mononn_core.program.verify import verify
-from tests.core.programs import CASES, buffer, copy_phase, v
+from tests.core.build import buffer, copy_phase, v
+from tests.core.programs import CASES
 from tests.core.transformer import bert_base, tiny_transformer
 
 

@@ -24,7 +24,7 @@ from mononn_core.program.tile import (
     Table,
     Task,
 )
-from tests.core.programs import F32, Array, Case, box, buffer, copy_phase, load, matmul_phase, origin, random, v
+from tests.core.build import F32, Array, Case, box, buffer, copy_phase, load, matmul_phase, origin, random, v
 
 WEIGHTS = ("w_qkv", "w_out", "w_up", "w_down", "b_qkv", "b_out", "b_up", "b_down", "gamma1", "gamma2")
 
