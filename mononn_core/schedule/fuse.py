@@ -129,7 +129,7 @@ class _Planner:
             if name in self.absorbed:
                 return True
             if registry.get(node.op).kind != "movement" or len(node.inputs) != 1:
-                return False
+                return self._from_integers(name)
             name = node.inputs[0]
         return True
 
