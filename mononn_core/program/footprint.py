@@ -12,7 +12,7 @@ from math import prod
 import numpy as np
 
 from mononn_core.errors import VerifyError
-from mononn_core.program.expr import Const, Expr, Load, Var, op, substitute
+from mononn_core.program.expr import INDEX, Const, Expr, Load, Var, op, substitute
 from mononn_core.program.memory import CONSTANT, PRIVATE, dim_tables
 from mononn_core.program.proof import abstract, guarded_loads, provable
 from mononn_core.program.rules import matrix_dims, refuse
@@ -286,7 +286,7 @@ class Site:
 
 
 def _walk(body: tuple[Statement, ...], place: Place) -> Iterator[tuple[Place, Let | Reduce | Store]]:
-    """Statements of a nest in order. A Let is followed through; a Reduce's result is opaque."""
+    """Statements of a nest in order. Indices and conditions are followed through a Let; other values are opaque."""
     lets = dict(place.lets)
     here = Place(place.loops, place.guards, lets)
     for statement in body:
@@ -297,5 +297,5 @@ def _walk(body: tuple[Statement, ...], place: Place) -> Iterator[tuple[Place, Le
             yield from _walk(statement.body, Place((*here.loops, statement), guards, dict(lets)))
             continue
         yield Place(here.loops, here.guards, dict(lets)), statement
-        if isinstance(statement, Let):
+        if isinstance(statement, Let) and statement.value.dtype in (INDEX, "bool"):
             lets[statement.name] = substitute(statement.value, lets)

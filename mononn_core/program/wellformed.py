@@ -23,7 +23,7 @@ from mononn_core.program.expr import (
     Var,
     children,
 )
-from mononn_core.program.memory import CONSTANT, PRIVATE
+from mononn_core.program.memory import CONSTANT, PRIVATE, dim_tables
 from mononn_core.program.rules import matrix_dims, phases_with_loops, refuse
 from mononn_core.program.tile import (
     ACCESSES,
@@ -93,6 +93,10 @@ def _check_buffer(program: Program, b: Buffer) -> None:
     if prod(b.shape) and not _injective(b.layout, b.shape):
         raise refuse("layouts are injective", f"buffer {b.id!r} puts two elements at one place, or outside its size")
     if b.space in ("input", "output"):
+        if not _contiguous(b):
+            raise refuse(
+                "buffers lie in their space", f"{b.space} {b.id!r} is not C-contiguous, as callers' arrays are"
+            )
         return
     size = {"arena": program.arena_bytes, "weight": program.weight_bytes}.get(b.space, program.scratch_bytes)
     if b.offset < 0 or b.offset + b.nbytes > size:
@@ -100,6 +104,13 @@ def _check_buffer(program: Program, b: Buffer) -> None:
         raise refuse("buffers lie in their space", text)
     if b.align < 1 or b.offset % b.itemsize or b.align % b.itemsize or b.offset % b.align:
         raise refuse("buffers lie in their space", f"buffer {b.id!r} at byte {b.offset} is not aligned to {b.align}")
+
+
+def _contiguous(b: Buffer) -> bool:
+    """Whether the elements lie in C order without gaps."""
+    plain = Layout.row_major(b.shape)
+    tables = zip(dim_tables(b.layout, b.shape), dim_tables(plain, b.shape), strict=True)
+    return b.layout.size == plain.size and all(np.array_equal(t, p) for t, p in tables)
 
 
 def _injective(layout: Layout, shape: tuple[int, ...]) -> bool:

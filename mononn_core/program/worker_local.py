@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mononn_core.program.expr import Expr, Load, substitute, walk
+from mononn_core.program.expr import INDEX, Expr, Load, substitute, walk
 from mononn_core.program.footprint import Site
 from mononn_core.program.memory import CONSTANT, PRIVATE, dim_tables
 from mononn_core.program.proof import guarded_loads
@@ -143,7 +143,8 @@ class Temporaries:
                     self._for(s, frame, lets)
                 case Let():
                     self._loads((s.value,), frame, lets)
-                    lets[s.name] = substitute(s.value, lets)
+                    if s.value.dtype in (INDEX, "bool"):
+                        lets[s.name] = substitute(s.value, lets)
                 case Reduce():
                     self._loads((s.value,), frame.loop(s.var, s.extent), lets)
                 case Store():

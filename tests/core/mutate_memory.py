@@ -93,6 +93,13 @@ def _column(program: Program, b: Buffer, layout: Layout) -> Program:
     return replace(program, buffers=tuple(replace(c, layout=layout) if c.id in same else c for c in program.buffers))
 
 
+@mutation("callers' arrays are C-contiguous")
+def edge_not_contiguous(program: Program) -> Sites:
+    for b in program.buffers:
+        if b.space in ("input", "output") and len(b.shape) > 1 and min(b.shape) > 1:
+            yield b.id, with_buffer(program, replace(b, layout=Layout.row_major(b.shape, pad=1)))
+
+
 @mutation("a buffer that nobody wrote, or an earlier value of it, is read", ask=True)
 def operand_reads_another_buffer(program: Program) -> Sites:
     for site, _, o, put in operands(program):
