@@ -53,16 +53,25 @@ class MononnRep(BackendRep):
         self._names = [i.name for i in model.graph.input if i.name not in stored]
         self._outputs = [o.name for o in model.graph.output]
         self._mode = mode
-        self._prepared: dict[object, Run] = {}
+        self._bound: tuple[str, ...] = ()
+        self._ready: tuple[object, Run] | None = None
 
     def run(self, inputs: Sequence[Any], **kwargs: Any) -> tuple[Any, ...]:
         """Outputs, in the model's order, for inputs in the model's order."""
         if len(inputs) > len(self._names):
             raise InputError(f"the model has {len(self._names)} inputs, and {len(inputs)} were given")
         named = {name: _array(value) for name, value in zip(self._names, inputs, strict=False)}
-        graph = specialise(self._model, named)
-        results = self._prepare(graph)({name: named[name] for name in graph.inputs})
+        if self._ready is None or self._key(named) != self._ready[0]:
+            graph = specialise(self._model, named)
+            self._bound = tuple(name for name in named if name not in graph.inputs)
+            self._ready = (self._key(named), self._prepare(graph))
+        results = self._ready[1]({name: value for name, value in named.items() if name not in self._bound})
         return tuple(np.asarray(results[name]) for name in self._outputs)
+
+    def _key(self, named: Mapping[str, np.ndarray[Any, Any]]) -> object:
+        """What the prepared form depends on: all shapes, and the values of the bound inputs."""
+        values = tuple(named[name].tobytes() for name in self._bound if name in named)
+        return tuple((name, value.shape) for name, value in named.items()), values
 
     def _prepare(self, graph: Graph) -> Run:
         if self._mode == "evaluate":
@@ -91,4 +100,7 @@ class MononnBackend(Backend):
         """A runnable form of ``model``; raises UnsupportedError for another device than "CPU"."""
         if not cls.supports_device(device):
             raise UnsupportedError(f"device {device!r} is not supported; use 'CPU'")
-        return MononnRep(model, kwargs.get("mode", "compile"))
+        mode = kwargs.get("mode", "compile")
+        if mode not in MODES:
+            raise UnsupportedError(f"mode {mode!r} is not supported; use one of {', '.join(MODES)}")
+        return MononnRep(model, mode)

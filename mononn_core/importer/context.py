@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from mononn_core.errors import ShapeError, UnsupportedError
+from mononn_core.errors import ModelError, ShapeError, UnsupportedError
 from mononn_core.graph import Origin, TensorType
 from mononn_core.graph.graph import Attr
 from mononn_core.importer.opsets import MOVED, dtype_name
@@ -103,7 +103,7 @@ class Context:
         """Type of an input (by position) or of any tensor (by name)."""
         name = self.input(tensor) if isinstance(tensor, int) else tensor
         if not name:
-            raise ShapeError(f"{self.origin}: input {tensor} is missing; the model is damaged")
+            raise ModelError(f"{self.origin}: a required input is missing; the model is damaged")
         return self.builder.types[name]
 
     def constant(self, position: int, what: str) -> np.ndarray[Any, Any]:

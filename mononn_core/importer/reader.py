@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from mononn_core.errors import InputError, ModelError, ShapeError, UnsupportedError
+from mononn_core.errors import InputError, ModelError, MononnError, ShapeError, UnsupportedError
 from mononn_core.graph import Graph, Node, Origin, TensorType
 from mononn_core.importer.context import Context, OnnxGraph, OnnxNode, Value, converter_of
 from mononn_core.importer.opsets import check_opset, dtype_name
@@ -135,6 +135,17 @@ class Importer:
 
     def convert(self, node: OnnxNode, scope: Scope, opsets: Mapping[str, int], prefix: str) -> None:
         """Import one node: by its converter, else by expanding the function that defines it."""
+        try:
+            self._convert(node, scope, opsets, prefix)
+        except MononnError:
+            raise
+        except Exception as error:  # whatever a malformed node makes a converter or onnx itself raise
+            cause = str(error).splitlines()[0][:120] if str(error) else ""
+            raise ModelError(
+                f"{node.origin} cannot be read ({type(error).__name__}: {cause}); check the model with onnx.checker"
+            ) from error
+
+    def _convert(self, node: OnnxNode, scope: Scope, opsets: Mapping[str, int], prefix: str) -> None:
         operands = self._operands(node, scope)
         converter = converter_of(node.domain, node.op_type)
         if (node.domain, node.op_type) in self.functions:
