@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
@@ -19,6 +20,8 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from mononn_bench.errors import RecordError
 
 T = TypeVar("T")
+_NUMBERS = re.compile(r"\[\s+((?:-?\d[\d.e+-]*,?\s+)+)\]")
+"""A list of numbers, which a record keeps on one line."""
 
 
 def to_plain(value: Any) -> Any:
@@ -106,7 +109,8 @@ def write_text(path: Path, text: str) -> None:
 
 def write_record(value: Any, path: Path) -> None:
     """Write a dataclass as JSON, atomically; equal values give equal bytes."""
-    write_text(path, json.dumps(to_plain(value), indent=1, allow_nan=False) + "\n")
+    text = json.dumps(to_plain(value), indent=1, allow_nan=False)
+    write_text(path, _NUMBERS.sub(lambda found: "[" + " ".join(found[1].split()) + "]", text) + "\n")
 
 
 def read_record(kind: type[T], path: Path) -> T:

@@ -266,6 +266,7 @@ class Settings:
     warm_up_runs: int = 2
     repeats: int = 3
     disturbed_share: float = 0.02
+    slow_s: float = 2.0
     seed: int = 0
     threads: int = 1
     answer_limit_s: float = 120.0

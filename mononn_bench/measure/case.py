@@ -16,7 +16,7 @@ from uuid import uuid4
 from mononn_bench.codec import read_record
 from mononn_bench.measure.accuracy import TIMED_SETS, UNSEEN_SETS, compare, failure_reason, fp32_limit, worst_errors
 from mononn_bench.measure.environment import available_bytes, describe_machine
-from mononn_bench.measure.exclusive import exclusive_machine
+from mononn_bench.measure.exclusive import LOCK, exclusive_machine
 from mononn_bench.measure.process import WorkerFailedError
 from mononn_bench.measure.rounds import Contestant, Course, Runner, Tally, measured_block, run_round
 from mononn_bench.measure.sentinel import Sentinel, make_sentinel
@@ -49,14 +49,14 @@ class Verdict:
 
 
 def measure_case(
-    contestants: Sequence[Contestant], course: Course, *, machine_name: str, command: str, say: Say
+    contestants: Sequence[Contestant], course: Course, *, machine_name: str, command: str, say: Say, lock: Path = LOCK
 ) -> CaseRecord:
     """Measure one model on all its systems, alone on this machine. What fails is a status in the record."""
     started = time.perf_counter()
     shutil.rmtree(course.scratch, ignore_errors=True)
     course.scratch.mkdir(parents=True)
     try:
-        with exclusive_machine(say):
+        with exclusive_machine(say, lock):
             return _measure(contestants, course, machine_name, command, say, started)
     finally:
         shutil.rmtree(course.scratch, ignore_errors=True)

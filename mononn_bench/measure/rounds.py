@@ -21,8 +21,6 @@ from mononn_bench.record import Block, BuildRecord, Cycle, Round, SentinelReadin
 SENTINEL = "sentinel"
 IDENTITY = IDENTITY_MODEL.name
 DRIFT_LIMIT, STEAL_LIMIT = 0.05, 0.01
-SLOW_MS = 2000.0
-"""A run longer than this makes a system slow: raw times only."""
 When = Literal["before", "after"]
 
 
@@ -89,7 +87,7 @@ class Runner:
         self.worker.note_memory()
         tally.load_ms.append(loaded["load_ms"])
         tally.first_run_ms.append(warm["first_run_ms"])
-        tally.slow = tally.slow or warm["second_run_ms"] > SLOW_MS
+        tally.slow = tally.slow or warm["next_run_ms"] > self._course.settings.slow_s * 1e3
         tally.peak_mb = max(tally.peak_mb, (self.worker.peak_bytes - base) / 1e6)
 
     def check(self, tally: Tally, sets: Sequence[int], when: When) -> None:

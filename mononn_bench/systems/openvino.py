@@ -30,7 +30,7 @@ class OpenVino(System):
             raise SystemUnavailableError(f"openvino cannot be imported: {error}") from error
         if "CPU" not in openvino.Core().available_devices:
             raise SystemUnavailableError("openvino finds no CPU device here")
-        return {"openvino": openvino.__version__}
+        return {"openvino": openvino.__version__.partition("-")[0]}
 
     def options(self, task: Task) -> tuple[Option, ...]:
         return (

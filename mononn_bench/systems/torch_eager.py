@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any, ClassVar
 
 from mononn_bench.errors import SystemUnavailableError
@@ -44,7 +45,9 @@ class TorchEager(System):
         self._result: Any = None
 
     def probe(self) -> dict[str, str]:
-        return probe_torch()
+        versions = probe_torch()
+        import_module("mononn_bench.models.modules")
+        return versions
 
     def options(self, task: Task) -> tuple[Option, ...]:
         return (

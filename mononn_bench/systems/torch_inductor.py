@@ -1,11 +1,13 @@
 """PyTorch compiled ahead of time by Inductor (AOTInductor), the road it documents for deployment.
 
-Inductor keeps its cache under the temporary folder, which the harness makes afresh for every worker.
+Its cache lies beside the build: a load finds there what the compiler was asked about the processor.
 """
 
 from __future__ import annotations
 
+import os
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,6 +18,7 @@ from mononn_bench.systems.base import Arrays, Built, System, Task, require_cpu_f
 from mononn_bench.systems.torch_eager import WEIGHTS, prepare_torch, probe_torch
 
 PACKAGE = "model.pt2"
+LARGE_BYTES = 1_000_000
 
 
 class TorchInductor(System):
@@ -33,7 +36,9 @@ class TorchInductor(System):
         self._result: Any = None
 
     def probe(self) -> dict[str, str]:
-        return probe_torch()
+        versions = probe_torch()
+        import_module("torch._inductor.package")
+        return versions
 
     def options(self, task: Task) -> tuple[Option, ...]:
         ahead = "PyTorch: AOTInductor: Ahead-Of-Time Compilation for Torch.Export-ed Models"
@@ -48,6 +53,7 @@ class TorchInductor(System):
     def build(self, task: Task) -> Built:
         require_cpu_fp32(task, self.name)
         require_module(task, self.name)
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(_cache_folder(task))
         import torch
         from torch._inductor.select_algorithm import add_feedback_saver
 
@@ -68,11 +74,13 @@ class TorchInductor(System):
                 inductor_configs={"freezing": True, "max_autotune": True},
             )
         seconds = time.perf_counter() - started
+        _drop_weights(_cache_folder(task))
         return Built(tuning=Tuning(seconds, task.threads, sum(trials)) if trials else None)
 
     def load(self, task: Task) -> None:
         import torch
 
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(_cache_folder(task))
         prepare_torch(task.threads)
         self._call = torch._inductor.aoti_load_package(str(task.build_folder / PACKAGE)).loader.run
         self._names = [tensor.name for tensor in task.model.outputs]
@@ -87,3 +95,14 @@ class TorchInductor(System):
 
     def outputs(self) -> Arrays:
         return {name: tensor.numpy() for name, tensor in zip(self._names, self._result, strict=True)}
+
+
+def _cache_folder(task: Task) -> Path:
+    return task.build_folder.parent / "inductor-cache"
+
+
+def _drop_weights(cache: Path) -> None:
+    """Remove the cache's copy of the weights, which the package holds too."""
+    for path in cache.rglob("*"):
+        if path.is_file() and path.stat().st_size > LARGE_BYTES:
+            path.unlink()

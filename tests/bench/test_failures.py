@@ -1,0 +1,142 @@
+"""Systems that fail, each in its own way, are rows with the right status and reason; the others are measured all the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mononn_bench.codec import from_plain, to_plain
+from mononn_bench.measure.process import Limits, Worker, WorkerFailedError, group_members
+from mononn_bench.record import CaseRecord
+from tests.bench.conftest import QUICK, Measure
+
+
+def test_each_failure_is_a_row_with_its_reason(measure: Measure) -> None:
+    systems = [
+        "fake-ok",
+        "fake-crash",
+        "fake-hang",
+        "fake-memory",
+        "fake-wrong",
+        "fake-missing",
+        "fake-nan",
+        "fake-broken",
+    ]
+    record = measure(systems, replace(QUICK, answer_limit_s=5.0))
+    rows = {row.label: (row.status, row.reason) for row in record.systems}
+    assert list(rows) == systems
+    assert rows["fake-ok"] == ("ok", "")
+    assert rows["fake-crash"] == ("failed", "ended by SIGSEGV in warm_up")
+    assert rows["fake-hang"] == ("timeout", "no answer to warm_up within 5 s")
+    assert rows["fake-memory"] == ("failed", "held more than 600 MB of memory in load, and was ended")
+    assert rows["fake-missing"] == ("unavailable", "the library fake is not installed")
+    assert rows["fake-broken"] == ("failed", "ValueError: operator Softmax is not supported")
+    assert rows["fake-wrong"][0] == rows["fake-nan"][0] == "incorrect"
+    assert "off by relative L2 1.0e-03 (limit 1e-05), before timing" in rows["fake-wrong"][1]
+    assert "not finite" in rows["fake-nan"][1]
+    timed = {block.system for r in record.rounds for cycle in r.cycles for block in cycle.blocks}
+    assert timed == {"fake-ok"}, "wrong answers have no speed"
+
+
+def test_an_answer_that_turns_wrong_while_timed_is_caught_after(measure: Measure) -> None:
+    record = measure(["fake-ok", "fake-late"], replace(QUICK, block_runs=20))
+    late = record.systems[1]
+    assert late.status == "incorrect"
+    assert late.reason.endswith("after timing")
+    assert record.systems[0].status == "ok"
+
+
+def test_a_slow_system_has_raw_times_only(measure: Measure) -> None:
+    record = measure(["fake-ok", "fake-slow"], replace(QUICK, slow_s=0.2))
+    slow = record.systems[1]
+    assert (slow.status, slow.slow) == ("ok", True)
+    together = [r for r in record.rounds if "fake-ok" in r.systems]
+    assert all("fake-slow" not in r.systems for r in together)
+    (alone,) = (r for r in record.rounds if r.systems == ("fake-slow",))
+    (block,) = alone.cycles[0].blocks
+    assert block.runs == 3
+    assert block.value_s > 0.2
+
+
+def test_where_no_independent_system_agrees_the_case_is_disputed(measure: Measure, linear_folder: Path) -> None:
+    reference = linear_folder / "reference.json"
+    kept = reference.read_text()
+    reference.write_text(kept.replace('"family": "onnx"', '"family": "pytorch"'))
+    try:
+        record = measure(["fake-wrong"], QUICK)
+    finally:
+        reference.write_text(kept)
+    assert record.systems[0].status == "disputed"
+    assert "no independent system agrees" in record.systems[0].reason
+
+
+def test_the_same_system_twice_and_the_record_survives_json(measure: Measure) -> None:
+    record = measure(["fake-ok", "fake-ok"], QUICK)
+    assert [row.label for row in record.systems] == ["fake-ok", "fake-ok@2"]
+    assert all(row.status == "ok" for row in record.systems)
+    assert len(record.rounds) == 1
+    for cycle in record.rounds[0].cycles:
+        assert sorted(cycle.order) == ["fake-ok", "fake-ok@2", "sentinel"]
+        assert [block.accepted for block in cycle.blocks] == [True, True]
+        assert all(block.runs >= 3 and len(block.samples_ns) <= 200 for block in cycle.blocks)
+    assert record.ceilings is not None
+    assert record.ceilings.flops_per_s > 1e8
+    assert all(row.identity_us and row.load_ms and row.first_run_ms for row in record.systems)
+    assert from_plain(CaseRecord, to_plain(record)) == record
+
+
+def test_a_disturbed_block_is_repeated_and_kept(measure: Measure) -> None:
+    """A limit of nothing at all makes every block disturbed."""
+    record = measure(["fake-ok"], replace(QUICK, disturbed_share=-1.0, repeats=2, cycles=1))
+    blocks = record.rounds[0].cycles[0].blocks
+    assert [block.accepted for block in blocks] == [False, False, True]
+    assert [block.attempt for block in blocks] == [0, 1, 2]
+    assert not any(block.undisturbed for block in blocks)
+
+
+def _worker(system: str, folder: Path) -> Worker:
+    return Worker(system, Path(sys.executable), threads=1, cores=[0], scratch=folder)
+
+
+def test_a_worker_sees_only_its_package(tmp_path: Path) -> None:
+    with _worker("fake-ok", tmp_path) as worker:
+        assert worker.ask("probe", Limits(20, 1000))["versions"]["fake-ok"] == "1"
+        with pytest.raises(WorkerFailedError, match="no_such_call"):
+            worker.ask("no_such_call", Limits(20, 1000))
+
+
+def test_a_stopped_worker_uses_no_processor_time(tmp_path: Path) -> None:
+    with _worker("fake-ok", tmp_path) as worker:
+        worker.ask("probe", Limits(20, 1000))
+        worker.stop()
+        time.sleep(0.05)
+        state = Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        assert state == "T"
+        worker.resume()
+        assert worker.ask("probe", Limits(20, 1000))
+
+
+def test_workers_die_with_their_parent(tmp_path: Path) -> None:
+    """Also stopped ones, when the parent is killed and can clean nothing up."""
+    program = (
+        "import sys, time; from pathlib import Path; from mononn_bench.measure.process import Limits, Worker\n"
+        f"w = Worker('fake-ok', Path(sys.executable), threads=1, cores=[0], scratch=Path({str(tmp_path)!r}))\n"
+        "w.ask('probe', Limits(20, 1000)); w.stop(); print(w.pid, flush=True); time.sleep(60)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    worker = int(parent.stdout.readline())
+    assert group_members(worker) == [worker]
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    deadline = time.monotonic() + 10
+    while group_members(worker) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert group_members(worker) == []
