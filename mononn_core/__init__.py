@@ -1,3 +1,34 @@
-"""mononn: a compiler that turns a whole static network into one function."""
+"""mononn: a compiler that turns a whole static network into one function.
+
+`compile`, `load`, `Session`, `TensorInfo` and `MononnError` are imported when first asked for: loading an artifact
+needs neither ONNX nor the compiler.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mononn_core.compiler import compile as compile  # noqa: A004
+    from mononn_core.errors import MononnError as MononnError
+    from mononn_core.runtime.session import Session as Session
+    from mononn_core.runtime.session import TensorInfo as TensorInfo
+    from mononn_core.runtime.session import load as load
 
 __version__ = "0.1.0"
+_HOMES = {
+    "compile": "mononn_core.compiler",
+    "load": "mononn_core.runtime.session",
+    "Session": "mononn_core.runtime.session",
+    "TensorInfo": "mononn_core.runtime.session",
+    "MononnError": "mononn_core.errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'mononn_core' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -16,9 +16,6 @@ from numpy.typing import NDArray
 from mononn_bench.record import AccuracyCheck, ModelRecord
 
 FP32_FLOOR, FP32_CEILING, RIVAL_FACTOR = 1e-5, 1e-4, 4.0
-TIMED_SETS, UNSEEN_SETS = 4, 2
-"""Input sets that rotate in blocks, and those only looked at after the last block."""
-
 Array = NDArray[Any]
 
 

@@ -14,13 +14,14 @@ from statistics import median
 from uuid import uuid4
 
 from mononn_bench.codec import read_record
-from mononn_bench.measure.accuracy import TIMED_SETS, UNSEEN_SETS, compare, failure_reason, fp32_limit, worst_errors
+from mononn_bench.measure.accuracy import compare, failure_reason, fp32_limit, worst_errors
 from mononn_bench.measure.environment import available_bytes, describe_machine
 from mononn_bench.measure.exclusive import LOCK, exclusive_machine
 from mononn_bench.measure.process import WorkerFailedError
 from mononn_bench.measure.rounds import Contestant, Course, Runner, Tally, measured_block, run_round
 from mononn_bench.measure.sentinel import Sentinel, make_sentinel
 from mononn_bench.models.folder import package_versions
+from mononn_bench.models.inputs import TIMED_SETS, UNSEEN_SETS
 from mononn_bench.record import (
     AccuracyCheck,
     CaseRecord,

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-
 LOCK = Path(tempfile.gettempdir()) / "mononn-bench.lock"
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-from mononn_bench.measure.accuracy import TIMED_SETS, UNSEEN_SETS
 from mononn_bench.measure.disturbance import difference, is_disturbed, steal_and_total, take_snapshot
 from mononn_bench.measure.process import Limits, Worker, WorkerFailedError
 from mononn_bench.measure.sentinel import Sentinel
+from mononn_bench.models.inputs import TIMED_SETS, UNSEEN_SETS
 from mononn_bench.models.zoo import IDENTITY as IDENTITY_MODEL
 from mononn_bench.record import Block, BuildRecord, Cycle, Round, SentinelReading, Settings
 

@@ -12,6 +12,8 @@ from mononn_bench.models.zoo import InputSpec
 
 Arrays = dict[str, NDArray[Any]]
 
+TIMED_SETS, UNSEEN_SETS = 4, 2
+"""Input sets that rotate in blocks, and those only looked at after the last block."""
 RESERVED_TOKENS = 4
 """Token 0 pads; contents start above the reserved ones."""
 

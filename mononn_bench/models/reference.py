@@ -11,9 +11,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from mononn_bench.codec import read_record, write_record
-from mononn_bench.measure.accuracy import TIMED_SETS, UNSEEN_SETS
 from mononn_bench.models.folder import ONNX, RECORD, TOOLS, WEIGHTS, package_versions
-from mononn_bench.models.inputs import Arrays, make_inputs
+from mononn_bench.models.inputs import TIMED_SETS, UNSEEN_SETS, Arrays, make_inputs
 from mononn_bench.models.user import describe_inputs
 from mononn_bench.models.zoo import get_model
 from mononn_bench.record import ModelRecord, ReferenceRecord
