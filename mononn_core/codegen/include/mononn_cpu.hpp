@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
+#include <utility>
 #include <unistd.h>
 
 namespace mn {
@@ -211,13 +212,41 @@ template <class Element> MN_INLINE void ragged(long m, long n, long end, V v, El
   }
 }
 
+// One stage of a transposition (Eklundh): lanes whose bit STEP is set of one row trade places with those of another
+// whose bit is not.
+template <int STEP, int... L> MN_INLINE V swap_low(V a, V b, std::integer_sequence<int, L...>) {
+  return __builtin_shufflevector(a, b, (L & STEP ? W + L - STEP : L)...);
+}
+template <int STEP, int... L> MN_INLINE V swap_high(V a, V b, std::integer_sequence<int, L...>) {
+  return __builtin_shufflevector(a, b, (L & STEP ? W + L : L + STEP)...);
+}
+template <int STEP> MN_INLINE void transpose_stage(V (&r)[W]) {
+  MN_UNROLL for (int i = 0; i < W; ++i)
+    if (!(i & STEP)) {
+      V a = r[i], b = r[i + STEP];
+      r[i] = swap_low<STEP>(a, b, std::make_integer_sequence<int, W>());
+      r[i + STEP] = swap_high<STEP>(a, b, std::make_integer_sequence<int, W>());
+    }
+  if constexpr (2 * STEP < W) transpose_stage<2 * STEP>(r);
+}
+// W rows of src, stride apart, become W columns of dst, rows of PANEL floats.
+template <int PANEL> MN_INLINE void transpose_block(float *dst, const float *src, long stride) {
+  V r[W];
+  MN_UNROLL for (int i = 0; i < W; ++i) r[i] = load<V>(src + i * stride);
+  if constexpr (W > 1) transpose_stage<1>(r);
+  MN_UNROLL for (int i = 0; i < W; ++i) store<V>(dst + i * PANEL, r[i]);
+}
 // dst[T rounded up][PANEL-wide panels] = src transposed: row t of src becomes column t; columns past T are zero.
-template <int D, int T, int PANEL> MN_INLINE void pack_transposed(float *dst, const float *src, long stride) {
-  constexpr int PANELS = (T + PANEL - 1) / PANEL;
-  for (int p = 0; p < PANELS; ++p)
-    for (int d = 0; d < D; ++d)
-      for (int t = 0; t < PANEL; ++t)
-        dst[((long)p * D + d) * PANEL + t] = p * PANEL + t < T ? src[(long)(p * PANEL + t) * stride + d] : 0.f;
+template <int D, int T, int PANEL> static inline void pack_transposed(float *dst, const float *src, long stride) {
+  constexpr int PANELS = (T + PANEL - 1) / PANEL, WHOLE_T = T / W * W, WHOLE_D = D / W * W;
+  for (int t = 0; t < PANELS * PANEL; ++t) {
+    float *column = dst + (long)(t / PANEL) * D * PANEL + t % PANEL;
+    const float *row = src + (long)t * stride;
+    const int first = t < WHOLE_T ? WHOLE_D : 0;
+    for (int d = first; d < D; ++d) column[d * PANEL] = t < T ? row[d] : 0.f;
+    if (t < WHOLE_T && t % W == 0)
+      for (int d = 0; d < WHOLE_D; d += W) transpose_block<PANEL>(column + d * PANEL, row + d, stride);
+  }
 }
 // dst[panel][T][PANEL] = src's columns in panels; columns past E are zero.
 template <int T, int E, int PANEL> MN_INLINE void pack_columns(float *dst, const float *src, long stride) {
