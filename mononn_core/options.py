@@ -20,14 +20,12 @@ class Options:
         precision: "fp32": arithmetic and storage of activations and weights.
         threads: workers the schedule is balanced for (a run may use another number, with the same output bits).
         fuse: fuse elementwise chains, movements and epilogues (off: one phase an operator; for ablations).
-        debug: record real accesses and check them against the declared boxes; slow, for tests.
     """
 
     target: str = "cpu"
     precision: str = "fp32"
     threads: int = 0
     fuse: bool = True
-    debug: bool = False
 
     def __post_init__(self) -> None:
         if self.target not in TARGETS:
