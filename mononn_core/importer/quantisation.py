@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 
 from mononn_core.importer.context import Context, converts
@@ -11,8 +12,6 @@ from mononn_core.ops.common import SMALL_FLOATS, is_float, numpy_dtype
 
 def limits(dtype: str) -> tuple[int, int]:
     """Smallest and largest number of an integer type, 4- and 2-bit ones included."""
-    import ml_dtypes
-
     info = ml_dtypes.iinfo(numpy_dtype(dtype))
     return int(info.min), int(info.max)
 

@@ -12,7 +12,7 @@ import numpy as np
 from mononn_core.errors import ShapeError, UnsupportedError
 from mononn_core.graph import TensorType
 from mononn_core.ops.registry import Attrs, Index
-from mononn_core.program.expr import INDEX, Const, Expr, add, floordiv, mod, mul
+from mononn_core.program.expr import INDEX, Cast, Const, Expr, add, floordiv, mod, mul
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 SMALL_FLOATS = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn")
@@ -77,8 +77,6 @@ def delinearise(position: Expr, shape: tuple[int, ...]) -> Index:
 
 def as_index(value: Expr) -> Expr:
     """An integer element as an index expression."""
-    from mononn_core.program.expr import Cast
-
     return value if value.dtype == INDEX else Cast(value, INDEX)
 
 

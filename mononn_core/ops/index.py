@@ -9,14 +9,14 @@ from mononn_core.errors import ShapeError
 from mononn_core.graph import TensorType
 from mononn_core.ops.common import as_index, integer, present
 from mononn_core.ops.registry import Attrs, Index, OpDef, Reader, register
-from mononn_core.program.expr import Const, Expr, Select, op
+from mononn_core.program.expr import Const, Expr, Select, add, op
 
 Types = Sequence[TensorType | None]
 Readers = Sequence[Reader]
 
 
 def wrapped(position: Expr, extent: int) -> Expr:
-    """A data-dependent position as an index; negative ones count from the end."""
+    """A data-dependent position as a checked index; negative ones count from the end."""
     return op("index", as_index(position), Const(extent))
 
 
@@ -123,7 +123,8 @@ def _one_hot_evaluate(xp: Any, inputs: Sequence[Any], attrs: Attrs) -> tuple[Any
 
 def _one_hot_point(readers: Readers, types: Sequence[TensorType], out: TensorType, attrs: Attrs, index: Index) -> Expr:
     axis, depth = integer(attrs, "axis"), integer(attrs, "depth")
-    position = wrapped(readers[0]((*index[:axis], *index[axis + 1 :])), depth)
+    i = as_index(readers[0]((*index[:axis], *index[axis + 1 :])))
+    position = Select(op("lt", i, Const(0)), add(i, depth), i)
     return Select(op("eq", position, index[axis]), readers[1]((Const(1),)), readers[1]((Const(0),)))
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from mononn_core.errors import ShapeError
 from mononn_core.graph import TensorType
 from mononn_core.ops.common import integer, integers, is_float, numpy_dtype, present
@@ -60,8 +62,6 @@ def _extreme(largest: bool) -> Callable[[Any, Any, tuple[int, ...], bool], Any]:
 
 def _neutral(dtype: str, largest: bool) -> Any:
     """What the maximum (or minimum) of nothing is."""
-    import numpy as np
-
     if dtype == "bool":
         return not largest
     if is_float(dtype):

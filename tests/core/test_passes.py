@@ -12,11 +12,12 @@ from mononn_core.passes import (
     arithmetic,
     cse,
     dce,
-    extremes,
     fold,
     merge_matmuls,
     movement,
     pipeline,
+    positions,
+    scatters,
     sink,
     views,
 )
@@ -211,8 +212,39 @@ def test_positions_of_extremes(op: str, last: bool, keepdims: bool) -> None:
     x = net.const(np.random.default_rng(0).integers(0, 3, (4, 5)))
     x = net("mul", x, net.input())
     graph = net.graph(net(op, x, axis=1, keepdims=keepdims, last=last))
-    assert_same(graph, extremes.run(graph))
-    assert op not in operators(extremes.run(graph))
+    assert_same(graph, positions.run(graph))
+    assert op not in operators(positions.run(graph))
+
+
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_sorting_by_ranks(largest: bool, axis: int) -> None:
+    net = Net()
+    x = net("add", net.const(np.random.default_rng(0).integers(0, 4, (6, 5))), net.input())
+    graph = net.graph(net("order", x, axis=axis, k=3, largest=largest))
+    after = positions.run(graph)
+    assert_same(graph, after)
+    assert "order" not in operators(after)
+
+
+def test_long_rows_are_not_sorted_by_ranks() -> None:
+    net = Net()
+    unchanged(positions.run, net.graph(net("order", net.input(3000), axis=0, k=2, largest=True)))
+
+
+@pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
+def test_scatters_at_constant_positions(reduction: str) -> None:
+    """Positions repeat, and some count from the end."""
+    net = Net()
+    data, rows, cells = net.input(4, 3), net.input(2, 2, 3), net.input(2, 3)
+    blocks = net.const([[[1], [-4]], [[3], [1]]], "int64")
+    columns = net.const([[0, 2, 2], [-1, 1, -1]], "int64")
+    by_block = net("scatter_nd", data, blocks, rows, reduction=reduction)
+    by_cell = net("scatter_elements", data, columns, cells, axis=1, reduction=reduction)
+    graph = net.graph(by_block, by_cell)
+    after = scatters.run(graph)
+    assert_same(graph, after)
+    assert not {"scatter_nd", "scatter_elements"} & set(operators(after))
 
 
 def projections(net: Net, x: str, biases: bool, count: int = 3) -> list[str]:
