@@ -16,7 +16,7 @@ from mononn_bench.measure.build import build_system
 from mononn_bench.measure.case import measure_case
 from mononn_bench.measure.process import Limits
 from mononn_bench.measure.rounds import Course
-from mononn_bench.models.folder import write_user_model
+from mononn_bench.models.folder import write_catalogued_model, write_user_model
 from mononn_bench.models.reference import write_reference
 from mononn_bench.record import CaseRecord, Settings
 from mononn_bench.systems.environment import adopt_environment
@@ -90,3 +90,12 @@ def measure(linear_folder: Path, driver_environment: Path, tmp_path: Path) -> Me
         )
 
     return run
+
+
+@pytest.fixture(scope="session")
+def bert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The exported bert-test model with its reference."""
+    folder = tmp_path_factory.mktemp("bert")
+    write_catalogued_model("bert-test", "seeded", 0, folder, folder)
+    write_reference(folder, seed=0)
+    return folder

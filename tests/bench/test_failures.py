@@ -1,4 +1,4 @@
-"""Systems that fail, each in its own way, are rows with the right status and reason; the others are measured all the same."""
+"""Systems that fail, each in its own way, are rows with their status and reason; the others are measured."""
 
 from __future__ import annotations
 
