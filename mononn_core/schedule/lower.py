@@ -19,7 +19,7 @@ from mononn_core.schedule.decisions import Partition, row_stride
 from mononn_core.schedule.fuse import Stage, fuse
 from mononn_core.schedule.nests import build_nest
 from mononn_core.schedule.operands import Product
-from mononn_core.schedule.phases import PhaseBuilder
+from mononn_core.schedule.phases import PhaseBuilder, rows_stand_alone
 from mononn_core.schedule.prepare import is_template, prepare
 from mononn_core.schedule.roll import roll
 from mononn_core.schedule.views import Views, matrix_shape
@@ -86,7 +86,8 @@ def partitions(stage: Stage, views: Views, owners: int, machine: Machine) -> tup
         batch, heads, rows, depth = types[stage.root.inputs[0]].shape
         flops = 4 * batch * heads * rows * depth * types[stage.root.inputs[1]].shape[2]
         found = [Partition("heads", owners)] if (batch * heads) % owners == 0 else []
-        found += [Partition("rows", owners)] if rows % owners == 0 and rows >= 8 * owners else []
+        exact = rows % owners == 0 or rows_stand_alone(stage.root, views)
+        found += [Partition("rows", owners)] if exact and rows >= 8 * owners else []
     else:
         rows, columns = matrix_shape(types[stage.root.outputs[0] if stage.root else stage.stored].shape)
         flops = rows * columns * 8
@@ -118,7 +119,7 @@ def _matmul_partitions(stage: Stage, views: Views, owners: int, machine: Machine
 def _segments(stage: Stage, views: Views) -> int:
     """How many equal runs of columns the readers of a merged product cut it into (Q, K and V: three)."""
     graph = views.graph
-    width = graph.types[stage.stored].shape[-1]
+    width = matrix_shape(graph.types[stage.stored].shape)[1]
     cuts = []
     for reader in graph.consumers()[stage.stored]:
         if reader.op == "slice":

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
 
+from mononn_core.graph import Node
 from mononn_core.machine import Machine
 from mononn_core.ops import registry
 from mononn_core.program.expr import Acc, Const, Expr, Load, Ranges, Var, op, substitute, transform
@@ -227,6 +228,14 @@ class PhaseBuilder:
         order = (*(a.var for a in domain if a.var != "o"), *(a.var for a in domain if a.var == "o"))
         assign = Assign("owned", partition.group, owner, partition.owners, order)
         return Phase(name, domain, assign, task, origin=stage.origin, flops=flops)
+
+
+def rows_stand_alone(attention: Node, views: Views) -> bool:
+    """Whether the rows of an attention's q end where its matrix does, so that a ragged last tile cannot run into
+    another head's rows."""
+    axes = attention_axes(attention, 0, views.graph.types)
+    found = unit_stride(views.element(attention.inputs[0], axes.index), axes) if axes else None
+    return found is not None and isinstance(found[1], Const)
 
 
 def _drop_unit(e: Expr, extents: Mapping[str, int]) -> Expr:
