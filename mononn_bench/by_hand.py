@@ -15,7 +15,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from mononn_bench.codec import read_record, write_record
-from mononn_bench.errors import BenchError, MeasurementError
+from mononn_bench.errors import BadOptionError, BenchError
 from mononn_bench.measure.build import RECORD, build_system, read_environment
 from mononn_bench.measure.case import measure_case
 from mononn_bench.measure.process import PACKAGE, Limits
@@ -75,9 +75,7 @@ def make_contestants(names: Sequence[str], builds: Folders, environments: Folder
     for name in names:
         get_system(name)
         if name not in builds or name not in environments:
-            raise MeasurementError(
-                f"{name} has no build or no environment here: name both with --build, --environment."
-            )
+            raise BadOptionError(f"{name} has no build or no environment here: name both with --build, --environment.")
         seen[name] += 1
         label = name if seen[name] == 1 else f"{name}@{seen[name]}"
         build = read_record(BuildRecord, builds[name] / RECORD)
@@ -113,7 +111,7 @@ def _prepare(options: Namespace) -> tuple[Path, dict[str, Path], dict[str, Path]
     from mononn_bench.workflow.plan import make_plan
 
     if not options.model:
-        raise MeasurementError("Name what to measure: --model M --systems a,b, or --model-folder with --build each.")
+        raise BadOptionError("Name what to measure: --model M --systems a,b, or --model-folder with --build each.")
     get_model(options.model)
     names = list(dict.fromkeys(options.systems or [system.name for system in REAL]))
     plan = make_plan(

@@ -10,7 +10,7 @@ import tempfile
 from argparse import Namespace
 from pathlib import Path
 
-from mononn_bench.errors import EnvironmentBuildError, RecordError
+from mononn_bench.errors import BadOptionError, RecordError
 from mononn_bench.measure.build import build_system, read_environment
 from mononn_bench.measure.environment import available_bytes, describe_machine
 from mononn_bench.measure.process import PACKAGE, Limits, Worker, WorkerFailedError
@@ -61,7 +61,7 @@ def systems(_: Namespace) -> int:
 def environment(options: Namespace) -> int:
     """Build or describe a virtual environment."""
     if not options.requirements.is_file():
-        raise EnvironmentBuildError(f"There is no requirements file {options.requirements}: correct its path.")
+        raise BadOptionError(f"There is no requirements file {options.requirements}: correct its path.")
     if options.existing:
         adopt_environment(options.existing, options.requirements, options.folder)
         return 0

@@ -22,6 +22,10 @@ class UnknownNameError(BenchError):
         super().__init__(f"There is no {kind} called {name!r}: {hint}Known: {', '.join(names)}.")
 
 
+class BadOptionError(BenchError):
+    """Options that do not say what is needed, or name what is not there."""
+
+
 class RecordError(BenchError):
     """A record file is missing, is not JSON, or does not follow the schema."""
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from mononn_bench.codec import from_plain, to_plain
+from mononn_bench.measure import case
 from mononn_bench.measure.process import Limits, Worker, WorkerFailedError, group_members
 from mononn_bench.record import CaseRecord
 from tests.bench.conftest import QUICK, Measure
@@ -140,3 +141,13 @@ def test_workers_die_with_their_parent(tmp_path: Path) -> None:
     while group_members(worker) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert group_members(worker) == []
+
+
+def test_where_memory_is_short_the_case_runs_in_pairs(measure: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(case, "MEMORY_SHARE", 0.0)
+    record = measure(["fake-ok", "fake-ok", "fake-ok"], replace(QUICK, rounds=2, cycles=1))
+    assert record.pairs_mode
+    groups = [(r.index, r.group, r.systems) for r in record.rounds]
+    pairs = [("fake-ok", "fake-ok@2"), ("fake-ok", "fake-ok@3")]
+    assert groups == [(i, g, pair) for i in range(2) for g, pair in enumerate(pairs)]
+    assert all(row.status == "ok" for row in record.systems)
