@@ -1,7 +1,12 @@
 """Elementwise operators: output element i depends on element i of each (broadcast) input.
 
-Each is one row of a table: its array semantics and the scalar expression of one element. Integer ``div`` rounds
-towards zero (ONNX and C); ``mod`` has the divisor's sign, or the dividend's with ``fmod`` set.
+Each is one row of a table: its array semantics and the scalar expression of one element. With attributes:
+
+    cast(x; to, saturate)   bitcast(x; to)   clip(x; low, high)   gelu(x; approximate)   isinf(x; positive, negative)
+    mod(a, b; fmod)         shift(a, b; left)
+
+Integer ``div`` rounds towards zero (ONNX and C); ``mod`` has the divisor's sign, or the dividend's with ``fmod`` set;
+``pow`` has its base's type; a missing bound of ``clip`` is None or absent.
 """
 
 from __future__ import annotations

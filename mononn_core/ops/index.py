@@ -1,4 +1,10 @@
-"""Gathers: operators whose read position comes from data. Negative indices count from the end."""
+"""Gathers: operators whose read position comes from data. Negative indices count from the end.
+
+gather(data, indices; axis)                     numpy.take
+gather_elements(data, indices; axis)            numpy.take_along_axis, indices may be smaller than data
+gather_nd(data, indices; batch_dims)            the last axis of indices is a position in data
+one_hot(indices, values; axis, depth)           values is (off, on); an index out of range is off everywhere
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""Rows: operators where each output row depends on a whole input row (softmax and the norms)."""
+"""Rows: operators where each output row depends on a whole input row.
+
+    softmax, log_softmax(x; axis)
+    layer_norm(x, gamma, beta; epsilon)     (x - mean) / sqrt(variance + epsilon) gamma + beta over the last axis
+    rms_norm(x, gamma; epsilon)             x / sqrt(mean of squares + epsilon) gamma over the last axis
+
+gamma and beta are vectors of the last axis, or absent (""). Float16 and bfloat16 rows are normalised in float32.
+"""
 
 from __future__ import annotations
 

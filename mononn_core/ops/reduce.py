@@ -1,4 +1,10 @@
-"""Reductions: some axes collapse. ``axes`` is sorted and non-negative; ``keepdims`` keeps them with extent 1."""
+"""Reductions: some axes collapse.
+
+    reduce_sum, reduce_mean, reduce_max, reduce_min, reduce_prod(x; axes, keepdims)     of the input's type
+    argmax, argmin(x; axis, keepdims, last)                                             int64
+
+``axes`` is sorted and non-negative; ``keepdims`` keeps them with extent 1.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """Scatters and sorting: operators that write to, or order by, positions that come from data.
 
+    scatter_elements(data, indices, updates; axis, reduction)       scatter_nd(data, indices, updates; reduction)
+    order(x; axis, k, largest)      int64 positions of the k first elements in descending (or ascending) order
+
 They have array semantics and no scalar expression: a schedule needs a form of its own for them.
 """
 

@@ -1,4 +1,10 @@
-"""Movements: operators that only re-index their inputs, or choose between inputs by index."""
+"""Movements: operators that only re-index their inputs, or choose between inputs by index.
+
+reshape(x; shape)       transpose(x; perm)      expand(x; shape)        concat(x, ..; axis)
+slice(x; starts, sizes, steps)                  one of each an axis; steps may be negative, starts are not
+pad(x; before, after, mode, value)              mode: "constant", "reflect", "edge" or "wrap"
+tile(x; repeats)        trilu(x; k, upper)      the upper or lower triangle of the last two axes, zero elsewhere
+"""
 
 from __future__ import annotations
 

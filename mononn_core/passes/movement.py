@@ -8,6 +8,7 @@
 5. gather_nd at constant positions that walk through the data in order is a reshape.
 6. A tile of axes of extent 1 is an expand.
 7. concat of concats along the same axis is one concat.
+8. Windows of one element (a convolution with a 1 x 1 kernel) are a reshape, of a slice when they have strides.
 """
 
 from __future__ import annotations
@@ -125,7 +126,21 @@ def nested_concat(rewriter: Rewriter, node: Node) -> str | None:
     return rewriter.add("concat", *parts, axis=axis) if len(parts) > len(node.inputs) else None
 
 
-RULES = (unchanged, composed, unit_transpose, known_gather, known_gather_nd, unit_tile, nested_concat)
+def unit_windows(rewriter: Rewriter, node: Node) -> str | None:
+    """Case 8."""
+    if node.op != "windows" or set(integers(node.attrs, "kernel")) != {1}:
+        return None
+    x = node.inputs[0]
+    shape, out = rewriter.type(x).shape, rewriter.type(node.output).shape
+    strides = integers(node.attrs, "strides")
+    lead = len(shape) - len(strides)
+    if set(strides) != {1}:
+        sizes = (*shape[:lead], *out[len(out) - len(strides) :])
+        x = rewriter.add("slice", x, starts=(0,) * len(shape), sizes=sizes, steps=((1,) * lead) + strides)
+    return rewriter.reshape(x, out)
+
+
+RULES = (unchanged, composed, unit_transpose, known_gather, known_gather_nd, unit_tile, nested_concat, unit_windows)
 
 
 def run(graph: Graph) -> Graph:
