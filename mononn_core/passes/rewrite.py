@@ -19,6 +19,7 @@ from mononn_core.graph.graph import Attr
 from mononn_core.ops.builder import Builder
 
 SWEEPS = 64
+"""Most sweeps of one :func:`rewrite`; a few are enough, since a sweep also sees what it has just made."""
 
 
 class Rewriter:
@@ -48,8 +49,8 @@ class Rewriter:
         return found if found is not None and op in (None, found.op) else None
 
     def single_use(self, name: str) -> bool:
-        """Whether exactly one node input reads ``name`` (and it is no graph output). New tensors count as shared
-        until the next sweep."""
+        """Whether exactly one node input reads ``name`` (and it is no graph output). Readers that this sweep replaced
+        still count."""
         return self._uses[name] == 1 and name not in self.outputs
 
     def only_read_by(self, name: str, op: str) -> bool:
@@ -78,7 +79,18 @@ class Rewriter:
     def add(self, op: str, *inputs: str, **attrs: Attr) -> str:
         """Append a node that descends from the current one (or fold it) and give its output."""
         assert self.node is not None
+        self._uses.update(inputs)
         return self.builder.add(op, inputs, self.node.origin, attrs, hint=self.node.outputs[0])
+
+    def substitute(self, node: Node, result: str) -> None:
+        """``result`` stands for the node's output from now on, and inherits its readers."""
+        output = node.output
+        self.changed = True
+        self.replaced[output] = result
+        self._uses[result] += self._uses[output]
+        if output in self.outputs:
+            self._uses[result] += 1
+            self.builder.nodes.append(Node("identity", (result,), (output,), node.origin))
 
     def make(self, value: Any, dtype: str | None = None) -> str:
         """A new constant."""
@@ -102,9 +114,9 @@ def rewrite(graph: Graph, rules: Sequence[Rule]) -> Graph:
     for _ in range(SWEEPS):
         swept = sweep(graph, rules)
         if swept is graph:
-            return graph
+            break
         graph = swept
-    raise AssertionError(f"the rules {[r.__name__ for r in rules]} undo each other")
+    return graph
 
 
 def sweep(graph: Graph, rules: Sequence[Rule]) -> Graph:
@@ -117,12 +129,8 @@ def sweep(graph: Graph, rules: Sequence[Rule]) -> Graph:
         result = next((r for rule in rules if (r := rule(rewriter, current)) is not None), None)
         if result is None:
             rewriter.builder.nodes.append(current)
-            continue
-        rewriter.changed = True
-        (output,) = node.outputs
-        rewriter.replaced[output] = result
-        if output in rewriter.outputs:
-            rewriter.builder.nodes.append(Node("identity", (result,), (output,), current.origin))
+        else:
+            rewriter.substitute(current, result)
     if not rewriter.changed:
         return graph
     builder = rewriter.builder

@@ -315,3 +315,14 @@ def test_the_pipeline_is_deterministic() -> None:
     values = inputs_of(graph)
     for name, value in run(first, values).items():
         np.testing.assert_array_equal(value, run(second, values)[name])
+
+
+def test_a_reshape_sinks_through_a_long_network() -> None:
+    """However long the chain: a sweep goes on with what it has just moved."""
+    net = Net()
+    y = net("reshape", net.input(2, 3, 4), shape=(6, 4))
+    for number in range(200):
+        y = net("matmul", y, net.random(4, 4, seed=number)) if number % 10 == 0 else net("tanh", y)
+    after = pipeline.run(net.graph(y))
+    assert [n.op for n in after.nodes][-1] == "reshape"
+    assert operators(after)["reshape"] == 1

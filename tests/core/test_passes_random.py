@@ -53,6 +53,7 @@ def test_chains_of_movements_keep_every_element(graph: Graph) -> None:
     after = pipeline.run(graph)
     assert_same(graph, after, tolerance=0, seeds=1)
     assert len(after.nodes) <= len(graph.nodes)
+    assert pipeline.run(after) is after
 
 
 @st.composite
@@ -85,4 +86,7 @@ def expressions(draw: st.DrawFn) -> Graph:
 @given(expressions())
 @settings(max_examples=150, deadline=None)
 def test_random_expressions_keep_their_values(graph: Graph) -> None:
-    assert_same(graph, pipeline.run(graph), tolerance=2e-5, seeds=1)
+    after = pipeline.run(graph)
+    assert_same(graph, after, tolerance=2e-5, seeds=1)
+    again = pipeline.run(after)
+    assert pipeline.run(again) is again
