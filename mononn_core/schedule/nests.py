@@ -29,7 +29,8 @@ def build_nest(builder: PhaseBuilder, stage: Stage, partition: Partition, name: 
     y0, x0 = (Const(0), start) if by_columns else (start, Const(0))
     draft = Draft(builder.views, {"o": (0, owners - 1)})
     inner = {"y": (0, rows - 1), "x": (0, columns - 1)}
-    index = tensor_index(shape, y0 + axis("y", rows), x0 + axis("x", columns))
+    row = draft.position("row", y0 + axis("y", rows), total)
+    index = tensor_index(shape, row, draft.position("column", x0 + axis("x", columns), width))
     prelude: tuple[Statement, ...] = ()
     if root is None:
         value = builder.views.point(stage.chain[0], index)

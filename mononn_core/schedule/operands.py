@@ -153,9 +153,8 @@ def footprint(
 def _span(e: Expr, extent: int, inner: Ranges, outer: Ranges) -> tuple[Expr, int]:
     everywhere = {**inner, **outer}
     whole = (Const(0), extent)
-    first, last = bounds(e, everywhere)
-    if first < 0 or last >= extent:
-        return whole  # reached only where a condition holds, or ragged
+    if bounds(e, everywhere)[0] < 0:
+        return whole  # reached only where a condition holds; the high side is cut by the box's bound
     terms, constant = linear(e)
     fixed = {t: k for t, k in terms.items() if variables(t) <= outer.keys() and not _has_load(t)}
     low, high = bounds(from_linear({t: k for t, k in terms.items() if t not in fixed}, 0), everywhere)

@@ -30,11 +30,29 @@ from mononn_core.schedule.views import Views, matrix_index, matrix_shape
 
 @dataclass
 class Draft:
-    """Collects a task's operands: every distinct (tensor, footprint) becomes a role."""
+    """Collects a task's operands: every distinct (tensor, footprint) becomes a role.
+
+    ``positions`` holds variables that stand for a whole row or column index (of extent n) until expressions have been
+    simplified: a ragged tile's own variables run past the end, so their sum could not be.
+    """
 
     views: Views
     outer: dict[str, tuple[int, int]]
     operands: list[Operand] = field(default_factory=list)
+    positions: dict[str, tuple[Expr, int]] = field(default_factory=dict)
+
+    def position(self, name: str, value: Expr, extent: int) -> Expr:
+        """A variable for ``value``, which never reaches ``extent``."""
+        if extent == 1:
+            return Const(0)
+        self.positions[name] = (value, extent)
+        return Var(name)
+
+    def simplify(self, e: Expr, inner: Ranges) -> Expr:
+        """Simplify with positions in their extents, then put what they stand for in their place."""
+        e = simplify(e, {**self.outer, **inner, **{n: (0, extent - 1) for n, (_, extent) in self.positions.items()}})
+        e = substitute(e, {n: value for n, (value, _) in self.positions.items()})
+        return simplify(e, {**self.outer, **inner})
 
     def add(self, role: str, tensor: str, box: Box, access: str = "read") -> str:
         stable = self.views.graph.is_constant(tensor) or "@" in tensor
@@ -43,7 +61,7 @@ class Draft:
 
     def bind(self, e: Expr, inner: Ranges) -> Expr:
         """Name the Loads of ``e`` by roles and simplify its indices."""
-        e = simplify(e, {**self.outer, **inner})
+        e = self.simplify(e, inner)
         return transform(e, lambda n: self._role(n, inner) if isinstance(n, Load) else n)
 
     def _role(self, load: Load, inner: Ranges) -> Load:
@@ -57,7 +75,7 @@ class Draft:
 
     def output(self, tensor: str, index: tuple[Expr, ...], inner: Ranges) -> tuple[Expr, ...]:
         """Declare the store and return its simplified (row, column)."""
-        index = tuple(simplify(i, {**self.outer, **inner}) for i in index)
+        index = tuple(self.simplify(i, inner) for i in index)
         shape = matrix_shape(self.views.type(tensor).shape)
         offset, size = footprint(index, shape, inner, self.outer)
         self.add("out", tensor, Box(offset, size, shape), "write")
@@ -119,7 +137,9 @@ class PhaseBuilder:
         self._product_operands(stage, p, tile, draft, (b, m0, n0))
         rows, columns = min(tile.rows, p.m), min(tile.panel, p.n)
         inner = {"m": (0, rows - 1), "n": (0, columns - 1)}
-        root_index = p.out_index(b, m0 + axis("m", rows), n0 + axis("n", columns), self.types[stage.root.output].shape)
+        row = draft.position("row", m0 + axis("m", rows), p.m)
+        column = draft.position("column", n0 + axis("n", columns), p.n)
+        root_index = p.out_index(b, row, column, self.types[stage.root.output].shape)
         result = self._epilogue(stage, draft, root_index, inner, ("m", "n"))
         task = Task("matmul", tuple(draft.operands), {"panel": tile.panel}, (result,))
         return self.phase(name, stage, partition, extents, task, 2 * p.batch * p.m * p.n * p.k)
@@ -186,7 +206,7 @@ class PhaseBuilder:
             bound = _bound(row, shape[0], rows if role == "q" else keys)
             draft.add(role, tensor, Box((start, column), sizes[role], (bound, shape[1])))
         inner = {"i": (0, tile_rows - 1), "j": (0, keys - 1), "d": (0, width - 1)}
-        i = simplify(i0 + axis("i", tile_rows), {**draft.outer, **inner})
+        i = draft.position("row", i0 + axis("i", tile_rows), rows)
         score = self._score(node.inputs[3] if len(node.inputs) > 3 else "", node.attrs, where, i, axis("j", keys))
         score = draft.bind(score, inner)
         index = (where["batch"], where["head"], i, axis("d", width))
