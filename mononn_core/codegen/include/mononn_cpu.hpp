@@ -307,7 +307,7 @@ template <int R, int T, int D, int E, bool GUARD> struct Attention {
       store<V>(s + j, x);
       most = mn::max<V>(most, x);
     }
-    float top = reduce_max<V>(most);
+    float top = across<Max, V>(most);
     for (; j < T; ++j) {
       s[j] = score(i, j, V1{s[j]})[0];
       top = mn::max(top, s[j]);
@@ -322,7 +322,7 @@ template <int R, int T, int D, int E, bool GUARD> struct Attention {
       store<V>(s + j, x);
       sum += x;
     }
-    float total = reduce_add<V>(sum);
+    float total = across<Add, V>(sum);
     for (; j < T; ++j) total += s[j] = mn::exp(s[j] - top);
     const float scale = 1.f / total;
     for (j = 0; j + W <= T; j += W) store<V>(s + j, load<V>(s + j) * scale);

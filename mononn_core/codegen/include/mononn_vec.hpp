@@ -61,22 +61,28 @@ template <class At, class T> MN_INLINE void scatter_at(float *p, long x, T v, At
   for (int i = 0; i < lanes<T>; ++i) p[at(x + i)] = v[i];
 }
 
-// Sums and maxima over lanes go pairwise, halves first: the order does not depend on the machine's instructions.
-template <class T> MN_INLINE float reduce_add(T v) {
-  if constexpr (lanes<T> == 1) {
-    return v[0];
-  } else {
-    using H = typename Lanes<lanes<T> / 2>::F;
-    H a, b;
-    __builtin_memcpy(&a, &v, sizeof a);
-    __builtin_memcpy(&b, (const char *)&v + sizeof a, sizeof b);
-    return reduce_add<H>(a + b);
-  }
-}
 // ONNX's max and min: a NaN on either side is the answer.
 template <class T> MN_INLINE T max(T a, T b) { return a > b ? a : (b >= a ? b : a + b); }
 template <class T> MN_INLINE T min(T a, T b) { return a < b ? a : (b <= a ? b : a + b); }
-template <class T> MN_INLINE float reduce_max(T v) {
+
+struct Add {
+  static constexpr float identity = 0;
+  template <class T> static T apply(T a, T b) { return a + b; }
+};
+struct Mul {
+  static constexpr float identity = 1;
+  template <class T> static T apply(T a, T b) { return a * b; }
+};
+struct Max {
+  static constexpr float identity = -INFINITY;
+  template <class T> static T apply(T a, T b) { return mn::max<T>(a, b); }
+};
+struct Min {
+  static constexpr float identity = INFINITY;
+  template <class T> static T apply(T a, T b) { return mn::min<T>(a, b); }
+};
+// Fold the lanes of a vector pairwise, halves first: the order does not depend on the machine's instructions.
+template <class R, class T> MN_INLINE float across(T v) {
   if constexpr (lanes<T> == 1) {
     return v[0];
   } else {
@@ -84,14 +90,8 @@ template <class T> MN_INLINE float reduce_max(T v) {
     H a, b;
     __builtin_memcpy(&a, &v, sizeof a);
     __builtin_memcpy(&b, (const char *)&v + sizeof a, sizeof b);
-    return reduce_max<H>(mn::max<H>(a, b));
+    return across<R, H>(R::template apply<H>(a, b));
   }
-}
-template <class T> MN_INLINE float reduce_min(T v) { return -reduce_max<T>(-v); }
-template <class T> MN_INLINE float reduce_mul(T v) {
-  float r = 1;
-  for (int i = 0; i < lanes<T>; ++i) r *= v[i];
-  return r;
 }
 
 // Horner's rule; coefficients from the highest power down.
@@ -220,26 +220,6 @@ template <class Body> MN_INLINE void each_lane(long n, Body &&body) {
   for (; x < n; ++x) body(V1{}, x);
 }
 
-struct Add {
-  static constexpr float identity = 0;
-  template <class T> static T apply(T a, T b) { return a + b; }
-  template <class T> static float across(T v) { return reduce_add<T>(v); }
-};
-struct Mul {
-  static constexpr float identity = 1;
-  template <class T> static T apply(T a, T b) { return a * b; }
-  template <class T> static float across(T v) { return reduce_mul<T>(v); }
-};
-struct Max {
-  static constexpr float identity = -INFINITY;
-  template <class T> static T apply(T a, T b) { return mn::max<T>(a, b); }
-  template <class T> static float across(T v) { return reduce_max<T>(v); }
-};
-struct Min {
-  static constexpr float identity = INFINITY;
-  template <class T> static T apply(T a, T b) { return mn::min<T>(a, b); }
-  template <class T> static float across(T v) { return reduce_min<T>(v); }
-};
 // Fold term(tag, z) over z in [0, n): four interleaved vectors, then pairwise, then the last few one by one.
 template <class R, class Term> MN_INLINE float reduce(long n, Term &&term) {
   V s[4];
@@ -248,7 +228,7 @@ template <class R, class Term> MN_INLINE float reduce(long n, Term &&term) {
   for (; z + 4 * W <= n; z += 4 * W)
     MN_UNROLL for (int u = 0; u < 4; ++u) s[u] = R::template apply<V>(s[u], term(V{}, z + u * W));
   for (; z + W <= n; z += W) s[0] = R::template apply<V>(s[0], term(V{}, z));
-  V1 total{R::template across<V>(R::template apply<V>(R::template apply<V>(s[0], s[1]), R::template apply<V>(s[2], s[3])))};
+  V1 total{across<R, V>(R::template apply<V>(R::template apply<V>(s[0], s[1]), R::template apply<V>(s[2], s[3])))};
   for (; z < n; ++z) total = R::template apply<V1>(total, term(V1{}, z));
   return total[0];
 }
