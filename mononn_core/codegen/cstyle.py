@@ -201,7 +201,7 @@ class Printer:
 
     def _division(self, e: Op, args: list[str]) -> str:
         low, _ = bounds(e.args[0], self.ranges) if e.dtype == INDEX else (float("-inf"), 0)
-        if low >= 0 and isinstance(e.args[1], Const):
+        if e.dtype.startswith("uint") or (low >= 0 and isinstance(e.args[1], Const)):
             return f"({args[0]} {'/' if e.name == 'floordiv' else '%'} {args[1]})"
         return f"({c_type(e.dtype)})mn::{e.name}({args[0]}, {args[1]})"
 

@@ -201,6 +201,17 @@ template <class T> MN_INLINE T softplus(T x) { return each<T>(x, [](float a) { r
 #define MN_SCALAR(name) MN_INLINE float name(float x) { return mn::name<V1>(V1{x})[0]; }
 MN_SCALAR(exp) MN_SCALAR(log) MN_SCALAR(erf) MN_SCALAR(tanh) MN_SCALAR(sigmoid) MN_SCALAR(sqrt) MN_SCALAR(softplus)
 #undef MN_SCALAR
+// Doubles are rare (a cast in the middle of a network): the C library's functions serve them.
+#define MN_DOUBLE(name) MN_INLINE double name(double x) { return ::name(x); }
+MN_DOUBLE(exp) MN_DOUBLE(log) MN_DOUBLE(erf) MN_DOUBLE(tanh) MN_DOUBLE(sqrt)
+#undef MN_DOUBLE
+MN_INLINE double sigmoid(double x) { return 1 / (1 + ::exp(-x)); }
+MN_INLINE double softplus(double x) { return x > 40 ? x : ::log1p(::exp(x)); }
+MN_INLINE double abs(double x) { return __builtin_fabs(x); }
+MN_INLINE double sign(double x) { return x > 0 ? 1 : (x < 0 ? -1 : x); }
+MN_INLINE double max(double a, double b) { return a > b ? a : (b >= a ? b : a + b); }
+MN_INLINE double min(double a, double b) { return a < b ? a : (b <= a ? b : a + b); }
+MN_INLINE double mod(double a, double b) { double r = fmod(a, b); return r != 0 && ((r < 0) != (b < 0)) ? r + b : r; }
 MN_INLINE float abs(float x) { return __builtin_fabsf(x); }
 MN_INLINE int64_t abs(int64_t x) { return x < 0 ? -x : x; }
 MN_INLINE float sign(float x) { return x > 0 ? 1.f : (x < 0 ? -1.f : x); }
