@@ -146,7 +146,7 @@ def _summary(record: CaseRecord, rivals: Sequence[_Comparison]) -> CaseSummary:
     values = {c.label: c.values for c in rivals if _is_ok(record, c.label)}
     needed = (*ALWAYS_NEEDED, *(NEEDED_ON_X86 if record.machine.architecture == "x86_64" else ()))
     missing = [name for name in needed if name not in values]
-    flags = [f"round {r.index + 1}: {flag}" for r in record.rounds for flag in r.flags]
+    flags = [f"round {r.index + 1}: {flag}" for r in record.rounds if len(r.systems) > 1 for flag in r.flags]
     disturbed = sum(1 for r in record.rounds for c in r.cycles for b in c.blocks if b.accepted and not b.undisturbed)
     if disturbed:
         flags.append(f"{disturbed} blocks stayed disturbed after their repeats")

@@ -100,7 +100,10 @@ def _palette(count: int) -> list[Any]:
 
 def _tick(ours: Cell | None, model: str) -> str:
     """The model's name, and under it our own time."""
-    return model if ours is None or ours.median_ms is None else f"{model}\n({ours.median_ms:.3g} ms)"
+    if ours is None or ours.median_ms is None:
+        return model
+    time = f"{ours.median_ms:.3g} ms" if ours.median_ms >= 1 else f"{ours.median_ms * 1e3:.3g} µs"
+    return f"{model}\n({time})"
 
 
 def _annotate(axes: Axes, cell: Cell, x: float, top: float) -> None:
