@@ -126,13 +126,14 @@ def _check_alone(contestant: Contestant, course: Course, tally: Tally) -> None:
 
 
 def _slow_round(contestant: Contestant, course: Course, tally: Tally, group: int) -> Round:
-    """Raw times of a slow system, by itself: no pairs, no warm-up beyond its two first runs."""
+    """Raw times of a slow system, by itself: no pairs, no warm-up beyond its first runs."""
     runner = Runner(contestant, course, "slow")
     blocks = []
     try:
         runner.load(tally, watch=False)
         blocks = measured_block(runner, course.settings, 0, slow=True)
         runner.check(tally, range(TIMED_SETS, TIMED_SETS + UNSEEN_SETS), "after")
+        runner.identity(tally)
     except WorkerFailedError as error:
         tally.failure = error
     finally:

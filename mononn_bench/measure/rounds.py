@@ -77,17 +77,18 @@ class Runner:
         )
 
     def load(self, tally: Tally, *, watch: bool) -> None:
-        """Import, load, bind and run twice; `watch` follows memory closely (which costs the load a little)."""
+        """Import, load, bind and run; `watch` follows memory (which costs the load a little) and tells slow systems."""
         limits = self._watched if watch else self._quiet
         self.worker.ask("probe", limits)
         base = self.worker.resident_bytes()
         loaded = self.worker.ask("load", limits, **self._task("model", TIMED_SETS + UNSEEN_SETS))
         self.worker.note_memory()
-        warm = self.worker.ask("warm_up", limits)
+        warm = self.worker.ask("warm_up", limits, slow_s=self._course.settings.slow_s)
         self.worker.note_memory()
         tally.load_ms.append(loaded["load_ms"])
         tally.first_run_ms.append(warm["first_run_ms"])
-        tally.slow = tally.slow or warm["next_run_ms"] > self._course.settings.slow_s * 1e3
+        if watch:
+            tally.slow = warm["slow"]
         tally.peak_mb = max(tally.peak_mb, (self.worker.peak_bytes - base) / 1e6)
 
     def check(self, tally: Tally, sets: Sequence[int], when: When) -> None:
@@ -107,7 +108,7 @@ class Runner:
         s = self._course.settings
         try:
             self.worker.ask("load", self._watched, **self._task(IDENTITY, 1))
-            self.worker.ask("warm_up", self._watched)
+            self.worker.ask("warm_up", self._watched, slow_s=s.slow_s)
             answer = self._block(1, 0, (s.warm_up_s, s.warm_up_runs), (s.block_s, 100))
         except WorkerFailedError:
             return
