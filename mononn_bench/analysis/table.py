@@ -160,7 +160,7 @@ def _summary(record: CaseRecord, rivals: Sequence[_Comparison]) -> CaseSummary:
         rounds=record.settings.rounds,
         best=None if no_best else best_rival(values),
         no_best=no_best,
-        flags=[*flags, *record.notes],
+        flags=flags,
         command=record.command,
     )
 

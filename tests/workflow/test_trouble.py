@@ -68,7 +68,7 @@ def test_every_way_to_fail_is_a_row_with_its_reason(checkout):
 
 @pytest.mark.slow
 def test_a_killed_run_leaves_no_orphan_and_is_taken_up_again(checkout):
-    config = write_config(checkout, systems=["fake-ok", "fake-slow"], measuring={**SETTINGS, "rounds": 3})
+    config = write_config(checkout, measuring={**SETTINGS, "rounds": 6})
     running = checkout.start("--configfile", config, stdout=-3, stderr=-3)
     logs = checkout.folder / ".cache" / "logs"
     assert wait_for(lambda: list(logs.glob("measure/*.txt")), 120), "the measurement never began"
