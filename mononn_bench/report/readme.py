@@ -15,6 +15,8 @@ from mononn_bench.report.tables import speedup_markdown
 
 BEGIN, END = "<!-- table:begin -->", "<!-- table:end -->"
 
+PICTURE = "![Speed of each system, mononn = 1](docs/speedup.png)\n"
+
 
 class DocumentError(BenchError):
     """A document lacks the marks between which a generated block belongs."""
@@ -35,8 +37,9 @@ def with_tables(text: str, tables: list[Table]) -> str:
     _, end, tail = rest.partition(END)
     if not begin or not end:
         raise DocumentError(f"The document has no {BEGIN} … {END}: put both marks where the table belongs.")
-    blocks = [speedup_markdown(table).replace("# Speed on", "### Speed on") for table in tables]
-    return f"{head}{BEGIN}\n{''.join(blocks)}{END}{tail}"
+    blocks = [PICTURE] if tables else []
+    blocks += [speedup_markdown(table).replace("# Speed on", "### Speed on") for table in tables]
+    return "".join([head, BEGIN, "\n", "\n".join(blocks), END, tail])
 
 
 def main(root: Path) -> None:
