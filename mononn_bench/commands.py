@@ -137,7 +137,7 @@ def _probe(system: str) -> str:
     cores = sorted(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as scratch:
         try:
-            with Worker(system, python, threads=len(cores), cores=cores, scratch=Path(scratch)) as worker:
+            with Worker(system, python, cores=cores, scratch=Path(scratch)) as worker:
                 versions = worker.ask("probe", Limits(60, 4096))["versions"]
         except WorkerFailedError as error:
             return f"{error.status}: {error.reason} ({where})"

@@ -8,7 +8,7 @@ says; memory is in 10^6 bytes (`_mb`). A field that is None was not measured. Re
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from mononn_bench.codec import read_record, write_record
@@ -308,5 +308,4 @@ class CaseRecord:
     source_revision: str
     versions: Mapping[str, str]
     wall_s: float
-    notes: tuple[str, ...] = field(default=())
     schema_version: int = SCHEMA_VERSION

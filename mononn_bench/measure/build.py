@@ -61,7 +61,7 @@ def _built(
     scratch = output / "temporary"
     cores = sorted(os.sched_getaffinity(0))[: record.threads]
     try:
-        with Worker(record.system, python, threads=record.threads, cores=cores, scratch=scratch) as worker:
+        with Worker(record.system, python, cores=cores, scratch=scratch) as worker:
             versions = worker.ask("probe", limits)["versions"]
             record = replace(record, versions=versions, version=next(iter(versions.values())))
             base = worker.resident_bytes()

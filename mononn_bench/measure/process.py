@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from mononn_bench.systems import OURS, get_system
+from mononn_bench.systems import OURS
 
 PACKAGE = Path(__file__).resolve().parents[1]
 WATCH_S = 0.1
@@ -66,7 +66,7 @@ class WorkerFailedError(Exception):
 class Worker:
     """A process of its own session for one system; leaving the `with` block kills its whole group."""
 
-    def __init__(self, system: str, python: Path, *, threads: int, cores: Sequence[int], scratch: Path) -> None:
+    def __init__(self, system: str, python: Path, *, cores: Sequence[int], scratch: Path) -> None:
         self.system = system
         self.peak_bytes = 0
         scratch.mkdir(parents=True, exist_ok=True)
@@ -84,7 +84,7 @@ class Worker:
             self._process = subprocess.Popen(
                 [str(python), "-I", "-c", _BOOTSTRAP, json.dumps(settings)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(to_child, from_child),
-                env=_variables(system, threads, scratch), start_new_session=True,
+                env=_variables(scratch), start_new_session=True,
             )  # fmt: skip
         os.close(to_child)
         os.close(from_child)
@@ -184,10 +184,9 @@ class Worker:
         )
 
 
-def _variables(system: str, threads: int, scratch: Path) -> dict[str, str]:
-    """The parent's environment without what steers threads or Python, plus the adapter's own variables."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(_THREAD_VARIABLES)}
-    return {**kept, "TMPDIR": str(scratch), **get_system(system).variables(threads)}
+def _variables(scratch: Path) -> dict[str, str]:
+    """The parent's environment without what steers threads or Python, with a temporary folder of its own."""
+    return {**{k: v for k, v in os.environ.items() if not k.startswith(_THREAD_VARIABLES)}, "TMPDIR": str(scratch)}
 
 
 def group_members(group: int) -> list[int]:

@@ -72,9 +72,7 @@ class Runner:
         self._quiet = replace(self._watched, watch_s=1.0)
         self._tag = f"{contestant.label}-{tag}"
         self._scratch = course.scratch / self._tag
-        self.worker = Worker(
-            contestant.system, contestant.python, threads=settings.threads, cores=course.cores, scratch=self._scratch
-        )
+        self.worker = Worker(contestant.system, contestant.python, cores=course.cores, scratch=self._scratch)
 
     def load(self, tally: Tally, *, watch: bool) -> None:
         """Import, load, bind and run; `watch` follows memory (which costs the load a little) and tells slow systems."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,12 +61,3 @@ def seeded_tensor(name: str, shape: tuple[int, ...], seed: int) -> NDArray[np.fl
 def seeded_state(shapes: Mapping[str, tuple[int, ...]], seed: int) -> dict[str, NDArray[np.float32]]:
     """Every tensor of a state dictionary, given its shapes."""
     return {name: seeded_tensor(name, shape, seed) for name, shape in shapes.items()}
-
-
-def digest_state(state: Mapping[str, NDArray[np.float32]], names: Iterable[str] | None = None) -> str:
-    """SHA-256 over names, shapes and bytes, independent of order."""
-    total = hashlib.sha256()
-    for name in sorted(names if names is not None else state):
-        total.update(f"{name}{state[name].shape}".encode())
-        total.update(np.ascontiguousarray(state[name]).tobytes())
-    return total.hexdigest()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from mononn_bench.errors import UnknownNameError
@@ -43,8 +43,7 @@ class ModelSpec:
     outputs: tuple[str, ...]
     full_size: bool
     summary: str
-    batch: int = 1
-    hub: HubSource | None = field(default=None)
+    hub: HubSource | None = None
 
 
 def _bert(name: str, *, tokens: int, layers: int, hidden: int, heads: int, ffn: int, vocab: int, positions: int,

@@ -65,11 +65,6 @@ class System(ABC):
         own = sys.modules[cls.__module__].__file__
         cls.sources = (Path(__file__), Path(own or __file__), *cls.more_sources)
 
-    @classmethod
-    def variables(cls, task_threads: int) -> dict[str, str]:
-        """Environment variables that must stand before the library is loaded."""
-        return {}
-
     @abstractmethod
     def probe(self) -> dict[str, str]:
         """Import the library; versions by distribution name, this system's first. Raises SystemUnavailableError."""

@@ -103,7 +103,7 @@ def test_a_disturbed_block_is_repeated_and_kept(measure: Measure) -> None:
 
 
 def _worker(system: str, folder: Path) -> Worker:
-    return Worker(system, Path(sys.executable), threads=1, cores=[0], scratch=folder)
+    return Worker(system, Path(sys.executable), cores=[0], scratch=folder)
 
 
 def test_a_worker_sees_only_its_package(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_workers_die_with_their_parent(tmp_path: Path) -> None:
     """Also stopped ones, when the parent is killed and can clean nothing up."""
     program = (
         "import sys, time; from pathlib import Path; from mononn_bench.measure.process import Limits, Worker\n"
-        f"w = Worker('fake-ok', Path(sys.executable), threads=1, cores=[0], scratch=Path({str(tmp_path)!r}))\n"
+        f"w = Worker('fake-ok', Path(sys.executable), cores=[0], scratch=Path({str(tmp_path)!r}))\n"
         "w.ask('probe', Limits(20, 1000)); w.stop(); print(w.pid, flush=True); time.sleep(60)"
     )
     parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
