@@ -124,7 +124,10 @@ class Tuning:
 
 @dataclass(frozen=True)
 class BuildRecord:
-    """build.json: a system's build of one model (or why there is none). `artifact_mb` counts all files it left."""
+    """build.json: a system's build of one model (or why there is none). `artifact_mb` counts all files it left.
+
+    `version` is what the library says of itself; `versions` also names every package of its environment.
+    """
 
     system: str
     model: str

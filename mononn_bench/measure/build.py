@@ -51,6 +51,7 @@ def build_system(
         record = replace(record, status="unavailable", reason=found.reason)
     else:
         record = _built(record, Path(found.interpreter), model_folder, output, common, limits)
+        record = replace(record, versions={**record.versions, **found.packages})
     write_record(record, output / RECORD)
     return record
 
