@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -54,7 +55,9 @@ struct mononn_host {
   worker *crew;
   const volatile uint32_t *alive; /* 1 here, 0 in a forked child */
   uint32_t workers;
-  int crowded; /* more workers than processors: let others run instead of spinning */
+  int crowded;     /* more workers than processors: let others run instead of spinning; nobody has a place */
+  int home;        /* the caller's place */
+  cpu_set_t taken; /* the persistent workers' places */
   int stop;
 };
 
@@ -140,6 +143,44 @@ static void announce(mononn_host *host, uint32_t go) {
   if (before & SLEEPING) futex(&host->go, FUTEX_WAKE, INT_MAX);
 }
 
+/* Whether a processor is the first of its core's hardware threads (yes where the machine does not say). */
+static int leads_core(int processor) {
+  char path[96];
+  snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", processor);
+  FILE *file = fopen(path, "r");
+  int first = processor;
+  if (file && fscanf(file, "%d", &first) != 1) first = processor;
+  if (file) fclose(file);
+  return first == processor;
+}
+
+/* A place for every worker: whole cores first, and the next session's after this one's. Left to itself the scheduler
+ * may keep two workers on one processor for good, as they take turns sleeping, with another idle beside it. */
+static void find_places(mononn_host *host, const cpu_set_t *allowed, int *places) {
+  static _Atomic uint32_t next;
+  int order[CPU_SETSIZE], count = 0;
+  for (int others = 0; others < 2; others++)
+    for (int p = 0; p < CPU_SETSIZE; p++)
+      if (CPU_ISSET(p, allowed) && leads_core(p) != others) order[count++] = p;
+  const uint32_t first = atomic_fetch_add(&next, host->workers);
+  CPU_ZERO(&host->taken);
+  for (uint32_t i = 0; i < host->workers; i++) {
+    places[i] = order[(first + i) % (uint32_t)count];
+    if (i) CPU_SET(places[i], &host->taken);
+  }
+  host->home = places[0];
+}
+
+/* The caller moves out of a persistent worker's place; it stays free to go anywhere else. */
+static void make_room(const mononn_host *host) {
+  const int here = sched_getcpu();
+  cpu_set_t home, free;
+  if (here < 0 || !CPU_ISSET(here, &host->taken) || sched_getaffinity(0, sizeof free, &free)) return;
+  CPU_ZERO(&home);
+  CPU_SET(host->home, &home);
+  if (!sched_setaffinity(0, sizeof home, &home)) sched_setaffinity(0, sizeof free, &free);
+}
+
 EXPORT uint64_t mononn_host_run(const mononn_binding *binding) {
   mononn_host *host = binding->host;
   if (!*host->alive) return MONONN_HOST_FORKED;
@@ -152,6 +193,7 @@ EXPORT uint64_t mononn_host_run(const mononn_binding *binding) {
     if (call->inputs != binding->inputs) call->inputs = binding->inputs;
     if (call->outputs != binding->outputs) call->outputs = binding->outputs;
     if (call->trace != binding->trace) call->trace = binding->trace;
+    if (host->workers > 1 && !host->crowded) make_room(host);
     const uint32_t go = (uint32_t)(call->epoch << 1);
     if (host->workers > 1) announce(host, go);
     host->entry(call, 0);
@@ -202,18 +244,25 @@ static const uint32_t *alive_page(void) {
   return page;
 }
 
-static int start_crew(mononn_host *host) {
+static int start_crew(mononn_host *host, const int *places) {
   sigset_t all, old;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &old); /* signals stay the caller's */
   int failure = 0;
   const uint32_t wanted = host->workers;
-  for (host->workers = 1; host->workers < wanted && !failure;) {
+  for (host->workers = 1; host->workers < wanted;) {
     worker *w = &host->crew[host->workers];
     w->index = (int)host->workers;
     w->host = host;
     failure = pthread_create(&w->thread, NULL, worker_main, w);
-    if (!failure) host->workers++;
+    if (failure) break;
+    if (!host->crowded) {
+      cpu_set_t place;
+      CPU_ZERO(&place);
+      CPU_SET(places[host->workers], &place);
+      pthread_setaffinity_np(w->thread, sizeof place, &place);
+    }
+    host->workers++;
   }
   pthread_sigmask(SIG_SETMASK, &old, NULL);
   return failure;
@@ -257,9 +306,11 @@ EXPORT mononn_host *mononn_host_create(const mononn_plan *plan, mononn_entry ent
   host->crew = (worker *)(memory + crew);
   host->alive = alive;
   host->workers = plan->workers;
-  cpu_set_t processors;
-  host->crowded = !sched_getaffinity(0, sizeof processors, &processors) && CPU_COUNT(&processors) < (int)workers;
-  const int failure = start_crew(host);
+  cpu_set_t allowed;
+  int places[CPU_SETSIZE] = {0};
+  host->crowded = sched_getaffinity(0, sizeof allowed, &allowed) || CPU_COUNT(&allowed) < (int)workers;
+  if (!host->crowded) find_places(host, &allowed, places);
+  const int failure = start_crew(host, places);
   if (!failure) return host;
   mononn_host_destroy(host);
   errno = failure;

@@ -1,0 +1,44 @@
+"""Persistent workers have a processor each, and the caller never runs in one of their places."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mononn_core.runtime.session import Session
+from tests.core import handmade
+
+INPUTS = {"a": np.ones(64, np.float32), "k": np.array([1], np.int32)}
+
+
+def worker_places() -> list[set[int]]:
+    """Processors allowed to each persistent worker of this process."""
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        if (task / "comm").read_text().strip() == "mononn-worker":
+            found.append(os.sched_getaffinity(int(task.name)))
+    return found
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor has no places to choose from")
+def test_the_caller_leaves_a_workers_place() -> None:
+    allowed = os.sched_getaffinity(0)
+    with Session(handmade.artifact(), threads=2) as session:
+        session.run(INPUTS)
+        (place,) = worker_places()
+        assert len(place) == 1
+        os.sched_setaffinity(0, place)  # the caller is put where the worker is ...
+        os.sched_setaffinity(0, allowed)
+        session.run(INPUTS)
+        last_ran_on = int(Path("/proc/thread-self/stat").read_text().rsplit(")", 1)[1].split()[36])
+        assert last_ran_on not in place or os.getloadavg()[0] > len(allowed)
+        assert os.sched_getaffinity(0) == allowed  # ... and its freedom is as before
+
+
+def test_more_workers_than_processors_share_them() -> None:
+    with Session(handmade.artifact(), threads=len(os.sched_getaffinity(0)) + 1) as session:
+        session.run(INPUTS)
+        assert all(place == os.sched_getaffinity(0) for place in worker_places())
