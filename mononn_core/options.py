@@ -33,6 +33,8 @@ class Options:
         if self.precision not in PRECISIONS:
             raise OptionError(f"precision {self.precision!r} is unknown; choose one of {', '.join(PRECISIONS)}")
         if not isinstance(self.threads, int) or self.threads < 0:
-            raise OptionError(f"threads is {self.threads!r}; give a positive number, or 0 for all cores of this process")
+            raise OptionError(
+                f"threads is {self.threads!r}; give a positive number, or 0 for all cores of this process"
+            )
         if self.threads == 0:
             object.__setattr__(self, "threads", len(os.sched_getaffinity(0)))

@@ -24,7 +24,9 @@ def test_generated_code_agrees_with_the_virtual_machine(name: str) -> None:
     verify(program)
     types = {b.id: TensorType(b.dtype, b.shape) for b in program.buffers}
     about = compiler.manifest(program, types, Options(threads=2), machine)
-    artifact = compiler.assemble(Lowered(program, case.weights), print_program(program, machine.vector_bytes), about, machine, {})
+    artifact = compiler.assemble(
+        Lowered(program, case.weights), print_program(program, machine.vector_bytes), about, machine, {}
+    )
     machine_answers = interpret.run(program, dict(case.inputs), dict(case.weights))
     first = None
     for workers in (1, 2, 3, 4):
