@@ -26,7 +26,7 @@ def edited(finished, tmp_path):
 
 
 def cells(checkout):
-    (path,) = checkout.folder.glob("results/*/tables/cells.csv")
+    (path,) = checkout.folder.glob("results-test/*/tables/cells.csv")
     return list(csv.DictReader(path.open()))
 
 
@@ -46,7 +46,7 @@ def test_every_cell_is_ok_and_has_an_interval(finished):
 
 
 def test_tables_and_figures_are_there_and_the_table_is_printed(finished):
-    (folder,) = (p for p in finished.folder.glob("results/*") if p.is_dir())
+    (folder,) = (p for p in finished.folder.glob("results-test/*") if p.is_dir())
     assert sorted(p.name for p in (folder / "tables").iterdir()) == [*(f"{m}.md" for m in ("bert-test",)),
         "cells.csv", "mlp-test.md", "speedup.md"]  # fmt: skip
     assert (folder / "figures" / "speedup.pdf").read_bytes().startswith(b"%PDF")
