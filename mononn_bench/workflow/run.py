@@ -1,4 +1,4 @@
-"""`make bench`: check the configuration, free a lock that a killed run left, install, run, and print the table."""
+"""`make bench`: check configuration and user models, free a killed run's lock, install, run, print the table."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mononn_bench.errors import BenchError
+from mononn_bench.models.user import read_user_model
 from mononn_bench.workflow.config import ROOT, read_config
 from mononn_bench.workflow.plan import make_plan
 
@@ -27,6 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         plan = make_plan(read_config(options.configfile))
+        for choice in plan.config.models:
+            if choice.path:
+                read_user_model(Path(choice.path), choice.shapes)
         free_stale_lock(Path.cwd())
     except BenchError as error:
         print(error, file=sys.stderr)

@@ -114,3 +114,13 @@ def test_a_wrong_configuration_ends_with_status_2_and_one_sentence(checkout, mod
     assert "did you mean 'onnxruntime'" in result.stderr
     assert "Traceback" not in result.stderr
     assert not (checkout.folder / "results").exists()
+
+
+def test_a_users_broken_model_ends_make_bench_with_status_2_and_one_sentence(checkout):
+    (checkout.folder / "mine.onnx").write_bytes(b"no protobuf at all")
+    path = checkout.folder / "mine.yaml"
+    path.write_text("models: {mine: {path: mine.onnx}}\nsystems: [mononn]\n")
+    result = checkout.run("--configfile", path, module="mononn_bench.workflow.run")
+    assert result.returncode == 2
+    assert "mine.onnx is not a valid ONNX model" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
