@@ -30,12 +30,14 @@ def test_the_caller_leaves_a_workers_place() -> None:
         session.run(INPUTS)
         (place,) = worker_places()
         assert len(place) == 1
-        os.sched_setaffinity(0, place)  # the caller is put where the worker is ...
-        os.sched_setaffinity(0, allowed)
-        session.run(INPUTS)
-        last_ran_on = int(Path("/proc/thread-self/stat").read_text().rsplit(")", 1)[1].split()[36])
-        assert last_ran_on not in place or os.getloadavg()[0] > len(allowed)
-        assert os.sched_getaffinity(0) == allowed  # ... and its freedom is as before
+        seen = set()
+        for _ in range(10):  # the scheduler may still move the caller between the run and the look
+            os.sched_setaffinity(0, place)  # the caller is put where the worker is ...
+            os.sched_setaffinity(0, allowed)
+            session.run(INPUTS)
+            seen.add(int(Path("/proc/thread-self/stat").read_text().rsplit(")", 1)[1].split()[36]))
+            assert os.sched_getaffinity(0) == allowed  # ... and its freedom is as before
+        assert seen - place
 
 
 def test_more_workers_than_processors_share_them() -> None:
