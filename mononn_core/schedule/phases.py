@@ -54,8 +54,9 @@ class Draft:
         e = substitute(e, {n: value for n, (value, _) in self.positions.items()})
         return simplify(e, {**self.outer, **inner})
 
-    def add(self, role: str, tensor: str, box: Box, access: str = "read") -> str:
-        stable = self.views.graph.is_constant(tensor) or "@" in tensor
+    def add(self, role: str, tensor: str, box: Box, access: str = "read", packed: bool = False) -> str:
+        """Declare an operand; constants, packed ones too, are stable."""
+        stable = packed or self.views.graph.is_constant(tensor)
         self.operands.append(Operand(role, tensor, box, access, stable))
         return role
 
@@ -159,7 +160,7 @@ class PhaseBuilder:
         if self.views.graph.is_constant(b) and p.batch == 1:
             packed = panel_buffer(b + ("^T" if p.transpose_b else ""), (p.k, p.n), tile.panel)
             self.packed[packed.id] = (packed, b, p.transpose_b)
-            draft.add("b", packed.id, Box((Const(0), n0), (p.k, tile.panel), (p.k, p.n)))
+            draft.add("b", packed.id, Box((Const(0), n0), (p.k, tile.panel), (p.k, p.n)), packed=True)
             return
         tensor, row, column = self._view(b, matmul_axes(stage.root, 1, self.types), where)
         shape = matrix_shape(self.types[tensor].shape)
