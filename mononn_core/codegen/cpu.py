@@ -46,13 +46,13 @@ class _CpuPrinter(CpuTemplates, CpuSync):
 
     def _heading(self, comment: str) -> None:
         p = self.program
-        self.out.line(f"// {p.name}: {self.executed} phases, {self.barriers} barriers, one function.")
+        self.out.line(f"// {comment_text(p.name)}: {self.executed} phases, {self.barriers} barriers, one function.")
         self.out.line(
             f"// Arena {p.arena_bytes} bytes, weights {p.weight_bytes} bytes, scratch {self.scratch} a worker."
         )
         for b in p.buffers:
             if b.space == "arena":
-                self.out.line(f"//   {b.offset:>10} {b.nbytes:>10}  {b.id} {b.dtype}{list(b.shape)}")
+                self.out.line(f"//   {b.offset:>10} {b.nbytes:>10}  {comment_text(b.id)} {b.dtype}{list(b.shape)}")
         for line in comment.splitlines():
             self.out.line(f"// {line}")
 
@@ -170,6 +170,11 @@ class _CpuPrinter(CpuTemplates, CpuSync):
                 self.out.line("trace.begin(ordinal);")
                 self.out.line(f"{function(item)}(call, worker, ordinal{more});")
                 self.out.line("trace.end(ordinal++);")
+
+
+def comment_text(text: str) -> str:
+    """A name out of a model, safe in a line comment: no line break, no backslash that would continue the line."""
+    return repr(text)[1:-1].replace("\\", "/")
 
 
 def function(phase: Phase) -> str:

@@ -30,18 +30,28 @@ class CpuTemplates(CpuStorage):
             write_element(self.out, result, inner)
         cheap = "true" if is_cheap(result) else "false"
         lda, ldb = (row_stride(printer.pointers[o.role].buffer) for o in (a, b))
-        operands = f"{self.corner(printer, a)}, {lda}, {self.corner(printer, b)}, {ldb}, {a.box.size[1]}"
+        places = f"{self.corner(printer, a)}, {lda}, {self.corner(printer, b)}, {ldb}"
+        operands = f"{places}, {a.box.size[1]}"
         function_text = "element_"
-        if ragged:
+        outside = ragged and not self._may_overread(b, printer)
+        if outside:  # a register tile would read past the caller's array (or the file) in the last panel
+            edge = f"mn::product({rows_text}, end_, {a.box.size[1]}, {places}, element_);"
+            self.out.line(f"if (end_ < {panel}) {edge}")
+        elif ragged:
             m, n = result.axes
             self.out.line(
                 f"auto edge_ = [&](long {m}, long {n}, auto v_) {{ mn::ragged({m}, {n}, end_, v_, element_); }};"
             )
             function_text = "edge_"
-        guard = "if (end_ > 0) " if min(columns) == 0 else ""
+        guard = f"if (end_ == {panel}) " if outside else "if (end_ > 0) " if min(columns) == 0 else ""
         call = f"{panel}, {cheap}>({operands}, {function_text});"
         calls = [(rows_text, r, f"{guard}mn::matmul<{r}, {call}") for r in rows if r > 0]
         self._choose(calls, 0 in rows)
+
+    def _may_overread(self, b: Operand, printer: Printer) -> bool:
+        """Whether the elements after the last column may be read: packed panels are padded, the arena has a margin."""
+        buffer = printer.pointers[b.role].buffer
+        return buffer.space == "arena" or len(buffer.layout.dims[1]) > 1
 
     def _product(self, phase: Phase, a: Operand, b: Operand, printer: Printer) -> None:
         """A product in tiles no register tile fits; its first right-hand side may lie in a fetched slot."""

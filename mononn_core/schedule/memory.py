@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from mononn_core.program.tile import Buffer
 
 ALIGN = 64
+OVERREAD_BYTES = 512
+"""A product's last panel may read (never use) so much past the end of its right-hand side: the arena has it."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ def plan_arena(spans: Mapping[str, Span]) -> tuple[dict[str, Buffer], int]:
             offset = max(offset, _round(rival.buffer.offset + rival.buffer.nbytes))
         placed.append(replace(span, buffer=replace(span.buffer, offset=offset)))
     total = max((_round(p.buffer.offset + p.buffer.nbytes) for p in placed), default=0)
-    return {p.buffer.id: p.buffer for p in placed}, total
+    return {p.buffer.id: p.buffer for p in placed}, total + OVERREAD_BYTES if placed else 0
 
 
 def plan_weights(buffers: list[Buffer]) -> tuple[list[Buffer], int]:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from math import prod
 
 from mononn_core.graph import Node, TensorType
-from mononn_core.program.expr import INDEX, Const, Expr, Load, Ranges, Var, variables
+from mononn_core.program.expr import Const, Expr, Load, Ranges, Var, variables, walk
 from mononn_core.program.simplify import bounds, from_linear, linear, simplify
-from mononn_core.program.tile import Box
 
 
 def axis(name: str, extent: int) -> Expr:
@@ -163,26 +162,4 @@ def _span(e: Expr, extent: int, inner: Ranges, outer: Ranges) -> tuple[Expr, int
 
 
 def _has_load(e: Expr) -> bool:
-    from mononn_core.program.expr import walk
-
     return any(isinstance(n, Load) for n in walk(e))
-
-
-def box(offset: tuple[Expr, ...], size: tuple[int, ...], shape: tuple[int, ...]) -> Box:
-    """A Box inside a buffer of ``shape``."""
-    return Box(offset, size, shape)
-
-
-__all__ = [
-    "INDEX",
-    "MatrixAxes",
-    "Product",
-    "attention_axes",
-    "axis",
-    "box",
-    "contraction_axes",
-    "footprint",
-    "matmul_axes",
-    "split_index",
-    "unit_stride",
-]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import shutil
 from functools import cache
 
@@ -21,7 +23,7 @@ from tests.core.networks import MODELS, Builder, encoder
 from tests.core.test_program_compiled import inputs
 
 TOLERANCE = 1e-5
-"""Relative L2 error against the imported Graph in float64 arithmetic where its types allow."""
+"""Relative L2 error against the imported Graph, evaluated by NumPy."""
 
 
 @cache
@@ -100,6 +102,32 @@ def test_any_product_shape(m: int, k: int, n: int, threads: int, seed: int) -> N
     feeds = {"x": rng.standard_normal((m, k), np.float32), "r": rng.standard_normal((m, n), np.float32)}
     with Session(compiler.build(stages)) as session:
         assert error(session.run(feeds)["y"], evaluate(stages.graph, feeds)["y"]) < TOLERANCE
+
+
+@pytest.mark.parametrize(("k", "n"), [(3, 1), (5, 40), (7, 130)])
+def test_nothing_is_read_past_the_callers_arrays(k: int, n: int) -> None:
+    """A right-hand side that is an input, right before a page nobody may touch: its last panel is ragged."""
+    b = Builder("edge")
+    b.add("MatMul", "x", "w", output="y")
+    shapes = {"x": (4, k), "w": (k, n)}
+    model = b.model({name: (TensorProto.FLOAT, shape) for name, shape in shapes.items()}, {"y": (4, n)})
+    area = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+    libc = ctypes.CDLL(None, use_errno=True)
+    start = np.frombuffer(area, np.uint8).ctypes.data
+    assert libc.mprotect(ctypes.c_void_p(start + mmap.PAGESIZE), mmap.PAGESIZE, 0) == 0  # PROT_NONE
+    x = np.random.default_rng(0).standard_normal(shapes["x"]).astype(np.float32)
+    w = np.frombuffer(area, np.float32, k * n, mmap.PAGESIZE - 4 * k * n).reshape(k, n)
+    w[...] = np.random.default_rng(1).standard_normal(w.shape)
+    with compiler.compile(model, threads=2) as session:
+        assert error(session.run({"x": x, "w": w})["y"], x @ w) < TOLERANCE
+
+
+def test_names_of_a_model_cannot_leave_a_comment() -> None:
+    b = Builder("mischief\\\n#error out of the comment")
+    b.add("Relu", "x", output="y\n#error too")
+    model = b.model({"x": (TensorProto.FLOAT, (3, 4))}, {"y\n#error too": (3, 4)})
+    with compiler.compile(model, threads=2) as session:
+        assert session.run({"x": -np.ones((3, 4), np.float32)})["y\n#error too"].max() == 0
 
 
 def test_an_index_out_of_range_is_named() -> None:
