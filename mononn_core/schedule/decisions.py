@@ -59,8 +59,7 @@ def matmul_tile(m: int, n: int, k: int, owners_m: int, owners_n: int, machine: M
 
 def row_stride(columns: int, machine: Machine) -> int:
     """Elements between rows of a stored matrix: whole panels, and never a multiple of 1 KiB, so that the rows of a
-    register tile do not fall into the same few sets of the first-level cache (3072 columns: 84 % of the peak
-    unpadded, 97 % with one cache line of padding)."""
+    register tile do not fall into the same few sets of the first-level cache."""
     lanes = machine.vector_bytes // 4
     if columns <= 1:
         return columns
