@@ -1,0 +1,111 @@
+// Direct convolutions of generated CPU code: dense (any kernel, 1x1 included) and depthwise. See mononn_cpu.hpp.
+//
+// Activations lie with channels innermost: pixels LDA floats apart, image rows PITCH pixels apart, the zero border
+// stored with them. Weights lie in panels of [KH][KW][C][PANEL].
+#pragma once
+#include "mononn_cpu.hpp"
+
+namespace mn {
+
+// Geometry of a convolution's windows: C channels read, LDA floats between pixels, PITCH pixels between image rows of
+// the bordered input, OW output pixels a row, kernel, strides, dilations.
+template <int C_, long LDA_, long PITCH_, int OW_, int KH_, int KW_, int SH_, int SW_, int DH_, int DW_> struct Windows {
+  static constexpr int C = C_, OW = OW_, KH = KH_, KW = KW_, SH = SH_, SW = SW_, DH = DH_, DW = DW_;
+  static constexpr long LDA = LDA_, PITCH = PITCH_;
+  // Runs of consecutive floats in a kernel row: one where neighbouring taps lie side by side, else one a tap.
+  static constexpr bool DENSE = LDA == C && DW == 1;
+  static constexpr int RUNS = DENSE ? 1 : KW, RUN = DENSE ? KW * C : C;
+  static constexpr long at(long row, long column) { return (row * PITCH + column) * LDA; }
+};
+
+// ROWS x WIDTH output pixels cut evenly into tiles of at most MOST: a row in pieces, or several short rows together.
+template <int ROWS, int WIDTH, int MOST> struct Cut {
+  static constexpr int PIECES = (WIDTH + MOST - 1) / MOST, NARROW = WIDTH / PIECES, WIDES = WIDTH % PIECES;
+  static constexpr int HEIGHT = WIDTH < MOST ? MOST / WIDTH : 1;
+  static constexpr int BANDS = (ROWS + HEIGHT - 1) / HEIGHT, LOW = ROWS / BANDS, TALLS = ROWS % BANDS;
+  // Calls f.operator()<RH, RW>(y, x) for each tile.
+  template <int RH, class F> static MN_INLINE void band(long y, F &&f) {
+    long x = 0;
+    if constexpr (WIDES > 0)
+      MN_NOUNROLL for (; x < WIDES * (NARROW + 1); x += NARROW + 1) f.template operator()<RH, NARROW + 1>(y, x);
+    MN_NOUNROLL for (; x < WIDTH; x += NARROW) f.template operator()<RH, NARROW>(y, x);
+  }
+  template <class F> static MN_INLINE void each(F &&f) {
+    long y = 0;
+    if constexpr (TALLS > 0)
+      MN_NOUNROLL for (; y < TALLS * (LOW + 1); y += LOW + 1) band<LOW + 1>(y, f);
+    MN_NOUNROLL for (; y < ROWS; y += LOW) band<LOW>(y, f);
+  }
+};
+
+// RH x RW output pixels times NV vectors: the accumulators stay in registers over all taps, and the pixels of a step
+// lie at constant distances from one pointer.
+template <class G, int RH, int RW, int NV, class Epilogue>
+MN_INLINE void window_tile(const float *__restrict A, const float *__restrict B, Epilogue &&epilogue) {
+  V c[RH * RW][NV];
+  MN_UNROLL for (int i = 0; i < RH * RW; ++i)
+    MN_UNROLL for (int j = 0; j < NV; ++j) c[i][j] = V{};
+  constexpr int STEP = G::RUN % 2 == 0 ? 2 : G::RUN % 3 == 0 ? 3 : 1;
+  MN_NOUNROLL for (int kh = 0; kh < G::KH; ++kh)
+    MN_NOUNROLL for (int r = 0; r < G::RUNS; ++r) {
+      const float *a = A + G::at(kh * G::DH, r * G::DW);
+      MN_NOUNROLL for (int k = 0; k < G::RUN; k += STEP) {
+        MN_UNROLL for (int u = 0; u < STEP; ++u) {
+          V row[NV];
+          MN_UNROLL for (int j = 0; j < NV; ++j) row[j] = load<V>(B + (u * NV + j) * W);
+          MN_UNROLL for (int j = 0; j < NV * W; j += 16) __builtin_prefetch(B + (16 + u) * NV * W + j);
+          MN_UNROLL for (int i = 0; i < RH * RW; ++i) {
+            V v = splat<V>(a[G::at(i / RW * G::SH, i % RW * G::SW) + u]);
+            MN_UNROLL for (int j = 0; j < NV; ++j) c[i][j] += v * row[j];
+          }
+        }
+        a += STEP;
+        B += STEP * NV * W;
+      }
+    }
+  epilogue(c);
+}
+
+// ROWS rows of G::OW output pixels by PANEL channels; ``element(y, x, n, v)`` takes W neighbouring channels from n on.
+// A is the first pixel of the first window (border included), B the panel.
+template <class G, int ROWS, int PANEL, bool CHEAP, class Element>
+static inline void conv(const float *A, const float *B, Element &&element) {
+  constexpr int NV = PANEL / W;
+  Cut<ROWS, G::OW, Shape<ROWS * G::OW, PANEL>::MOST>::each([&]<int RH, int RW>(long y, long x) __attribute__((always_inline)) {
+    window_tile<G, RH, RW, NV>(A + G::at(y * G::SH, x * G::SW), B, [&](auto &c) __attribute__((always_inline)) {
+      finish<CHEAP, RH * RW, NV>(c, 0, [&](long i, long n, V v) __attribute__((always_inline)) {
+        element(y + i / RW, x + i % RW, n, v);
+      });
+    });
+  });
+}
+
+// RH x RW output pixels by W channels of a depthwise convolution: each input vector is read once and used by every
+// window it lies in.
+template <class G, int RH, int RW, class Epilogue>
+MN_INLINE void depthwise_tile(const float *__restrict A, const float *__restrict B, long ldb, Epilogue &&epilogue) {
+  V c[RH * RW];
+  MN_UNROLL for (int i = 0; i < RH * RW; ++i) c[i] = V{};
+  MN_NOUNROLL for (int kh = 0; kh < G::KH; ++kh)
+    MN_UNROLL for (int kw = 0; kw < G::KW; ++kw) {
+      V b = load<V>(B + (kh * G::KW + kw) * ldb);
+      MN_UNROLL for (int i = 0; i < RH * RW; ++i)
+        c[i] += b * load<V>(A + G::at(i / RW * G::SH + kh * G::DH, i % RW * G::SW + kw * G::DW));
+    }
+  epilogue(c);
+}
+
+// ROWS rows of G::OW output pixels of a depthwise convolution of G::C channels; weights B [KH * KW][ldb]. Vectors over
+// channels: A and B are read up to the next multiple of W, ``element(y, x, n, v)`` gets the ragged end as it is.
+template <class G, int ROWS, class Element>
+static inline void depthwise(const float *A, const float *B, long ldb, Element &&element) {
+  Cut<ROWS, G::OW, REGISTERS / 2 - 2>::each([&]<int RH, int RW>(long y, long x) __attribute__((always_inline)) {
+    const float *a = A + G::at(y * G::SH, x * G::SW);
+    MN_NOUNROLL for (int n = 0; n < G::C; n += W)
+      depthwise_tile<G, RH, RW>(a + n, B + n, ldb, [&](auto &c) __attribute__((always_inline)) {
+        MN_UNROLL for (int i = 0; i < RH * RW; ++i) element(y + i / RW, x + i % RW, (long)n, c[i]);
+      });
+  });
+}
+
+}  // namespace mn

@@ -1,0 +1,109 @@
+"""The convolution kernels of the CPU vocabulary against NumPy, on this machine, and their machine code elsewhere."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from mononn_core.machine import Machine
+from mononn_core.runtime.cpu import Library
+from mononn_core.runtime.toolchain import compile_shared
+
+
+@dataclass(frozen=True)
+class Case:
+    """One convolution: ``rows`` x ``width`` outputs of [kh, kw, c] windows, ``n`` outputs a panel (0: depthwise)."""
+
+    c: int
+    lda: int
+    rows: int
+    width: int
+    n: int
+    kernel: tuple[int, int] = (3, 3)
+    stride: tuple[int, int] = (1, 1)
+    dilation: tuple[int, int] = (1, 1)
+    cheap: bool = True
+
+    @property
+    def input_shape(self) -> tuple[int, int]:
+        """Bordered rows and pixels a row that the windows touch."""
+        extents = zip((self.rows, self.width), self.kernel, self.stride, self.dilation, strict=True)
+        height, width = ((o - 1) * s + (k - 1) * d + 1 for o, k, s, d in extents)
+        return height, width
+
+    def function(self, name: str) -> str:
+        """The C function ``name(a, b, out)``."""
+        pitch = self.input_shape[1]
+        numbers = (self.c, self.lda, pitch, self.width, *self.kernel, *self.stride, *self.dilation)
+        geometry = f"mn::Windows<{', '.join(map(str, numbers))}>"
+        columns = self.n or self.c
+        end = f"n + i < {columns}"
+        store = f"for (int i = 0; i < mn::W && {end}; ++i) out[(y * {self.width} + x) * {columns} + n + i] = v[i];"
+        element = f"[&](long y, long x, long n, mn::V v) {{ {store} }}"
+        call = f"mn::depthwise<{geometry}, {self.rows}>(a, b, {self.lda}, {element})"
+        if self.n:
+            cheap = str(self.cheap).lower()
+            call = f"mn::conv<{geometry}, {self.rows}, {self.n}, {cheap}>(a, b, {element})"
+        visible = '__attribute__((visibility("default")))'
+        return f'extern "C" {visible} void {name}(const float *a, const float *b, float *out) {{ {call}; }}'
+
+
+CASES = {
+    "3x3": Case(c=16, lda=32, rows=3, width=56, n=32),
+    "uneven": Case(c=6, lda=32, rows=2, width=55, n=32),
+    "short rows": Case(c=8, lda=8, rows=7, width=7, n=32, cheap=False),
+    "one column": Case(c=8, lda=32, rows=17, width=1, n=32),
+    "strided": Case(c=8, lda=32, rows=3, width=14, n=32, stride=(2, 2)),
+    "dilated": Case(c=4, lda=32, rows=2, width=9, n=32, kernel=(2, 3), dilation=(2, 3), stride=(1, 2)),
+    "stem": Case(c=3, lda=3, rows=2, width=28, n=32, kernel=(7, 7), stride=(2, 2)),
+    "1x1": Case(c=24, lda=32, rows=2, width=28, n=32, kernel=(1, 1)),
+    "odd": Case(c=5, lda=32, rows=2, width=13, n=16, kernel=(1, 1), stride=(2, 2)),
+    "group": Case(c=16, lda=96, rows=2, width=28, n=16),
+    "depthwise": Case(c=40, lda=64, rows=3, width=14, n=0),
+    "depthwise strided": Case(c=20, lda=32, rows=5, width=7, n=0, stride=(2, 2)),
+    "depthwise 5x5": Case(c=16, lda=32, rows=4, width=20, n=0, kernel=(5, 5)),
+    "depthwise dilated": Case(c=16, lda=32, rows=4, width=9, n=0, kernel=(3, 2), dilation=(2, 2), stride=(1, 2)),
+}
+NAMES = {label: f"case{i}" for i, label in enumerate(CASES)}
+SOURCE = "\n".join(['#include "mononn_conv.hpp"', *(case.function(NAMES[label]) for label, case in CASES.items())])
+
+
+def library(machine: Machine) -> bytes:
+    return compile_shared(SOURCE, machine=machine, extra_flags=(f"-DMONONN_VECTOR_BYTES={machine.vector_bytes}",)).code
+
+
+def reference(case: Case, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Windows times weights in double precision, tap by tap."""
+    out = np.zeros((case.rows, case.width, case.n or case.c))
+    (kh, kw), (sh, sw), (dh, dw) = case.kernel, case.stride, case.dilation
+    for i in range(kh):
+        for j in range(kw):
+            rows = slice(i * dh, i * dh + (case.rows - 1) * sh + 1, sh)
+            pixels = a[rows, j * dw : j * dw + (case.width - 1) * sw + 1 : sw, : case.c].astype(float)
+            out += pixels @ b[i, j] if case.n else pixels * b[i, j, : case.c]
+    return out
+
+
+@pytest.fixture(scope="module")
+def host() -> Library:
+    return Library(library(Machine.probe()), "test library")
+
+
+@pytest.mark.parametrize("label", CASES)
+def test_against_numpy(label: str, host: Library) -> None:
+    case = CASES[label]
+    random = np.random.default_rng(1)
+    a = random.standard_normal((*case.input_shape, case.lda), dtype=np.float32)
+    b = random.standard_normal((*case.kernel, *((case.c, case.n) if case.n else (case.lda,))), dtype=np.float32)
+    out = np.full((case.rows, case.width, case.n or case.c), np.nan, np.float32)
+    pointers = (ctypes.c_void_p(array.ctypes.data) for array in (a, b, out))
+    getattr(host.functions, NAMES[label])(*pointers)
+    np.testing.assert_allclose(out, reference(case, a, b), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["avx2", "neon"])
+def test_other_machines(name: str) -> None:
+    assert library(Machine.named(name)).startswith(b"\x7fELF")
