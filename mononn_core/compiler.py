@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from mononn_core.runtime.session import Session
 from mononn_core.runtime.toolchain import compile_host, compile_shared
 from mononn_core.schedule.lower import Lowered
 from mononn_core.schedule.lower import lower as lower_graph
+from mononn_core.schedule.prefetch import prefetch_weights
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -62,6 +63,9 @@ def lower(
     threads: int = 0,
     machine: Machine | None = None,
     fuse: bool = True,
+    epilogues: bool = True,
+    prefetch: bool = False,
+    launch: str = "once",
 ) -> Stages:
     """Everything but the machine code.
 
@@ -72,13 +76,13 @@ def lower(
         precision: "fp32".
         threads: workers the schedule is balanced for; 0 for every core of this process.
         machine: the processor compiled for; this one by default.
-        fuse: off for an ablation: every operator a phase of its own.
+        fuse, epilogues, prefetch, launch: switches for ablations, see :class:`mononn_core.options.Options`.
 
     Raises:
         ModelError, ShapeError, UnsupportedError: the model cannot be read or compiled; the message says why.
         OptionError: an option has a value that makes no sense.
     """
-    options = Options(target, precision, threads, fuse)
+    options = Options(target, precision, threads, fuse, epilogues, prefetch, launch)
     return lower_imported(import_model(model, dict(shapes or {})), options, machine or Machine.probe())
 
 
@@ -86,9 +90,12 @@ def lower_imported(graph: Graph, options: Options, machine: Machine) -> Stages:
     """From an imported Graph on: passes, schedule, proof, source."""
     optimized = pipeline.run(graph)
     lowered = lower_graph(optimized, options, machine)
+    if options.prefetch:
+        lowered = replace(lowered, program=prefetch_weights(lowered.program))
     verify(lowered.program)
     chosen = f"target {options.target}, precision {options.precision}, threads {options.threads}, {machine.level}"
-    source = print_program(lowered.program, machine.vector_bytes, f"mononn {__version__}, {chosen}")
+    comment = f"mononn {__version__}, {chosen}"
+    source = print_program(lowered.program, machine.vector_bytes, comment, options.launch)
     return Stages(graph, optimized, lowered, source, options, machine)
 
 
@@ -101,6 +108,9 @@ def compile(  # noqa: A001 (the name users expect)
     threads: int = 0,
     machine: Machine | None = None,
     fuse: bool = True,
+    epilogues: bool = True,
+    prefetch: bool = False,
+    launch: str = "once",
 ) -> Session:
     """Compile an ONNX model into one function and load it; the arguments and errors are :func:`lower`'s.
 
@@ -108,8 +118,9 @@ def compile(  # noqa: A001 (the name users expect)
         ToolchainError: there is no C++ compiler, or it refused the source.
     """
     stages = lower(
-        model, target=target, shapes=shapes, precision=precision, threads=threads, machine=machine, fuse=fuse
-    )
+        model, target=target, shapes=shapes, precision=precision, threads=threads, machine=machine,
+        fuse=fuse, epilogues=epilogues, prefetch=prefetch, launch=launch,
+    )  # fmt: skip
     return Session(build(stages))
 
 
@@ -171,6 +182,7 @@ def manifest(program: Program, types: Mapping[str, TensorType], options: Options
         },
         **edges,
         "threads": options.threads,
+        "launch": options.launch,
         "arena_bytes": program.arena_bytes,
         "scratch_bytes": worker_bytes(program, machine.vector_bytes),
         "counters": sum(prod(c.shape) for c in program.counters),

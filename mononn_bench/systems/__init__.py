@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from mononn_bench.errors import UnknownNameError
+from functools import cache
+
+from mononn_bench.errors import BadOptionError, UnknownNameError
 from mononn_bench.systems.base import System
 from mononn_bench.systems.fake import FAKES
 from mononn_bench.systems.mononn import Mononn
@@ -20,8 +22,22 @@ SYSTEMS: dict[str, type[System]] = {system.name: system for system in (*REAL, *F
 OURS = Mononn.name
 
 
+@cache
 def get_system(name: str) -> type[System]:
-    """The adapter of that name; UnknownNameError names the nearest right one."""
-    if name not in SYSTEMS:
-        raise UnknownNameError("system", name, (system.name for system in REAL))
-    return SYSTEMS[name]
+    """The adapter of that name, or of a variant of one: `mononn[launch=phases]` (several with commas between).
+
+    Raises UnknownNameError, which names the nearest right one, and BadOptionError for a variant that is none.
+    """
+    base, bracket, rest = name.partition("[")
+    if base not in SYSTEMS:
+        raise UnknownNameError("system", base, (system.name for system in REAL))
+    system = SYSTEMS[base]
+    if not bracket:
+        return system
+    pairs = [pair.partition("=") for pair in rest.removesuffix("]").split(",")]
+    chosen = {key: value for key, _, value in pairs}
+    known = "; ".join(f"{key}={'|'.join(values)}" for key, values in system.variants.items()) or "none"
+    if not rest.endswith("]") or any(value not in system.variants.get(key, ()) for key, value in chosen.items()):
+        raise BadOptionError(f"{name!r} is no variant of {base}, which has: {known}. Write {base}[key=value,...].")
+    members = {"name": name, "chosen": chosen, "__module__": system.__module__, "__doc__": system.__doc__}
+    return type(system.__name__, (system,), members)

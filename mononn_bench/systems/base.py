@@ -56,6 +56,10 @@ class System(ABC):
     name: ClassVar[str]
     environment: ClassVar[str]
     family: ClassVar[str]
+    variants: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """What may stand in brackets after the name (see `get_system`), and its values: for ablations."""
+    chosen: ClassVar[Mapping[str, str]] = {}
+    """The variant's values; empty for the system as it is."""
     more_sources: ClassVar[tuple[Path, ...]] = ()
     sources: ClassVar[tuple[Path, ...]] = ()
     """Files and folders whose change makes a build stale; filled in from where a class is written."""

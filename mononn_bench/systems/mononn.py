@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,6 +17,12 @@ class Mononn(System):
     name: ClassVar[str] = "mononn"
     environment: ClassVar[str] = "mononn"
     family: ClassVar[str] = "mononn"
+    variants: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "launch": ("once", "phases"),
+        "fuse": ("on", "off"),
+        "epilogues": ("on", "off"),
+        "prefetch": ("on", "off"),
+    }
     more_sources: ClassVar[tuple[Path, ...]] = (Path(__file__).parents[2] / "mononn_core",)
 
     def __init__(self) -> None:
@@ -30,16 +37,22 @@ class Mononn(System):
         return {"mononn": mononn_core.__version__}
 
     def options(self, task: Task) -> tuple[Option, ...]:
+        source = "mononn: README, Python interface"
         return (
-            Option("precision", task.precision, "mononn: README, Python interface"),
-            Option("threads", str(task.threads), "mononn: README, Python interface"),
-            Option("bind", "caller's buffers, no copies", "mononn: README, Python interface"),
+            Option("precision", task.precision, source),
+            Option("threads", str(task.threads), source),
+            Option("bind", "caller's buffers, no copies", source),
+            *(Option(key, value, "mononn: Options") for key, value in self.chosen.items()),
         )
 
     def build(self, task: Task) -> Built:
         import mononn_core as mononn
 
-        session = mononn.compile(str(task.onnx), target=task.target, precision=task.precision, threads=task.threads)
+        switches: dict[str, Any] = {
+            key: value if key == "launch" else value == "on" for key, value in self.chosen.items()
+        }
+        common: dict[str, Any] = {"target": task.target, "precision": task.precision, "threads": task.threads}
+        session = mononn.compile(str(task.onnx), **common, **switches)
         session.save(str(task.build_folder / "model.mono"))
         info = session.info
         kept = ("phases", "barriers", "flops", "bytes", "arena_bytes", "weight_bytes")

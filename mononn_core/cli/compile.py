@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from mononn_core.cli.main import shapes_of
 from mononn_core.compiler import Stages, build, lower
@@ -44,7 +45,9 @@ def stages_of(model: str, options: argparse.Namespace) -> Stages:
     threads = 0 if options.threads is None else options.threads
     if threads < 0 or options.threads == 0:
         raise OptionError(f"--threads {options.threads} is not a positive number; leave it out for every core")
-    return lower(model, target=options.target, shapes=shapes_of(options), precision=options.precision, threads=threads)
+    switches: dict[str, Any] = {name: getattr(options, name) for name in ("fuse", "epilogues", "prefetch", "launch")}
+    common: dict[str, Any] = {"target": options.target, "precision": options.precision, "threads": threads}
+    return lower(model, shapes=shapes_of(options), **common, **switches)
 
 
 def texts_of(stages: Stages) -> dict[str, str]:

@@ -7,10 +7,11 @@ import argparse
 import importlib
 import os
 import sys
+from argparse import BooleanOptionalAction
 from collections.abc import Sequence
 
 from mononn_core.errors import MononnError, OptionError
-from mononn_core.options import PRECISIONS, TARGETS
+from mononn_core.options import LAUNCHES, PRECISIONS, TARGETS, Options
 
 BAD_INPUT = 2
 
@@ -52,6 +53,7 @@ def parser() -> Parser:
     _model(sub)
     sub.add_argument("-o", "--output", required=True, metavar="OUT.mono")
     _compilation(sub)
+    _switches(sub)
 
     sub = commands.add_parser("run", help="run a .mono file on given or seeded inputs")
     sub.add_argument("artifact", metavar="OUT.mono")
@@ -66,6 +68,7 @@ def parser() -> Parser:
     for stage in ("graph", "program", "source"):
         what.add_argument(f"--{stage}", dest="text", action="store_const", const=stage, help=f"print the {stage}")
     _compilation(sub)
+    _switches(sub)
 
     sub = commands.add_parser("trace", help="time stamps per phase and worker")
     sub.add_argument("artifact", metavar="OUT.mono")
@@ -104,6 +107,13 @@ def _compilation(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--target", choices=TARGETS, default="cpu")
     sub.add_argument("--precision", choices=PRECISIONS, default="fp32")
     _threads(sub)
+
+
+def _switches(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--launch", choices=LAUNCHES, default=Options.launch, help="for ablations: once a run, or a phase")
+    for switch in ("fuse", "epilogues", "prefetch"):
+        default = getattr(Options, switch)
+        sub.add_argument(f"--{switch}", action=BooleanOptionalAction, default=default, help="for ablations")
 
 
 def _threads(sub: argparse.ArgumentParser) -> None:

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 
 from mononn_core.codegen.cpu_sync import CpuSync
 from mononn_core.codegen.cpu_templates import CpuTemplates
 from mononn_core.codegen.cstyle import Printer
 from mononn_core.codegen.loops import write_statements
-from mononn_core.program.abi import ENTRY
+from mononn_core.program.abi import ENTRY, STEPS
 from mononn_core.program.expr import Const, Var
 from mononn_core.program.tile import Barrier, Loop, Phase, Program
 
 
-def print_program(program: Program, vector_bytes: int, comment: str = "") -> str:
+def print_program(program: Program, vector_bytes: int, comment: str = "", launch: str = "once") -> str:
     """C++ source of ``program``: the vocabulary's headers, one static function a phase, and the entry function.
 
     Args:
         program: a verified Program.
         vector_bytes: width of the target's vector registers; the compiler gets it as MONONN_VECTOR_BYTES.
         comment: how it was made; goes into the opening comment, after the model's name, phases, barriers and arena.
+        launch: "once", or "phases": the entry function runs the one phase that the call names.
     """
-    return _CpuPrinter(program, vector_bytes).source(comment)
+    return _CpuPrinter(program, vector_bytes).source(comment, launch)
 
 
 class _CpuPrinter(CpuTemplates, CpuSync):
@@ -31,7 +32,7 @@ class _CpuPrinter(CpuTemplates, CpuSync):
         self.executed = sum(isinstance(i, Phase) for i, _ in program.trace())
         self.barriers = sum(isinstance(i, Barrier) for i, _ in program.trace())
 
-    def source(self, comment: str) -> str:
+    def source(self, comment: str, launch: str) -> str:
         self._heading(comment)
         self.out.line('#include "mononn_cpu.hpp"')
         self.out.line()
@@ -41,7 +42,9 @@ class _CpuPrinter(CpuTemplates, CpuSync):
             for phase in item.body if isinstance(item, Loop) else (item,):
                 if isinstance(phase, Phase):
                     self._phase(phase, item if isinstance(item, Loop) else None)
-        self._entry()
+        if launch == "phases":
+            self._steps_table()
+        self._entry(self._whole if launch == "once" else self._one_phase)
         return self.out.text()
 
     def _heading(self, comment: str) -> None:
@@ -82,9 +85,11 @@ class _CpuPrinter(CpuTemplates, CpuSync):
             if loop:
                 ranges[loop.var] = (0, loop.count - 1)
             printer = Printer(pointers, ranges)
-            for prefetch in phase.prefetches:
+            for prefetch in (p for p in phase.prefetches if p.into):
                 self.prefetch(prefetch, phase, loop)
             self._deal(phase, printer)
+            for prefetch in (p for p in phase.prefetches if not p.into):
+                self.prefetch(prefetch, phase, loop)
 
     def _deal(self, phase: Phase, printer: Printer) -> None:
         """Loop over this worker's tasks."""
@@ -93,8 +98,10 @@ class _CpuPrinter(CpuTemplates, CpuSync):
         order = assign.order or tuple(extents)
         owner = assign.owner
         if assign.kind == "owned" and isinstance(owner, Const):
-            self.out.line(f"if (mn::owner_of({owner.value}, {assign.owners}, call->workers) != worker) return;")
-        elif assign.kind == "owned":
+            with self.out.block(f"if (mn::owner_of({owner.value}, {assign.owners}, call->workers) == worker) {{"):
+                self._owned_loops(phase, printer, order, extents)
+            return
+        if assign.kind == "owned":
             assert owner is not None
             self.out.line(f"const long first_ = mn::first_of({assign.owners}, worker, call->workers);")
             self.out.line(f"const long last_ = mn::first_of({assign.owners}, worker + 1, call->workers);")
@@ -137,7 +144,7 @@ class _CpuPrinter(CpuTemplates, CpuSync):
 
     # -- entry ------------------------------------------------------------------------------------------------------
 
-    def _entry(self) -> None:
+    def _entry(self, body: Callable[[], None]) -> None:
         out = self.out
         out.line()
         with out.block(
@@ -145,20 +152,52 @@ class _CpuPrinter(CpuTemplates, CpuSync):
         ):
             out.line("if (call->abi_version != MONONN_ABI_VERSION) return MONONN_ERROR_ABI;")
             out.line("mn::FlushDenormals mode;")
-            out.line(f"uint32_t reached = (uint32_t)(call->epoch - 1) * {self.barriers}u;")
-            out.line("(void)reached;")
-            out.line(f"mn::Trace trace{{call, worker, {self.executed}}};")
-            out.line("long ordinal = 0;")
-            for item in self.program.body:
-                if isinstance(item, Loop):
-                    with out.block(f"for (long {item.var} = 0; {item.var} < {item.count}; ++{item.var}) {{"):
-                        table = next(t for t in self.program.tables if t.id == item.table)
-                        row = f"table_{item.table}[{item.var}]" if table.columns else "nullptr"
-                        out.line(f"const long *row_ = {row};")
-                        self._steps(item.body, f", row_, {item.var}")
-                else:
-                    self._steps((item,), "")
+            body()
             out.line("return (int)(__atomic_load_n(call->error, __ATOMIC_RELAXED) & 0xff);")
+
+    def _whole(self) -> None:
+        """All phases in order, barriers between them."""
+        out = self.out
+        out.line(f"uint32_t reached = (uint32_t)(call->epoch - 1) * {self.barriers}u;")
+        out.line("(void)reached;")
+        out.line(f"mn::Trace trace{{call, worker, {self.executed}}};")
+        out.line("long ordinal = 0;")
+        for item in self.program.body:
+            if isinstance(item, Loop):
+                with out.block(f"for (long {item.var} = 0; {item.var} < {item.count}; ++{item.var}) {{"):
+                    out.line(f"const long *row_ = {self._row(item, item.var)};")
+                    self._steps(item.body, f", row_, {item.var}")
+            else:
+                self._steps((item,), "")
+
+    def _row(self, loop: Loop, iteration: str) -> str:
+        table = next(t for t in self.program.tables if t.id == loop.table)
+        return f"table_{loop.table}[{iteration}]" if table.columns else "nullptr"
+
+    def _executed(self) -> Iterator[tuple[Phase, str]]:
+        """Every executed phase, with the rest of its call's arguments."""
+        for item in self.program.body:
+            if isinstance(item, Loop):
+                for i in range(item.count):
+                    yield from ((p, f", {self._row(item, str(i))}, {i}") for p in item.body if isinstance(p, Phase))
+            elif isinstance(item, Phase):
+                yield item, ""
+
+    def _steps_table(self) -> None:
+        wide = [str(int(not _alone(phase))) for phase, _ in self._executed()]
+        self.out.line()
+        self.out.line("// Phases, and whether more than one worker has tasks in each.")
+        values = ", ".join((str(self.executed), *wide))
+        self.out.line(f'__attribute__((visibility("default"))) const uint32_t {STEPS}[] = {{{values}}};')
+
+    def _one_phase(self) -> None:
+        """The phase that the call names; one of a single owner is run by the caller, whoever owns it."""
+        with self.out.block("switch (call->step) {"):
+            for ordinal, (phase, more) in enumerate(self._executed()):
+                traced = f"mn::Trace trace{{call, w, {self.executed}}}; trace.begin({ordinal}); "
+                traced += f"{function(phase)}(call, w, {ordinal}{more}); trace.end({ordinal});"
+                workers = "0; w < (int)call->workers" if _alone(phase) else "worker; w == worker"
+                self.out.line(f"case {ordinal + 1}: for (int w = {workers}; ++w) {{ {traced} }} break;")
 
     def _steps(self, items: tuple[Phase | Barrier, ...], more: str) -> None:
         """Barriers and phases with their trace points; a barrier's wait counts for the phase after it."""
@@ -170,6 +209,11 @@ class _CpuPrinter(CpuTemplates, CpuSync):
                 self.out.line("trace.begin(ordinal);")
                 self.out.line(f"{function(item)}(call, worker, ordinal{more});")
                 self.out.line("trace.end(ordinal++);")
+
+
+def _alone(phase: Phase) -> bool:
+    """Whether one worker has all tasks of a phase."""
+    return phase.tasks == 1 or (phase.assign.kind == "owned" and isinstance(phase.assign.owner, Const))
 
 
 def comment_text(text: str) -> str:

@@ -11,6 +11,9 @@ from mononn_core.program.expr import Const, Expr, Var, add, evaluate_index, mul
 from mononn_core.program.simplify import simplify
 from mononn_core.program.tile import Loop, Operand, Phase, Prefetch, Signal, Wait
 
+HINT_BYTES = 16384
+"""What a cache hint asks for: more than a barrier's wait brings in would delay the worker that comes last."""
+
 
 class CpuSync(CpuStorage):
     """Waits, signals and early fetches."""
@@ -52,7 +55,8 @@ class CpuSync(CpuStorage):
         return totals.pop()
 
     def prefetch(self, prefetch: Prefetch, phase: Phase, loop: Loop | None) -> None:
-        """Fetch the operand of this worker's first task in the next run of a phase, into a local slot or the cache."""
+        """Fetch the operand of this worker's first task in the next run of a phase: into a local slot, or its first
+        ``HINT_BYTES`` into the cache."""
         target, row, guard = self._next_run(prefetch.phase, phase, loop)
         operand = next(o for o in target.task.operands if o.role == prefetch.role)
         count = target.assign.owners if target.assign.kind == "owned" else target.tasks
@@ -95,9 +99,10 @@ class CpuSync(CpuStorage):
         with self.out.block(f"for (long line_ = 0; line_ < {rows}; ++line_) {{"):
             source = f"{self.corner(printer, operand)} + line_ * {row_stride(pointer.buffer)}"
             width = f"({columns}) * {pointer.buffer.itemsize}"
-            if prefetch.into:
+            if not prefetch.into:
+                self.out.line(f"if (line_ * ({width}) >= {HINT_BYTES}) break;")
+                self.out.line(f"mn::touch({source}, {width});")
+            else:
                 local = self.buffers[prefetch.into]
                 place = f"({c_type(local.dtype)} *){self.base(local.id, local)} + line_ * {row_stride(local)}"
                 self.out.line(f"__builtin_memcpy({place}, {source}, {width});")
-            else:
-                self.out.line(f"mn::touch({source}, {width});")

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import ctypes
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 ENTRY = "mononn_run"
+STEPS = "mononn_steps"
+"""Exported by code that the host launches phase by phase (``step`` of the call): how many executed phases there are,
+then for each whether more than one worker has tasks in it."""
 CACHE_LINE = 128
 """Bytes between two workers' flags: two lines, because of adjacent-line prefetch."""
 TRACE_POINTS = ("begin", "wait_end", "end")
@@ -35,6 +38,7 @@ FIELDS: tuple[tuple[str, str, type, str], ...] = (
     ("void *const *", "outputs", ctypes.c_void_p, "in manifest order, C-contiguous"),
     ("uint64_t *", "trace", ctypes.c_void_p, "[workers][executed phases][3] nanoseconds, or null"),
     ("uint64_t *", "error", ctypes.c_void_p, "0, or code | phase << 8 | value << 32 of the first error"),
+    ("uint64_t", "step", ctypes.c_uint64, "the executed phase to run alone, from 1, in code with mononn_steps"),
 )
 
 
@@ -73,6 +77,7 @@ def header() -> str:
             *fields,
             "} mononn_call;",
             f"int {ENTRY}(const mononn_call *call, int worker);",
+            f"extern const uint32_t {STEPS}[];",
             "#ifdef __cplusplus",
             "}",
             "#endif",

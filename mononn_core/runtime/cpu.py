@@ -31,6 +31,7 @@ class Plan(ctypes.Structure):
         ("scratch_bytes", ctypes.c_uint64),
         ("counters", ctypes.c_uint64),
         ("spin_nanoseconds", ctypes.c_uint64),
+        ("steps", ctypes.c_void_p),
     )
 
 
@@ -120,7 +121,9 @@ class Weights:
 
 
 class Code:
-    """What clones share: the loaded function, the host runner and the weights."""
+    """What clones share: the loaded function, the host runner and the weights. ``steps``: see ``abi.STEPS``."""
+
+    steps: int | None
 
     def __init__(self, artifact: Artifact, share_weights: bool) -> None:
         self.artifact = artifact
@@ -132,6 +135,12 @@ class Code:
         except AttributeError as error:
             raise ArtifactError(f"the code does not export {abi.ENTRY}; compile the model again") from error
         self.entry = ctypes.cast(entry, ctypes.c_void_p).value
+        try:
+            steps = ctypes.c_uint32.in_dll(self.library.functions, abi.STEPS)
+        except ValueError:  # one launch runs the whole network
+            self.steps = None
+        else:
+            self.steps = ctypes.addressof(steps)
 
 
 class Host:
@@ -142,7 +151,7 @@ class Host:
         self.workers = workers
         manifest: Mapping[str, Any] = code.artifact.manifest
         sizes = (manifest["arena_bytes"], manifest["scratch_bytes"], manifest["counters"])
-        plan = Plan(abi.ABI_VERSION, workers, *sizes, SPIN_NANOSECONDS)
+        plan = Plan(abi.ABI_VERSION, workers, *sizes, SPIN_NANOSECONDS, code.steps)
         self.address = code.host.mononn_host_create(ctypes.byref(plan), code.entry, code.weights.address)
         if not self.address:
             raise MononnError(

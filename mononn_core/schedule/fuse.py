@@ -52,9 +52,13 @@ def run_chain(stage: Stage, views: Views, index: tuple[Expr, ...], value: Expr) 
     return index, value
 
 
-def fuse(graph: Graph, enabled: bool = True) -> tuple[tuple[Stage, ...], Views]:
-    """Stages in an order that respects their dependencies, and the view of everything they read."""
-    planner = _Planner(graph, enabled)
+def fuse(graph: Graph, enabled: bool = True, epilogues: bool = True) -> tuple[tuple[Stage, ...], Views]:
+    """Stages in an order that respects their dependencies, and the view of everything they read.
+
+    ``enabled`` off: every operator is a stage. ``epilogues`` off: no elementwise operator follows a template inside its
+    stage.
+    """
+    planner = _Planner(graph, enabled, epilogues)
     stages = planner.stages()
     return _order(stages, planner.views(), graph), planner.views()
 
@@ -63,9 +67,10 @@ class _Planner:
     """Decides what is stored. Starts from roots and their chains, then stores virtual tensors until every reader can
     read what it needs cheaply."""
 
-    def __init__(self, graph: Graph, enabled: bool) -> None:
+    def __init__(self, graph: Graph, enabled: bool, epilogues: bool) -> None:
         self.graph = graph
         self.enabled = enabled
+        self.epilogues = epilogues
         self.consumers = graph.consumers()
         self.producers = graph.producers()
         self.absorbed: dict[str, str] = {}  # output of a chained node (or root) -> stored tensor
@@ -88,7 +93,10 @@ class _Planner:
     def _root(self, node: Node) -> None:
         chain: list[Node] = []
         name = node.output
+        bare = not self.epilogues and is_template(node, self.graph)
         while self.enabled and (follower := self._follower(name)) is not None:
+            if bare and registry.get(follower.op).kind == "elementwise":
+                break
             chain.append(follower)
             name = follower.output
         for output in (node.output, *(n.output for n in chain)):

@@ -43,7 +43,7 @@ def lower(graph: Graph, options: Options, machine: Machine) -> Lowered:
         UnsupportedError: an operator has no generated form; the message names the node.
     """
     graph = prepare(graph)
-    stages, views = fuse(graph, options.fuse)
+    stages, views = fuse(graph, options.fuse, options.epilogues)
     weight_bytes = sum(c.nbytes for c in graph.constants.values())
     builder = PhaseBuilder(views, machine)
     cost = Cost(machine, weight_bytes)

@@ -29,15 +29,16 @@ _Static_assert(sizeof(mononn_call) + sizeof(uint32_t) <= MONONN_CACHE_LINE, "the
 #define MADV_WIPEONFORK 18
 #endif
 
-/* `go` is what the workers wait for: twice the run's number, plus one while some worker sleeps on it. A run's only
- * message is one exchange of this word; the old value says whether anybody must be woken. */
+/* `go` is what the workers wait for: twice the launch's number, plus one while some worker sleeps on it. A launch's
+ * only message is one exchange of this word; the old value says whether anybody must be woken. A run is one launch, or
+ * one for each phase that more than one worker has tasks in. */
 #define SLEEPING 1u
 #define SPINS_PER_LOOK 64       /* steps between two looks at the clock */
 #define SPINS_BEFORE_YIELD 512  /* about 25 microseconds; a yield with nobody to yield to costs half a microsecond */
 #define SPINS_BEFORE_SLEEP 1024 /* some tens of microseconds: longer than workers differ, shorter than a time slice */
 
 typedef struct worker {
-  _Alignas(MONONN_CACHE_LINE) _Atomic uint32_t done; /* the last run number this worker has finished */
+  _Alignas(MONONN_CACHE_LINE) _Atomic uint32_t done; /* the last launch this worker has finished */
   _Atomic uint32_t awaited;                          /* the caller sleeps until `done` changes */
   int index;
   mononn_host *host;
@@ -52,6 +53,8 @@ struct mononn_host {
   uint64_t error;
   uint64_t spin_nanoseconds;
   uint64_t mapped_bytes;
+  const uint32_t *steps; /* mononn_plan's */
+  uint32_t launches;
   worker *crew;
   const volatile uint32_t *alive; /* 1 here, 0 in a forked child */
   uint32_t workers;
@@ -181,6 +184,15 @@ static void make_room(const mononn_host *host) {
   if (!sched_setaffinity(0, sizeof home, &home)) sched_setaffinity(0, sizeof free, &free);
 }
 
+/* Every worker enters the function once, or the caller alone. */
+static void launch(mononn_host *host, int together) {
+  const int crew = together && host->workers > 1;
+  const uint32_t go = ++host->launches << 1;
+  if (crew) announce(host, go);
+  host->entry(&host->call, 0);
+  if (crew) await_crew(host, go);
+}
+
 EXPORT uint64_t mononn_host_run(const mononn_binding *binding) {
   mononn_host *host = binding->host;
   if (!*host->alive) return MONONN_HOST_FORKED;
@@ -194,10 +206,11 @@ EXPORT uint64_t mononn_host_run(const mononn_binding *binding) {
     if (call->outputs != binding->outputs) call->outputs = binding->outputs;
     if (call->trace != binding->trace) call->trace = binding->trace;
     if (host->workers > 1 && !host->crowded) make_room(host);
-    const uint32_t go = (uint32_t)(call->epoch << 1);
-    if (host->workers > 1) announce(host, go);
-    host->entry(call, 0);
-    if (host->workers > 1) await_crew(host, go);
+    if (!host->steps) launch(host, 1);
+    for (uint32_t i = 1; host->steps && i <= host->steps[0]; i++) {
+      call->step = i;
+      launch(host, host->steps[i] != 0);
+    }
     error = host->error;
     if (error) host->error = 0;
   }
@@ -210,7 +223,7 @@ EXPORT void mononn_host_stop(mononn_host *host) {
   pthread_mutex_lock(&host->turn);
   if (!host->stop) {
     host->stop = 1;
-    announce(host, (uint32_t)((host->call.epoch + 1) << 1));
+    announce(host, ++host->launches << 1);
     for (uint32_t i = 1; i < host->workers; i++) pthread_join(host->crew[i].thread, NULL);
   }
   pthread_mutex_unlock(&host->turn);
@@ -303,6 +316,7 @@ EXPORT mononn_host *mononn_host_create(const mononn_plan *plan, mononn_entry ent
   host->entry = entry;
   host->spin_nanoseconds = plan->spin_nanoseconds;
   host->mapped_bytes = bytes;
+  host->steps = plan->steps;
   host->crew = (worker *)(memory + crew);
   host->alive = alive;
   host->workers = plan->workers;

@@ -115,8 +115,9 @@ static const char *mononn_file_start(mononn_file *file, uint32_t workers) {
   if (!entry || !create || !file->run || !file->destroy) return "its code lacks a function";
 
   const mononn_file_plan *plan = file->plan;
+  const uint32_t *steps = (const uint32_t *)dlsym(file->code_library, "mononn_steps");
   const mononn_plan wanted = {plan->abi_version,   workers ? workers : plan->threads, plan->arena_bytes,
-                              plan->scratch_bytes, plan->counters,                    100000};
+                              plan->scratch_bytes, plan->counters,                    100000, steps};
   file->host = create(&wanted, entry, mononn_file_find(file, "weights", NULL));
   return file->host ? NULL : "no memory or threads for it";
 }

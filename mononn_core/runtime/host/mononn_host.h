@@ -23,6 +23,7 @@ typedef struct mononn_plan {
   uint64_t scratch_bytes;       /* of one worker: the stride of worker-local memory, a multiple of 64 */
   uint64_t counters;            /* elements, each on its own MONONN_CACHE_LINE */
   uint64_t spin_nanoseconds;    /* an idle worker spins this long before it sleeps */
+  const uint32_t *steps;        /* the code's mononn_steps: a launch for every phase; null: one for the whole run */
 } mononn_plan;
 
 /* One set of buffers to run with; the caller keeps it, and everything it points to, alive. */
