@@ -47,7 +47,7 @@ def write_catalogued_model(name: str, weights: Weights, seed: int, folder: Path,
     export_onnx(module, spec, folder / ONNX)
     modules.save_tensors(module, folder / WEIGHTS)
     (folder / IDENTITY.name).mkdir(exist_ok=True)
-    modules.save_tensors(modules.Identity(), folder / IDENTITY.name / WEIGHTS)
+    modules.save_tensors(modules.make_network(IDENTITY, "eager"), folder / IDENTITY.name / WEIGHTS)
     _write_identity(folder / IDENTITY.name)
     return _describe(spec, folder, weights, seed, source)
 

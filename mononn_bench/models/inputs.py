@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mononn_bench.models.weights import generator
-from mononn_bench.models.zoo import InputSpec
+from mononn_bench.models.zoo import InputSpec, Role
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -16,6 +16,9 @@ TIMED_SETS, UNSEEN_SETS = 4, 2
 """Input sets that rotate in blocks, and those only looked at after the last block."""
 RESERVED_TOKENS = 4
 """Token 0 pads; contents start above the reserved ones."""
+SEQUENCES: tuple[Role, ...] = ("tokens", "mask", "segments")
+PATCHES = ((32, 0.55), (8, 0.5), (2, 0.35), (1, 0.2679))
+"""Sizes in pixels of what an image shows, and standard deviations; the squares sum to 0.75."""
 
 
 def valid_length(tokens: int, seed: int, index: int) -> int:
@@ -30,27 +33,47 @@ def valid_length(tokens: int, seed: int, index: int) -> int:
     return low + (start + index * max(1, int(0.38 * span))) % span
 
 
-def _make(spec: InputSpec, length: int, seed: int, index: int) -> NDArray[Any]:
+def _image(spec: InputSpec, random: np.random.Generator) -> NDArray[Any]:
+    """Random fields as images have them: large patches weigh more than small ones, and each channel has a mean; zero
+    mean and unit variance over many images, as preprocessing leaves real ones.
+    """
+    batch, channels, height, width = spec.shape
+    total = random.standard_normal((batch, channels, 1, 1)) * 0.5
+    for size, weight in PATCHES:
+        rows, columns = -(-height // size), -(-width // size)
+        field = random.standard_normal((batch, channels, rows, columns)) * weight
+        total = total + field.repeat(size, axis=2).repeat(size, axis=3)[:, :, :height, :width]
+    return total.astype(spec.dtype)
+
+
+def _make(spec: InputSpec, lengths: NDArray[np.int64], seed: int, index: int) -> NDArray[Any]:
     random = generator(seed, f"{spec.name}:{index}")
+    if spec.role == "image":
+        return _image(spec, random)
     if spec.role == "dense":
         if np.issubdtype(np.dtype(spec.dtype), np.floating):
             return random.standard_normal(spec.shape).astype(spec.dtype)
         return random.integers(0, spec.limit or 2, spec.shape).astype(spec.dtype)
     positions = np.broadcast_to(np.arange(spec.shape[-1]), spec.shape)
+    rows = spec.shape[0] if len(spec.shape) > 1 else 1
+    length = lengths[:rows].reshape(-1, *(1,) * (len(spec.shape) - 1))
     if spec.role == "mask":
         return (positions < length).astype(spec.dtype)
     if spec.role == "segments":
-        border = int(random.integers(1, length + 1))
+        border = random.integers(1, length + 1)
         return ((positions >= border) & (positions < length)).astype(spec.dtype)
     tokens = random.integers(min(RESERVED_TOKENS, spec.limit - 1), spec.limit, spec.shape)
     return np.where(positions < length, tokens, 0).astype(spec.dtype)
 
 
 def make_inputs(specs: tuple[InputSpec, ...], *, sets: int, seed: int) -> list[Arrays]:
-    """`sets` dictionaries of C-contiguous arrays, one entry a graph input; the same arguments give the same bits."""
+    """`sets` dictionaries of C-contiguous arrays, one entry a graph input; the same arguments give the same bits.
+    Rows of a batch differ in length too.
+    """
     result = []
     for index in range(sets):
         tokens = next((s.shape[-1] for s in specs if s.role in ("mask", "tokens")), 1)
-        length = valid_length(tokens, seed, index)
-        result.append({s.name: np.ascontiguousarray(_make(s, length, seed, index)) for s in specs})
+        batch = max((s.shape[0] for s in specs if s.role in SEQUENCES and len(s.shape) > 1), default=1)
+        lengths = np.array([valid_length(tokens, seed, index + row) for row in range(batch)])
+        result.append({s.name: np.ascontiguousarray(_make(s, lengths, seed, index)) for s in specs})
     return result

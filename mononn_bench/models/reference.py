@@ -24,7 +24,7 @@ def write_reference(folder: Path, seed: int) -> ReferenceRecord:
     """Compute reference.npz beside model.onnx for SETS input sets; the record comes last."""
     model = read_record(ModelRecord, folder / RECORD)
     user = model.weights == "user"
-    specs = describe_inputs(onnx.load(folder / ONNX)) if user else get_model(model.name).inputs
+    specs = describe_inputs(onnx.load(folder / ONNX)) if user else get_model(f"{model.name}-b{model.batch}").inputs
     inputs = make_inputs(specs, sets=SETS, seed=seed)
     answers = evaluate_onnx(folder / ONNX, inputs) if user else evaluate_module(model, folder / WEIGHTS, inputs)
     stored = {}

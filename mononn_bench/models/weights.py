@@ -1,8 +1,9 @@
 """Seeded weights, scaled so that a deep network behaves like a trained one.
 
 With a framework's default initialisation (standard deviation 0.02, zero biases, unit gains) activations shrink,
-attention is uniform and a wrong kernel may pass unnoticed. Here every product keeps the variance of its input at
-about 1 (LeCun, He), attention scores have a standard deviation of SCORE_STD, and biases, gains and shifts are random.
+attention is uniform and a wrong kernel may pass unnoticed. Here every product and convolution keeps the variance of
+its input at about 1 (LeCun, He), attention scores have a standard deviation of SCORE_STD, and biases, gains and shifts
+are random. Statistics of batch norms come from data (mononn_bench.models.statistics).
 """
 
 from __future__ import annotations
@@ -10,20 +11,27 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mononn_bench.models.zoo import ModelSpec
+
 SCORE_STD = 4.4
-"""Standard deviation of q.k/sqrt(d): keeps the mean entropy of a row of attention below 0.7 log(n)."""
+"""Standard deviation of attention scores: keeps the mean entropy of a row of attention below 0.7 log(n)."""
 GELU_SECOND_MOMENT = 0.425
 """E[gelu(z)^2] for standard normal z."""
+RELU_GAIN = math.sqrt(2.0)
+"""A ReLU halves the second moment (He et al. 2015)."""
 CONTEXT_GAIN, FEED_FORWARD_GAIN = 0.3, 0.7
 """What the two branches of a layer add to the residual stream. With 1 the tokens of a random 12-layer encoder become
 alike (rank collapse, Dong et al. 2021) and its attention uniform again."""
 BIAS_STD = 0.1
 SHIFT_STD = 0.1
 GAIN_RANGE = (0.5, 1.5)
+NORMS = ("LayerNorm", "layernorm", "layer_norm", "normalization")
+"""What tensors of a layer norm, RMS norm or batch norm have in their names."""
 
 
 def generator(seed: int, name: str) -> np.random.Generator:
@@ -32,32 +40,50 @@ def generator(seed: int, name: str) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "little")))
 
 
-def _gain(name: str) -> float:
-    """Factor on 1/sqrt(fan_in) for the matrix of that name (see the module's text)."""
-    if "attention.self.query" in name or "attention.self.key" in name:
-        return math.sqrt(SCORE_STD)
-    if "attention.output.dense" in name:
-        return CONTEXT_GAIN
-    if "intermediate" not in name and "attention" not in name and "output.dense" in name:
-        return FEED_FORWARD_GAIN / math.sqrt(GELU_SECOND_MOMENT)
-    if name.startswith("layers."):  # a ReLU halves the second moment (He et al. 2015)
-        return 1.0 if name.startswith("layers.0.") else math.sqrt(2.0)
-    return 1.0
+def _gain(spec: ModelSpec, name: str) -> float:
+    """Factor on 1/sqrt(fan_in) for the matrix or filter of that name (see the module's text)."""
+    rules: Mapping[str, tuple[tuple[str, float], ...]] = {
+        "bert": (
+            ("attention.self.query", math.sqrt(SCORE_STD)),
+            ("attention.self.key", math.sqrt(SCORE_STD)),
+            ("attention.output.dense", CONTEXT_GAIN),
+            ("intermediate", 1.0),
+            ("output.dense", FEED_FORWARD_GAIN / math.sqrt(GELU_SECOND_MOMENT)),
+        ),
+        "vit": (
+            ("q_proj", math.sqrt(SCORE_STD)),
+            ("k_proj", math.sqrt(SCORE_STD)),
+            ("o_proj", CONTEXT_GAIN),
+            ("fc2", FEED_FORWARD_GAIN / math.sqrt(GELU_SECOND_MOMENT)),
+        ),
+        "t5": (  # its scores are not divided by sqrt(d)
+            ("Attention.q.", SCORE_STD / math.sqrt(spec.config.get("d_kv", 1))),
+            ("Attention.o.", CONTEXT_GAIN),
+            ("DenseReluDense.wo", FEED_FORWARD_GAIN * RELU_GAIN),
+        ),
+        "mlp": (("layers.0.", 1.0), ("layers.", RELU_GAIN)),
+    }
+    if "convolution" in name:
+        return RELU_GAIN
+    return next((gain for part, gain in rules.get(spec.family, ()) if part in name), 1.0)
 
 
-def seeded_tensor(name: str, shape: tuple[int, ...], seed: int) -> NDArray[np.float32]:
+def seeded_tensor(spec: ModelSpec, name: str, shape: tuple[int, ...], seed: int) -> NDArray[np.float32]:
     """The float32 tensor `name` of that shape; the same arguments give the same bits."""
     random = generator(seed, name)
-    if "LayerNorm" in name and name.endswith("weight"):
+    norm = any(part in name for part in NORMS)
+    if norm and name.endswith("weight"):
         return random.uniform(*GAIN_RANGE, size=shape).astype(np.float32)
     normal = random.standard_normal(shape, dtype=np.float32)
     if name.endswith("bias"):
-        return normal * np.float32(SHIFT_STD if "LayerNorm" in name else BIAS_STD)
-    if "embeddings" in name:
+        return normal * np.float32(SHIFT_STD if norm else BIAS_STD)
+    if "shared" in name or "attention_bias" in name:
+        return normal
+    if "embeddings" in name and len(shape) < 4:
         return normal * np.float32(1 / math.sqrt(3))
-    return normal * np.float32(_gain(name) / math.sqrt(shape[-1]))
+    return normal * np.float32(_gain(spec, name) / math.sqrt(math.prod(shape[1:])))
 
 
-def seeded_state(shapes: Mapping[str, tuple[int, ...]], seed: int) -> dict[str, NDArray[np.float32]]:
-    """Every tensor of a state dictionary, given its shapes."""
-    return {name: seeded_tensor(name, shape, seed) for name, shape in shapes.items()}
+def seeded_state(spec: ModelSpec, shapes: Mapping[str, tuple[int, ...]], seed: int) -> dict[str, NDArray[Any]]:
+    """Every tensor of a module's parameters, given their shapes."""
+    return {name: seeded_tensor(spec, name, shape, seed) for name, shape in shapes.items()}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from mononn_bench.errors import UnknownNameError
 
-Role = Literal["tokens", "mask", "segments", "dense"]
+Role = Literal["tokens", "mask", "segments", "image", "dense"]
+Family = Literal["bert", "vit", "t5", "resnet", "resnext", "mobilenet", "mlp", "light", "identity"]
 
 
 @dataclass(frozen=True)
@@ -34,11 +36,11 @@ class HubSource:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A catalogued model. `config` holds the arguments of its family's constructor."""
+    """A catalogued model. `config` holds the arguments of its family's constructor (models/networks.py)."""
 
     name: str
-    family: Literal["bert", "mlp", "identity"]
-    config: Mapping[str, int]
+    family: Family
+    config: Mapping[str, Any]
     inputs: tuple[InputSpec, ...]
     outputs: tuple[str, ...]
     full_size: bool
@@ -60,6 +62,8 @@ def _bert(name: str, *, tokens: int, layers: int, hidden: int, heads: int, ffn: 
             "intermediate_size": ffn,
             "max_position_embeddings": positions,
             "type_vocab_size": 2,
+            "hidden_dropout_prob": 0.0,
+            "attention_probs_dropout_prob": 0.0,
         },
         inputs=(
             InputSpec("input_ids", "int64", shape, "tokens", vocab),
@@ -71,6 +75,88 @@ def _bert(name: str, *, tokens: int, layers: int, hidden: int, heads: int, ffn: 
         summary=f"BERT encoder, {layers} layers, {hidden} wide, {heads} heads, {tokens} tokens, padding mask",
         hub=hub,
     )
+
+
+def _vit(name: str, *, size: int, layers: int, hidden: int, heads: int, ffn: int, labels: int,
+         full_size: bool = False) -> ModelSpec:  # fmt: skip
+    config = {
+        "image_size": size,
+        "patch_size": 16,
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "intermediate_size": ffn,
+        "num_labels": labels,
+    }
+    tokens = (size // 16) ** 2 + 1
+    summary = f"vision transformer, {layers} layers, {hidden} wide, {heads} heads, {tokens} tokens of 16x16 pixels"
+    return _images(name, "vit", config, size, summary, full_size)
+
+
+def _t5(name: str, *, tokens: int, answer: int, layers: int, hidden: int, heads: int, head: int, ffn: int, vocab: int,
+        full_size: bool = False) -> ModelSpec:  # fmt: skip
+    return ModelSpec(
+        name=name,
+        family="t5",
+        config={
+            "vocab_size": vocab,
+            "d_model": hidden,
+            "d_kv": head,
+            "d_ff": ffn,
+            "num_layers": layers,
+            "num_decoder_layers": layers,
+            "num_heads": heads,
+            "dropout_rate": 0.0,
+        },
+        inputs=(
+            InputSpec("input_ids", "int64", (1, tokens), "tokens", vocab),
+            InputSpec("attention_mask", "int64", (1, tokens), "mask", 2),
+            InputSpec("decoder_input_ids", "int64", (1, answer), "tokens", vocab),
+        ),
+        outputs=("logits",),
+        full_size=full_size,
+        summary=f"T5 encoder and decoder, {layers} layers each, {hidden} wide, {heads} heads: {tokens} tokens in, "
+        f"{answer} out, one teacher-forced pass",
+    )
+
+
+def _images(
+    name: str, family: Family, config: Mapping[str, Any], size: int, summary: str, full_size: bool
+) -> ModelSpec:
+    return ModelSpec(
+        name=name,
+        family=family,
+        config=config,
+        inputs=(InputSpec("pixel_values", "float32", (1, 3, size, size), "image"),),
+        outputs=("logits",),
+        full_size=full_size,
+        summary=f"{summary}, {size}x{size} image",
+    )
+
+
+def _resnet(name: str, *, size: int, depths: tuple[int, ...], stem: int, labels: int,
+            full_size: bool = False) -> ModelSpec:  # fmt: skip
+    config = {
+        "embedding_size": stem,
+        "hidden_sizes": [stem * 4 << stage for stage in range(len(depths))],
+        "depths": list(depths),
+        "num_labels": labels,
+    }
+    summary = f"residual network of {3 * sum(depths) + 2} layers, bottleneck blocks"
+    return _images(name, "resnet", config, size, summary, full_size)
+
+
+def _resnext(name: str, *, size: int, depths: tuple[int, ...], stem: int, groups: int, group_width: int, labels: int,
+             full_size: bool = False) -> ModelSpec:  # fmt: skip
+    config = {"depths": depths, "groups": groups, "group_width": group_width, "stem": stem, "labels": labels}
+    summary = f"residual network of {3 * sum(depths) + 2} layers, bottleneck blocks in {groups} groups"
+    return _images(name, "resnext", config, size, summary, full_size)
+
+
+def _mobilenet(name: str, *, size: int, width: float, labels: int, full_size: bool = False) -> ModelSpec:
+    config = {"depth_multiplier": width, "num_labels": labels}
+    summary = f"MobileNetV2 of width {width:g}, inverted residuals with depthwise convolutions"
+    return _images(name, "mobilenet", config, size, summary, full_size)
 
 
 def _mlp(name: str, *, layers: int, width: int) -> ModelSpec:
@@ -108,18 +194,39 @@ ZOO: dict[str, ModelSpec] = {
     for spec in (
         _bert("bert-base", tokens=128, layers=12, hidden=768, heads=12, ffn=3072, vocab=30522, positions=512,
               full_size=True, hub=BERT_BASE_UNCASED),
+        _resnet("resnet50", size=224, depths=(3, 4, 6, 3), stem=64, labels=1000, full_size=True),
+        _vit("vit-base", size=224, layers=12, hidden=768, heads=12, ffn=3072, labels=1000, full_size=True),
+        _t5("t5-small", tokens=128, answer=16, layers=6, hidden=512, heads=8, head=64, ffn=2048, vocab=32128,
+            full_size=True),
+        _mobilenet("mobilenet-v2", size=224, width=1.0, labels=1001, full_size=True),
+        _resnext("resnext50", size=224, depths=(3, 4, 6, 3), stem=64, groups=32, group_width=4, labels=1000,
+                 full_size=True),
         _bert("bert-tiny", tokens=32, layers=2, hidden=128, heads=2, ffn=512, vocab=30522, positions=512),
         _mlp("mlp", layers=8, width=256),
         _bert("bert-test", tokens=16, layers=2, hidden=32, heads=2, ffn=64, vocab=99, positions=32),
         _mlp("mlp-test", layers=3, width=32),
+        _vit("vit-test", size=64, layers=2, hidden=32, heads=2, ffn=64, labels=10),
+        _t5("t5-test", tokens=16, answer=8, layers=2, hidden=32, heads=2, head=16, ffn=64, vocab=99),
+        _resnet("resnet-test", size=64, depths=(1, 1), stem=8, labels=10),
+        _resnext("resnext-test", size=64, depths=(1, 1), stem=8, groups=4, group_width=2, labels=10),
+        _mobilenet("mobilenet-test", size=64, width=0.35, labels=10),
     )
 }  # fmt: skip
 
+BATCH = re.compile(r"(?P<name>.+)-b(?P<batch>[1-9]\d*)")
+
 
 def get_model(name: str) -> ModelSpec:
-    """The catalogued model of that name; UnknownNameError names the nearest right one."""
+    """The catalogued model of that name; NAME-bN is NAME with a batch of N in every input.
+
+    Raises UnknownNameError, which names the nearest right one.
+    """
     if name == IDENTITY.name:
         return IDENTITY
+    found = BATCH.fullmatch(name)
+    if found and name not in ZOO:
+        spec, batch = get_model(found["name"]), int(found["batch"])
+        return replace(spec, inputs=tuple(replace(i, shape=(batch, *i.shape[1:])) for i in spec.inputs))
     if name not in ZOO:
         raise UnknownNameError("model", name, ZOO)
     return ZOO[name]

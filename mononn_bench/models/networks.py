@@ -1,0 +1,178 @@
+"""PyTorch networks of the catalogue: positional inputs, and a tensor or a plain tuple of tensors as result.
+
+Import this file only where torch and transformers are installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from transformers import (
+    BertConfig,
+    BertModel,
+    MobileNetV2Config,
+    MobileNetV2ForImageClassification,
+    PreTrainedConfig,
+    ResNetConfig,
+    ResNetForImageClassification,
+    T5Config,
+    T5ForConditionalGeneration,
+    ViTConfig,
+    ViTForImageClassification,
+)
+
+from mononn_bench.models.zoo import ModelSpec
+
+Attention = Literal["eager", "sdpa"]
+
+
+class Encoder(nn.Module):
+    """BERT: (last_hidden_state [b, n, h], pooler_output [b, h]) of token, mask and segment numbers [b, n]."""
+
+    prefix = "bert."
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.bert = BertModel(config)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, Tensor]:
+        result = self.bert(input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
+        return result.last_hidden_state, result.pooler_output
+
+
+class EncoderDecoder(nn.Module):
+    """T5, one pass: logits [b, m, vocabulary] of all m decoder positions at once, their tokens given (teacher forcing);
+    token and mask numbers [b, n], decoder's token numbers [b, m].
+    """
+
+    prefix = "t5."
+
+    def __init__(self, config: T5Config) -> None:
+        super().__init__()
+        self.t5 = T5ForConditionalGeneration(config)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor) -> Tensor:
+        result = self.t5(
+            input_ids=input_ids, attention_mask=attention_mask, decoder_input_ids=decoder_input_ids, use_cache=False
+        )
+        return result.logits
+
+
+class Classifier(nn.Module):
+    """An image classifier of transformers: logits [b, labels] of images [b, 3, h, w]."""
+
+    prefix = "network."
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        return self.network(pixel_values=pixel_values).logits
+
+
+class Unit(nn.Module):
+    """Convolution without bias from `ends[0]` to `ends[1]` channels, batch norm, and where asked a ReLU."""
+
+    def __init__(self, ends: tuple[int, int], size: int, stride: int = 1, groups: int = 1, relu: bool = True) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(*ends, size, stride, size // 2, groups=groups, bias=False)
+        self.normalization = nn.BatchNorm2d(ends[1])
+        self.relu = relu
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.normalization(self.convolution(x))
+        return torch.relu(x) if self.relu else x
+
+
+class Bottleneck(nn.Module):
+    """ResNeXt's block (Xie et al. 2017, figure 3c): 1x1, 3x3 in groups, 1x1, added to the shortcut, ReLU."""
+
+    def __init__(self, inputs: int, width: int, outputs: int, stride: int, groups: int) -> None:
+        super().__init__()
+        self.reduce = Unit((inputs, width), 1)
+        self.grouped = Unit((width, width), 3, stride, groups)
+        self.expand = Unit((width, outputs), 1, relu=False)
+        changed = stride != 1 or inputs != outputs
+        self.shortcut = Unit((inputs, outputs), 1, stride, relu=False) if changed else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.expand(self.grouped(self.reduce(x))) + self.shortcut(x))
+
+
+class ResNeXt(nn.Module):
+    """ResNeXt (Xie et al. 2017): stages of `depths` blocks, `groups` groups of `group_width` channels in the first
+    stage, twice as wide in each further one; logits [b, labels] of images [b, 3, h, w].
+    """
+
+    prefix = ""
+
+    def __init__(self, depths: tuple[int, ...], groups: int, group_width: int, stem: int, labels: int) -> None:
+        super().__init__()
+        self.stem = Unit((3, stem), 7, 2)
+        blocks: list[nn.Module] = []
+        inputs = stem
+        for stage, depth in enumerate(depths):
+            width, outputs = groups * group_width << stage, stem * 4 << stage
+            for block in range(depth):
+                stride = 2 if stage and block == 0 else 1
+                blocks.append(Bottleneck(inputs, width, outputs, stride, groups))
+                inputs = outputs
+        self.blocks = nn.Sequential(*blocks)
+        self.classifier = nn.Linear(inputs, labels)
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        x = nn.functional.max_pool2d(self.stem(pixel_values), 3, 2, 1)
+        x = nn.functional.adaptive_avg_pool2d(self.blocks(x), 1)
+        return self.classifier(torch.flatten(x, 1))
+
+
+class Mlp(nn.Module):
+    """`layers` times Linear(width, width) followed by ReLU; x [b, width] -> y [b, width]."""
+
+    prefix = ""
+
+    def __init__(self, layers: int, width: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return x
+
+
+class Identity(nn.Module):
+    """x -> a copy of x: what a call costs."""
+
+    prefix = ""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.clone()
+
+
+def _configured(kind: type[PreTrainedConfig], options: Mapping[str, Any], attention: Attention) -> Any:
+    config = kind(**options)
+    config._attn_implementation = attention
+    return config
+
+
+Make = Callable[[dict[str, Any], Attention], nn.Module]
+FAMILIES: dict[str, Make] = {
+    "bert": lambda options, attention: Encoder(_configured(BertConfig, options, attention)),
+    "t5": lambda options, attention: EncoderDecoder(_configured(T5Config, options, attention)),
+    "vit": lambda options, attention: Classifier(ViTForImageClassification(_configured(ViTConfig, options, attention))),
+    "resnet": lambda options, _: Classifier(ResNetForImageClassification(ResNetConfig(**options))),
+    "mobilenet": lambda options, _: Classifier(MobileNetV2ForImageClassification(MobileNetV2Config(**options))),
+    "resnext": lambda options, _: ResNeXt(**options),
+    "mlp": lambda options, _: Mlp(**options),
+    "identity": lambda *_: Identity(),
+}
+
+
+def make_network(spec: ModelSpec, attention: Attention) -> nn.Module:
+    """The catalogued network with whatever weights its constructor leaves."""
+    return FAMILIES[spec.family](dict(spec.config), attention)

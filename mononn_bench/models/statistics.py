@@ -1,0 +1,36 @@
+"""Statistics of batch norms from data: what training would have left in a network with these weights.
+
+Import this file only where torch is installed.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from mononn_bench.models.inputs import make_inputs
+from mononn_bench.models.zoo import ModelSpec
+
+IMAGES = 4
+"""Seeded inputs behind the statistics, none of them measured or compared later."""
+STATISTICS_SEED = 7919
+
+
+def set_batch_statistics(module: nn.Module, spec: ModelSpec) -> None:
+    """Give every batch norm the mean and variance its input has over IMAGES inputs, all norms before it applied.
+
+    Computed in double precision, so that the stored float32 numbers do not depend on a machine's order of summation.
+    """
+    norms = [part for part in module.modules() if isinstance(part, nn.BatchNorm2d)]
+    if not norms:
+        return
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None
+        norm.train()
+    sets = make_inputs(spec.inputs, sets=IMAGES, seed=STATISTICS_SEED)
+    batch = [torch.cat([torch.from_numpy(s[i.name]) for s in sets]).double() for i in spec.inputs]
+    module.double()
+    with torch.no_grad():
+        module(*batch)
+    module.float().eval()
