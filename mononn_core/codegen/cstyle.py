@@ -262,6 +262,8 @@ class Printer:
                 return f"({args[0]} != {args[0]})"
             case "isinf":
                 return f"(mn::abs<T>({args[0]}) == mn::splat<T>(INFINITY))"
+            case "max" | "min" if isinstance(e.args[1], Const):
+                return f"mn::{e.name}<T>({args[1]}, {args[0]})"  # one instruction this way round
             case name if name in VOCABULARY:
                 return f"mn::{name}<T>({', '.join(args)})"
             case "mod":

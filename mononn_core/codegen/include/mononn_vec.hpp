@@ -61,9 +61,15 @@ template <class At, class T> MN_INLINE void scatter_at(float *p, long x, T v, At
   for (int i = 0; i < lanes<T>; ++i) p[at(x + i)] = v[i];
 }
 
-// ONNX's max and min: a NaN on either side is the answer.
-template <class T> MN_INLINE T max(T a, T b) { return a > b ? a : (b >= a ? b : a + b); }
-template <class T> MN_INLINE T min(T a, T b) { return a < b ? a : (b <= a ? b : a + b); }
+// ONNX's max and min: a NaN on either side is the answer. One instruction where ``a`` is a constant, three elsewhere.
+template <class T> MN_INLINE T max(T a, T b) {
+  T most = a > b ? a : b;  // b where one of them is a NaN
+  return a == a ? most : a;
+}
+template <class T> MN_INLINE T min(T a, T b) {
+  T least = a < b ? a : b;
+  return a == a ? least : a;
+}
 
 struct Add {
   static constexpr float identity = 0;
