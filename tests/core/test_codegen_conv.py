@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import shutil
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from mononn_core.machine import Machine
 from mononn_core.runtime.cpu import Library
 from mononn_core.runtime.toolchain import compile_shared
+from tests.core.test_codegen_assembly import inner_loops
 
 
 @dataclass(frozen=True)
@@ -40,9 +43,11 @@ class Case:
         numbers = (self.c, self.lda, pitch, self.width, *self.kernel, *self.stride, *self.dilation)
         geometry = f"mn::Windows<{', '.join(map(str, numbers))}>"
         columns = self.n or self.c
-        end = f"n + i < {columns}"
-        store = f"for (int i = 0; i < mn::W && {end}; ++i) out[(y * {self.width} + x) * {columns} + n + i] = v[i];"
-        element = f"[&](long y, long x, long n, mn::V v) {{ {store} }}"
+        store = "mn::store<mn::V>(p, v)"
+        if columns % 16:
+            store = f"for (int i = 0; i < mn::W && n + i < {columns}; ++i) p[i] = v[i]"
+        place = f"float *p = out + (y * {self.width} + x) * {columns} + n"
+        element = f"[&](long y, long x, long n, mn::V v) {{ {place}; {store}; }}"
         call = f"mn::depthwise<{geometry}, {self.rows}>(a, b, {self.lda}, {element})"
         if self.n:
             cheap = str(self.cheap).lower()
@@ -68,11 +73,12 @@ CASES = {
     "depthwise dilated": Case(c=16, lda=32, rows=4, width=9, n=0, kernel=(3, 2), dilation=(2, 2), stride=(1, 2)),
 }
 NAMES = {label: f"case{i}" for i, label in enumerate(CASES)}
-SOURCE = "\n".join(['#include "mononn_conv.hpp"', *(case.function(NAMES[label]) for label, case in CASES.items())])
+INCLUDE = '#include "mononn_conv.hpp"'
+SOURCE = "\n".join([INCLUDE, *(case.function(NAMES[label]) for label, case in CASES.items())])
 
 
-def library(machine: Machine) -> bytes:
-    return compile_shared(SOURCE, machine=machine, extra_flags=(f"-DMONONN_VECTOR_BYTES={machine.vector_bytes}",)).code
+def library(machine: Machine, source: str = SOURCE) -> bytes:
+    return compile_shared(source, machine=machine, extra_flags=(f"-DMONONN_VECTOR_BYTES={machine.vector_bytes}",)).code
 
 
 def reference(case: Case, a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -107,3 +113,30 @@ def test_against_numpy(label: str, host: Library) -> None:
 @pytest.mark.parametrize("name", ["avx2", "neon"])
 def test_other_machines(name: str) -> None:
     assert library(Machine.named(name)).startswith(b"\x7fELF")
+
+
+@pytest.mark.skipif(not shutil.which("objdump"), reason="objdump is not installed")
+@pytest.mark.parametrize(
+    ("level", "case", "accumulators", "step"),
+    [
+        ("avx512", Case(c=64, lda=96, rows=2, width=56, n=32), 28, 2),
+        ("avx512", Case(c=256, lda=272, rows=6, width=7, n=32, kernel=(1, 1)), 28, 2),
+        ("avx512", Case(c=3, lda=3, rows=1, width=112, n=32, kernel=(7, 7), stride=(2, 2)), 28, 3),
+        ("avx512", Case(c=16, lda=96, rows=2, width=56, n=16), 28, 2),
+        ("avx2", Case(c=64, lda=96, rows=2, width=12, n=16), 12, 2),
+        ("avx512", Case(c=144, lda=160, rows=4, width=56, n=0), 14, 9),
+        ("avx2", Case(c=144, lda=160, rows=4, width=57, n=0), 6, 9),
+    ],
+)
+def test_inner_loop(level: str, case: Case, accumulators: int, step: int, tmp_path: Path) -> None:
+    """``step`` multiply-adds an accumulator in the main tile's inner loop, and none of them goes to the stack."""
+    code = library(Machine.named(level), f"{INCLUDE}\n{case.function('tile')}")
+    (body,) = inner_loops(code, tmp_path)
+    multiply_adds = [t for t in body if "vfmadd" in t]
+    assert len(multiply_adds) == accumulators * step
+    assert all(("zmm" if level == "avx512" else "ymm") in t for t in multiply_adds)
+    assert not [t for t in body if "%rsp" in t], "a spill"
+    vectors = case.n * 4 // Machine.named(level).vector_bytes
+    if vectors:
+        others = [t for t in body if "vfmadd" not in t and "prefetch" not in t]
+        assert len(others) <= step * (accumulators // vectors + vectors) + 4, others

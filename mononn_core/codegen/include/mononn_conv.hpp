@@ -19,9 +19,8 @@ template <int C_, long LDA_, long PITCH_, int OW_, int KH_, int KW_, int SH_, in
 };
 
 // ROWS x WIDTH output pixels cut evenly into tiles of at most MOST: a row in pieces, or several short rows together.
-template <int ROWS, int WIDTH, int MOST> struct Cut {
+template <int ROWS, int WIDTH, int MOST, int HEIGHT> struct Cut {
   static constexpr int PIECES = (WIDTH + MOST - 1) / MOST, NARROW = WIDTH / PIECES, WIDES = WIDTH % PIECES;
-  static constexpr int HEIGHT = WIDTH < MOST ? MOST / WIDTH : 1;
   static constexpr int BANDS = (ROWS + HEIGHT - 1) / HEIGHT, LOW = ROWS / BANDS, TALLS = ROWS % BANDS;
   // Calls f.operator()<RH, RW>(y, x) for each tile.
   template <int RH, class F> static MN_INLINE void band(long y, F &&f) {
@@ -71,7 +70,8 @@ MN_INLINE void window_tile(const float *__restrict A, const float *__restrict B,
 template <class G, int ROWS, int PANEL, bool CHEAP, class Element>
 static inline void conv(const float *A, const float *B, Element &&element) {
   constexpr int NV = PANEL / W;
-  Cut<ROWS, G::OW, Shape<ROWS * G::OW, PANEL>::MOST>::each([&]<int RH, int RW>(long y, long x) __attribute__((always_inline)) {
+  constexpr int MOST = Shape<ROWS * G::OW, PANEL>::MOST, HEIGHT = G::OW < MOST ? MOST / G::OW : 1;
+  Cut<ROWS, G::OW, MOST, HEIGHT>::each([&]<int RH, int RW>(long y, long x) __attribute__((always_inline)) {
     window_tile<G, RH, RW, NV>(A + G::at(y * G::SH, x * G::SW), B, [&](auto &c) __attribute__((always_inline)) {
       finish<CHEAP, RH * RW, NV>(c, 0, [&](long i, long n, V v) __attribute__((always_inline)) {
         element(y + i / RW, x + i % RW, n, v);
@@ -80,18 +80,28 @@ static inline void conv(const float *A, const float *B, Element &&element) {
   });
 }
 
-// RH x RW output pixels by W channels of a depthwise convolution: each input vector is read once and used by every
-// window it lies in.
-template <class G, int RH, int RW, class Epilogue>
+// RH x RW output pixels by W channels of a depthwise convolution, KR kernel rows at a time: their weights stay in
+// registers, and each input vector is read once for all the windows it lies in.
+template <class G, int RH, int RW, int KR, class Epilogue>
 MN_INLINE void depthwise_tile(const float *__restrict A, const float *__restrict B, long ldb, Epilogue &&epilogue) {
-  V c[RH * RW];
-  MN_UNROLL for (int i = 0; i < RH * RW; ++i) c[i] = V{};
-  MN_NOUNROLL for (int kh = 0; kh < G::KH; ++kh)
-    MN_UNROLL for (int kw = 0; kw < G::KW; ++kw) {
-      V b = load<V>(B + (kh * G::KW + kw) * ldb);
-      MN_UNROLL for (int i = 0; i < RH * RW; ++i)
-        c[i] += b * load<V>(A + G::at(i / RW * G::SH + kh * G::DH, i % RW * G::SW + kw * G::DW));
-    }
+  V c[RH][RW];
+  MN_UNROLL for (int y = 0; y < RH; ++y)
+    MN_UNROLL for (int x = 0; x < RW; ++x) c[y][x] = V{};
+  MN_NOUNROLL for (int first = 0; first < G::KH; first += KR, A += G::at(KR * G::DH, 0), B += KR * G::KW * ldb) {
+    V b[KR][G::KW];
+    MN_UNROLL for (int kh = 0; kh < KR; ++kh)
+      MN_UNROLL for (int kw = 0; kw < G::KW; ++kw) b[kh][kw] = load<V>(B + (kh * G::KW + kw) * ldb);
+    MN_UNROLL for (int row = 0; row <= (RH - 1) * G::SH + (KR - 1) * G::DH; ++row)
+      MN_UNROLL for (int column = 0; column <= (RW - 1) * G::SW + (G::KW - 1) * G::DW; ++column) {
+        V v = load<V>(A + G::at(row, column));
+        MN_UNROLL for (int kh = 0; kh < KR; ++kh)
+          MN_UNROLL for (int kw = 0; kw < G::KW; ++kw) {
+            const int y = row - kh * G::DH, x = column - kw * G::DW;
+            if (y >= 0 && x >= 0 && y % G::SH == 0 && x % G::SW == 0 && y / G::SH < RH && x / G::SW < RW)
+              c[y / G::SH][x / G::SW] += v * b[kh][kw];
+          }
+      }
+  }
   epilogue(c);
 }
 
@@ -99,11 +109,13 @@ MN_INLINE void depthwise_tile(const float *__restrict A, const float *__restrict
 // channels: A and B are read up to the next multiple of W, ``element(y, x, n, v)`` gets the ragged end as it is.
 template <class G, int ROWS, class Element>
 static inline void depthwise(const float *A, const float *B, long ldb, Element &&element) {
-  Cut<ROWS, G::OW, REGISTERS / 2 - 2>::each([&]<int RH, int RW>(long y, long x) __attribute__((always_inline)) {
+  constexpr bool WHOLE = G::KH * G::KW <= 9;  // else the taps of one kernel row at a time
+  constexpr int KR = WHOLE ? G::KH : 1, HEIGHT = WHOLE ? 2 : 1, MOST = (REGISTERS / 2 - 2) / HEIGHT;
+  Cut<ROWS, G::OW, MOST, HEIGHT>::each([&]<int RH, int RW>(long y, long x) __attribute__((always_inline)) {
     const float *a = A + G::at(y * G::SH, x * G::SW);
     MN_NOUNROLL for (int n = 0; n < G::C; n += W)
-      depthwise_tile<G, RH, RW>(a + n, B + n, ldb, [&](auto &c) __attribute__((always_inline)) {
-        MN_UNROLL for (int i = 0; i < RH * RW; ++i) element(y + i / RW, x + i % RW, (long)n, c[i]);
+      depthwise_tile<G, RH, RW, KR>(a + n, B + n, ldb, [&](auto &c) __attribute__((always_inline)) {
+        MN_UNROLL for (int i = 0; i < RH * RW; ++i) element(y + i / RW, x + i % RW, (long)n, c[i / RW][i % RW]);
       });
   });
 }
