@@ -23,14 +23,15 @@ shell.prefix(f"export PYTHONPATH={str(ROOT)!r} MONONN_DIE_WITH_PARENT=1; exec ")
 include: "workflows/rules/models.smk"
 include: "workflows/rules/build.smk"
 include: "workflows/rules/measure.smk"
+include: "workflows/rules/profile.smk"
 include: "workflows/rules/report.smk"
 
 
 rule all:
     default_target: True
     input:
-        plan.tables,
-        plan.figures,
+        plan.report,
+        plan.timelines,
 
 
 rule environments:

@@ -14,15 +14,17 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from mononn_bench.codec import read_record, write_record
+from mononn_bench.codec import read_record, write_record, write_text
 from mononn_bench.errors import BadOptionError, BenchError
 from mononn_bench.measure.build import RECORD, build_system, read_environment
 from mononn_bench.measure.case import measure_case
 from mononn_bench.measure.process import PACKAGE, Limits
 from mononn_bench.measure.rounds import Contestant, Course
 from mononn_bench.models.zoo import get_model
-from mononn_bench.record import BuildRecord, CaseRecord, Settings
-from mononn_bench.systems import REAL, get_system
+from mononn_bench.profile.case import profile_case
+from mononn_bench.profile.timeline import timeline
+from mononn_bench.record import BuildRecord, CaseRecord, ModelRecord, Settings
+from mononn_bench.systems import OURS, REAL, get_system
 from mononn_bench.systems.environment import make_environment
 
 if TYPE_CHECKING:
@@ -34,6 +36,40 @@ Folders = Mapping[str, Path]
 
 def measure(options: Namespace) -> int:
     """Measure one case; 0 even where a system fails, which the record says."""
+    course, contestants = _case(options, twin=True)
+    name = course.model_folder.name
+    output: Path = options.output or Path(".cache/by-hand") / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{name}.json"
+    settings = replace(
+        course.settings, rounds=options.rounds, cycles=options.cycles, block_s=options.block_seconds,
+        seed=options.seed, cold=options.cold,
+    )  # fmt: skip
+    course = replace(course, settings=settings, scratch=output.absolute().parent / f".{output.stem}.scratch")
+    record = measure_case(contestants, course, machine_name=options.machine, command="", say=_say)
+    record = replace(record, command=_command(record))
+    write_record(record, output)
+    print(summary(record))
+    print(f"\n{output}")
+    return 0
+
+
+def profile(options: Namespace) -> int:
+    """Profile one case into a folder; 0 even where a profiler fails, which the record says."""
+    course, contestants = _case(options, twin=False)
+    course = replace(course, scratch=options.output.absolute() / f".{course.model_folder.name}.scratch")
+    model = read_record(ModelRecord, course.model_folder / "model.json")
+    systems = ",".join(contestant.label for contestant in contestants)
+    command = f"mononn-bench profile --model {_name(model)} --systems {shlex.quote(systems)} --output profiles"
+    record, spans = profile_case(contestants, course, machine_name=options.machine, command=command, say=_say)
+    write_record(record, options.output / f"{_name(model)}.json")
+    write_text(options.output / f"{_name(model)}.perfetto.json", timeline(spans))
+    for row in record.profiles:
+        hottest = ", ".join(f"{o.kind} {o.seconds * 1e3:.2f} ms" for o in row.operators[:4])
+        print(f"{row.system:18}{row.tool or 'none':24}{row.status}: {row.reason or hottest}")
+    return 0
+
+
+def _case(options: Namespace, *, twin: bool) -> tuple[Course, list[Contestant]]:
+    """What stands, or is made first, for the options of `measure` and `profile`."""
     builds, environments = dict(options.build), dict(options.environment)
     folder: Path | None = options.model_folder
     if folder is None:
@@ -41,31 +77,31 @@ def measure(options: Namespace) -> int:
     names = options.systems or list(builds)
     folder = folder.absolute()
     cores = tuple(sorted(os.sched_getaffinity(0))[: options.threads])
-    output: Path = options.output or Path(".cache/by-hand") / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{folder.name}.json"
     course = Course(
         model_folder=folder,
         reference=folder / "reference.npz",
         precision=options.precision,
         target=options.target,
         settings=Settings(
-            rounds=options.rounds,
-            cycles=options.cycles,
-            block_s=options.block_seconds,
-            seed=options.seed,
-            threads=len(cores),
-            answer_limit_s=options.answer_limit,
-            memory_limit_mb=options.memory_limit,
+            threads=len(cores), answer_limit_s=options.answer_limit, memory_limit_mb=options.memory_limit
         ),
         cores=cores,
-        scratch=output.absolute().parent / f".{output.stem}.scratch",
+        scratch=folder,
     )
-    contestants = make_contestants(names, builds, environments)
-    record = measure_case(contestants, course, machine_name=options.machine, command="", say=_say)
-    record = replace(record, command=_command(record))
-    write_record(record, output)
-    print(summary(record))
-    print(f"\n{output}")
-    return 0
+    return course, make_contestants(with_twin(names) if twin else names, builds, environments)
+
+
+def _name(model: ModelRecord) -> str:
+    """A case's name: the model's, and its batch where that is not 1."""
+    return model.name if model.batch == 1 else f"{model.name}-b{model.batch}"
+
+
+def with_twin(names: Sequence[str]) -> list[str]:
+    """Our own system runs twice in every case: what the two differ by is what no difference looks like."""
+    doubled = list(names)
+    if doubled.count(OURS) == 1:
+        doubled.insert(doubled.index(OURS) + 1, OURS)
+    return doubled
 
 
 def make_contestants(names: Sequence[str], builds: Folders, environments: Folders) -> list[Contestant]:
@@ -122,7 +158,7 @@ def _prepare(options: Namespace) -> tuple[Path, dict[str, Path], dict[str, Path]
         make_environment(environment.requirements, environment.folder)
     _prepare_model(plan, options.model)
     limits = Limits(BUILD_S, options.memory_limit)
-    for build in plan.cases[options.model].builds:
+    for build in plan.builds_of(options.model):
         if build.record.exists():
             continue
         _say(f"building {options.model} with {build.system}")
@@ -136,8 +172,8 @@ def _prepare(options: Namespace) -> tuple[Path, dict[str, Path], dict[str, Path]
             target=options.target,
             limits=limits,
         )
-    builds = {b.system: b.folder for b in plan.cases[options.model].builds}
-    environments = {b.system: b.environment.folder for b in plan.cases[options.model].builds}
+    builds = {b.system: b.folder for b in plan.builds_of(options.model)}
+    environments = {b.system: b.environment.folder for b in plan.builds_of(options.model)}
     return plan.models[options.model].folder, builds, environments
 
 
@@ -146,7 +182,7 @@ def _prepare_model(plan: Plan, name: str) -> None:
     python = read_environment(plan.environments[plan.EXPORTER].folder).interpreter
     command = [python, "-m", "mononn_bench.cli"]
     variables = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
-    export = ["export", "--model", name, *shlex.split(model.export_options), "--output", str(model.folder)]
+    export = ["export", *shlex.split(model.export_options), "--output", str(model.folder)]
     reference = ["reference", "--model-folder", str(model.folder)]
     for step, result in ((export, model.record), (reference, model.reference)):
         if not result.exists():
@@ -158,11 +194,12 @@ def _prepare_model(plan: Plan, name: str) -> None:
 def _command(record: CaseRecord) -> str:
     """The command that measures this one case again, from its model's name."""
     settings = record.settings
-    systems = ",".join(system.system for system in record.systems)
+    systems = shlex.quote(",".join(system.system for system in record.systems))
     numbers = f"--rounds {settings.rounds} --cycles {settings.cycles} --block-seconds {settings.block_s}"
     numbers += f" --seed {settings.seed} --threads {settings.threads}"
     weights = " --weights pretrained" if record.model.weights == "pretrained" else ""
-    return f"mononn-bench measure --model {record.model.name} --systems {systems} {numbers}{weights}"
+    cold = " --cold" if settings.cold else ""
+    return f"mononn-bench measure --model {_name(record.model)} --systems {systems} {numbers}{cold}{weights}"
 
 
 def _say(text: str) -> None:

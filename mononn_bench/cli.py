@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add(steps, "models", commands.models, "the catalogue of models")
     _add(steps, "systems", commands.systems, "the systems that can be compared")
     _add_measure(steps)
+    _add_profile(steps)
     report = _add(steps, "report", commands.report, "tables and figures from records")
     report.add_argument("records", nargs="+", type=Path, metavar="RECORD")
     report.add_argument("--output", type=Path, required=True, metavar="FOLDER")
@@ -45,6 +47,22 @@ def _add(steps: Steps, name: str, run: object, text: str) -> argparse.ArgumentPa
 
 def _add_measure(steps: Steps) -> None:
     parser = _add(steps, "measure", by_hand.measure, "measure one model on several systems, side by side")
+    _add_case(parser)
+    parser.add_argument("--rounds", type=_positive, default=4)
+    parser.add_argument("--cycles", type=_positive, default=4)
+    parser.add_argument("--block-seconds", type=float, default=0.2)
+    parser.add_argument("--seed", type=int, default=0, help="of the order of blocks")
+    parser.add_argument("--cold", action="store_true", help="empty the caches before each run")
+    parser.add_argument("--output", type=Path, help="the record; printed as a table without it")
+
+
+def _add_profile(steps: Steps) -> None:
+    parser = _add(steps, "profile", by_hand.profile, "look into a few runs of one model on several systems")
+    _add_case(parser)
+    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="of records and timeline")
+
+
+def _add_case(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", help="a catalogued model; what is missing is made first")
     parser.add_argument("--systems", type=_names, default=None, help="a,b,c; a name given twice is measured twice")
     parser.add_argument("--weights", choices=["seeded", "pretrained"], default="seeded")
@@ -52,16 +70,11 @@ def _add_measure(steps: Steps) -> None:
     parser.add_argument("--build", type=_pair, action="append", default=[], metavar="SYSTEM=FOLDER")
     parser.add_argument("--environment", type=_pair, action="append", default=[], metavar="SYSTEM=FOLDER")
     parser.add_argument("--machine", default="", help="the machine's name in the record")
-    parser.add_argument("--rounds", type=_positive, default=4)
-    parser.add_argument("--cycles", type=_positive, default=4)
-    parser.add_argument("--block-seconds", type=float, default=0.2)
-    parser.add_argument("--seed", type=int, default=0, help="of the order of blocks")
     parser.add_argument("--threads", type=_positive, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--answer-limit", type=float, default=120.0, help="seconds")
     parser.add_argument("--memory-limit", type=_positive, default=8192, help="10^6 bytes")
     parser.add_argument("--precision", choices=["fp32"], default="fp32")
     parser.add_argument("--target", choices=["cpu"], default="cpu")
-    parser.add_argument("--output", type=Path, help="the record; printed as a table without it")
 
 
 def _add_environment(steps: Steps) -> None:
@@ -95,14 +108,14 @@ def _add_build(steps: Steps) -> None:
 
 
 def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
+    return [name.strip() for name in re.split(r",(?![^\[]*\])", text) if name.strip()]
 
 
 def _pair(text: str) -> tuple[str, Path]:
-    name, equals, path = text.partition("=")
-    if not equals:
+    found = re.fullmatch(r"([^=\[]+(?:\[[^\]]*\])?)=(.+)", text)
+    if not found:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=FOLDER")
-    return name, Path(path)
+    return found[1], Path(found[2])
 
 
 def _shape(text: str) -> tuple[str, tuple[int, ...]]:

@@ -259,7 +259,7 @@ class SystemResult:
 
 @dataclass(frozen=True)
 class Settings:
-    """How a case is measured (MEASURING rules 1 to 4 explain each)."""
+    """How a case is measured (docs/measuring.md explains each)."""
 
     rounds: int = 4
     cycles: int = 4
@@ -271,6 +271,7 @@ class Settings:
     disturbed_share: float = 0.02
     slow_s: float = 2.0
     seed: int = 0
+    cold: bool = False
     threads: int = 1
     answer_limit_s: float = 120.0
     memory_limit_mb: int = 8192
@@ -292,7 +293,11 @@ class Ceilings:
 
 @dataclass(frozen=True)
 class CaseRecord:
-    """A case measured whole: every system's rounds side by side, and everything needed to judge and to repeat it."""
+    """A case measured whole: every system's rounds side by side, and everything needed to judge and to repeat it.
+
+    `state` of the caches before each run: "warm"; "cold" where they were emptied; "as warm" where that was asked for
+    but weights and arena are at least 4 times the last-level cache, so that it would change nothing.
+    """
 
     run_id: str
     created: str
@@ -311,4 +316,67 @@ class CaseRecord:
     source_revision: str
     versions: Mapping[str, str]
     wall_s: float
+    state: Literal["warm", "cold", "as warm"] = "warm"
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class Span:
+    """An interval of one run on one of a system's threads, in nanoseconds from the run's first span."""
+
+    name: str
+    kind: str
+    track: str
+    start_ns: int
+    duration_ns: int
+
+
+@dataclass(frozen=True)
+class Operator:
+    """What one kind of step took in the profiled run: how many there were, and their own time on all threads."""
+
+    kind: str
+    count: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A GPU kernel of the profiled run: launches, device time, and what Nsight Compute counted, where it could.
+
+    `dram_bytes` and `occupancy` (achieved, a fraction) are of one launch, the mean over launches.
+    """
+
+    name: str
+    launches: int
+    seconds: float
+    dram_bytes: float | None
+    occupancy: float | None
+
+
+@dataclass(frozen=True)
+class ProfileRecord:
+    """What a profiler said of one cell, or why it said nothing. Profiled runs are slower than others: not for speed."""
+
+    system: str
+    tool: str
+    status: Literal["ok", "unavailable", "failed", "timeout"]
+    reason: str
+    operators: tuple[Operator, ...] = ()
+    kernels: tuple[Kernel, ...] = ()
+
+
+@dataclass(frozen=True)
+class CaseProfile:
+    """All profiles of one case; a system has a row for each profiler that was tried on it."""
+
+    created: str
+    model: str
+    batch: int
+    model_digest: str
+    machine: str
+    cores: tuple[int, ...]
+    profiles: tuple[ProfileRecord, ...]
+    command: str
+    source_revision: str
     schema_version: int = SCHEMA_VERSION

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import subprocess
 import sys
@@ -11,11 +12,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
+from typing import Literal
 from uuid import uuid4
 
 from mononn_bench.codec import read_record
 from mononn_bench.measure.accuracy import compare, failure_reason, fp32_limit, worst_errors
 from mononn_bench.measure.environment import available_bytes, describe_machine
+from mononn_bench.measure.eviction import FACTOR
 from mononn_bench.measure.exclusive import LOCK, exclusive_machine
 from mononn_bench.measure.process import WorkerFailedError
 from mononn_bench.measure.rounds import Contestant, Course, Runner, Tally, measured_block, run_round
@@ -30,6 +33,7 @@ from mononn_bench.record import (
     ModelRecord,
     ReferenceRecord,
     Round,
+    Settings,
     Status,
     SystemResult,
 )
@@ -37,6 +41,8 @@ from mononn_bench.systems import OURS, get_system
 
 MEMORY_SHARE = 0.7
 """Where the systems' peaks sum to more than this share of the available memory, the case runs in pairs."""
+COLD_SAMPLES = 20
+State = Literal["warm", "cold", "as warm"]
 Say = Callable[[str], None]
 
 
@@ -73,6 +79,9 @@ def _measure(
     caches = machine.caches_kib
     last_level = max(caches.values(), default=0)
     sentinel = make_sentinel(course.scratch, course.cores, caches.get("L2", 0) * 1024, last_level * 1024)
+    state = _state(contestants, course.settings, model, sentinel.last_level_cache_bytes)
+    if state == "cold":
+        course = _colder(course, sentinel.last_level_cache_bytes)
     tallies = {c.label: Tally() for c in contestants}
     for contestant in contestants:
         if contestant.build.status == "ok":
@@ -110,7 +119,23 @@ def _measure(
         source_revision=source_revision(),
         versions={"python": sys.version.split()[0], **package_versions(("mononn", "numpy", "onnx"))},
         wall_s=time.perf_counter() - started,
+        state=state,
     )
+
+
+def _state(contestants: Sequence[Contestant], settings: Settings, model: ModelRecord, cache_bytes: int) -> State:
+    """Emptying the caches changes nothing for weights and arena (ours) that they would not hold anyway."""
+    if not settings.cold:
+        return "warm"
+    arena = max((int(c.build.details.get("arena_bytes", 0)) for c in contestants if c.system == OURS), default=0)
+    return "as warm" if model.weight_bytes + arena >= FACTOR * cache_bytes else "cold"
+
+
+def _colder(course: Course, cache_bytes: int) -> Course:
+    """The same with caches emptied before each run, and blocks long enough for COLD_SAMPLES in all."""
+    s = course.settings
+    runs = max(s.block_runs, math.ceil(COLD_SAMPLES / (s.rounds * s.cycles)))
+    return replace(course, settings=replace(s, block_runs=runs), cold_bytes=cache_bytes)
 
 
 def _check_alone(contestant: Contestant, course: Course, tally: Tally) -> None:

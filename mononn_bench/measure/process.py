@@ -14,22 +14,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from mononn_bench.systems import OURS
+from mononn_bench.systems import get_system
 
 PACKAGE = Path(__file__).resolve().parents[1]
+SERVER = "mononn_bench.measure.worker"
 WATCH_S = 0.1
 """How often memory is looked at while a worker loads or builds; during a block the parent looks once a second."""
 
 # Only named packages of the checkout become importable, whatever else lies beside them.
 _BOOTSTRAP = """
-import importlib.util, json, sys
+import importlib, importlib.util, json, sys
 settings = json.loads(sys.argv[1])
 for name, folder in settings["packages"].items():
     spec = importlib.util.spec_from_file_location(name, folder + "/__init__.py", submodule_search_locations=[folder])
     sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules[name])
-from mononn_bench.measure.worker import serve
-serve(settings)
+importlib.import_module(settings["server"]).serve(settings)
 """
 _THREAD_VARIABLES = (
     "OMP_",
@@ -64,27 +64,24 @@ class WorkerFailedError(Exception):
 
 
 class Worker:
-    """A process of its own session for one system; leaving the `with` block kills its whole group."""
+    """A process of its own session for one system; leaving the `with` block kills its whole group.
 
-    def __init__(self, system: str, python: Path, *, cores: Sequence[int], scratch: Path) -> None:
+    `server` is the module whose `serve` answers.
+    """
+
+    def __init__(self, system: str, python: Path, *, cores: Sequence[int], scratch: Path, server: str = SERVER) -> None:
         self.system = system
         self.peak_bytes = 0
         scratch.mkdir(parents=True, exist_ok=True)
         self._log = scratch / f"{system}.log"
         to_child, ours_out = os.pipe()
         ours_in, from_child = os.pipe()
-        packages = {"mononn_bench": str(PACKAGE)}
-        if system == OURS:
-            packages["mononn_core"] = str(PACKAGE.parent / "mononn_core")
-        settings = {
-            "system": system, "packages": packages, "parent": os.getpid(), "cores": list(cores),
-            "requests": to_child, "replies": from_child,
-        }  # fmt: skip
+        settings = {"parent": os.getpid(), "cores": list(cores), "requests": to_child, "replies": from_child}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [str(python), "-I", "-c", _BOOTSTRAP, json.dumps(settings)],
+                worker_command(system, python, server, settings),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(to_child, from_child),
-                env=_variables(scratch), start_new_session=True,
+                env=worker_variables(scratch), start_new_session=True,
             )  # fmt: skip
         os.close(to_child)
         os.close(from_child)
@@ -184,7 +181,15 @@ class Worker:
         )
 
 
-def _variables(scratch: Path) -> dict[str, str]:
+def worker_command(system: str, python: Path, server: str, settings: Mapping[str, Any]) -> list[str]:
+    """What starts `server`'s `serve` with `settings` in the system's interpreter."""
+    packages = {"mononn_bench": str(PACKAGE)}
+    packages |= {folder.name: str(folder) for folder in get_system(system).more_sources if folder.is_dir()}
+    whole = {**settings, "system": system, "server": server, "packages": packages}
+    return [str(python), "-I", "-c", _BOOTSTRAP, json.dumps(whole)]
+
+
+def worker_variables(scratch: Path) -> dict[str, str]:
     """The parent's environment without what steers threads or Python, with a temporary folder of its own."""
     return {**{k: v for k, v in os.environ.items() if not k.startswith(_THREAD_VARIABLES)}, "TMPDIR": str(scratch)}
 

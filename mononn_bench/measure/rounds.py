@@ -37,7 +37,9 @@ class Contestant:
 
 @dataclass(frozen=True)
 class Course:
-    """What is the same for every worker of a case. `reference` is the npz with the input sets."""
+    """What is the same for every worker of a case. `reference` is the npz with the input sets; `cold_bytes` the
+    last-level cache to empty before each timed run, or 0.
+    """
 
     model_folder: Path
     reference: Path
@@ -46,6 +48,7 @@ class Course:
     settings: Settings
     cores: tuple[int, ...]
     scratch: Path
+    cold_bytes: int = 0
 
 
 @dataclass
@@ -99,7 +102,7 @@ class Runner:
         """One block of timed runs; a slow system's has no warm-up beyond the runs it has had."""
         s = self._course.settings
         before = (0.0, 0) if slow else (s.warm_up_s, s.warm_up_runs)
-        return self._block(TIMED_SETS, first, before, (s.block_s, s.block_runs))
+        return self._block(TIMED_SETS, first, before, (s.block_s, s.block_runs), self._course.cold_bytes)
 
     def identity(self, tally: Tally) -> None:
         """Time the one-node model in the same process, after all else. A system that cannot run it has no value."""
@@ -117,11 +120,13 @@ class Runner:
         self.worker.kill()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def _block(self, sets: int, first: int, warm_up: tuple[float, int], timed: tuple[float, int]) -> dict[str, Any]:
+    def _block(
+        self, sets: int, first: int, warm_up: tuple[float, int], timed: tuple[float, int], cold_bytes: int = 0
+    ) -> dict[str, Any]:
         (warm_up_s, warm_up_runs), (block_s, block_runs) = warm_up, timed
         return self.worker.ask(
             "block", self._quiet, sets=sets, first=first, warm_up_s=warm_up_s, warm_up_runs=warm_up_runs,
-            block_s=block_s, block_runs=block_runs,
+            block_s=block_s, block_runs=block_runs, cold_bytes=cold_bytes,
         )  # fmt: skip
 
     def _task(self, part: str, sets: int) -> dict[str, Any]:

@@ -23,6 +23,7 @@ import numpy as np
 
 from mononn_bench.codec import read_record, to_plain
 from mononn_bench.errors import SystemUnavailableError
+from mononn_bench.measure.eviction import Evictor
 from mononn_bench.record import ModelRecord
 from mononn_bench.systems import get_system
 from mononn_bench.systems.base import Arrays, System, Task
@@ -45,6 +46,7 @@ class Server:
         self._system: System = get_system(system)()
         self._buffers: Arrays = {}
         self._sets: list[Arrays] = []
+        self._evictor: Evictor | None = None
 
     def probe(self) -> dict[str, Any]:
         """Import the library; versions."""
@@ -95,12 +97,21 @@ class Server:
         return {}
 
     def block(
-        self, sets: int, first: int, warm_up_s: float, warm_up_runs: int, block_s: float, block_runs: int
+        self,
+        sets: int,
+        first: int,
+        warm_up_s: float,
+        warm_up_runs: int,
+        block_s: float,
+        block_runs: int,
+        cold_bytes: int = 0,
     ) -> dict[str, Any]:
         """Untimed runs, then timed ones, sets 0 to `sets` - 1 in turn beginning with `first`; at least so many and
-        so long.
+        so long. `cold_bytes`: the last-level cache to empty before each timed run.
         """
         run, clock = self._system.run, time.perf_counter_ns
+        if cold_bytes and self._evictor is None:
+            self._evictor = Evictor(cold_bytes)
         gc.disable()
         begun, warm = clock(), 0
         while warm < warm_up_runs or clock() - begun < warm_up_s * 1e9:
@@ -111,6 +122,8 @@ class Server:
         begun = clock()
         while len(samples) < block_runs or clock() - begun < block_s * 1e9:
             self._fill((first + len(samples)) % sets)
+            if self._evictor:
+                self._evictor()
             started = clock()
             run()
             samples.append(clock() - started)
@@ -155,12 +168,12 @@ def _answer(server: Server, request: Mapping[str, Any]) -> dict[str, Any]:
         return {"status": "failed", "reason": f"{type(error).__name__}: {line}" if line else type(error).__name__}
 
 
-def serve(settings: Mapping[str, Any]) -> None:
+def serve(settings: Mapping[str, Any], make: type[Server] = Server) -> None:
     """Answer requests until they end. `settings` is what process.py wrote: parent, cores, system, pipe descriptors."""
     die_with_parent(settings["parent"])
     os.sched_setaffinity(0, settings["cores"])
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     with os.fdopen(settings["requests"]) as requests, os.fdopen(settings["replies"], "w", buffering=1) as replies:
-        server = Server(settings["system"])
+        server = make(settings["system"])
         for line in requests:
             replies.write(json.dumps(_answer(server, json.loads(line))) + "\n")

@@ -36,12 +36,16 @@ class ModelChoice:
 
 @dataclass(frozen=True)
 class Measuring:
-    """How a case is measured: rounds, cycles, seconds of a block, and the seed of inputs and order."""
+    """How a case is measured: rounds, cycles, seconds of a block, the seed of inputs and order, whether caches are
+    emptied before each run, and how often the whole case is measured.
+    """
 
     rounds: int
     cycles: int
     block_seconds: float
     seed: int
+    cold: bool
+    repeats: int
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,7 @@ class WorkflowConfig:
     """A whole configuration, defaults filled in and every name known."""
 
     machine: str
+    suite: str
     results: Path
     cache: Path
     models: tuple[ModelChoice, ...]
@@ -68,6 +73,7 @@ class WorkflowConfig:
     measuring: Measuring
     limits: Limits
     environments: Mapping[str, str]
+    profile: bool
 
 
 def load_config(mapping: Mapping[str, Any]) -> WorkflowConfig:
@@ -85,6 +91,7 @@ def load_config(mapping: Mapping[str, Any]) -> WorkflowConfig:
     threads = filled["threads"]
     return WorkflowConfig(
         machine=filled["machine"],
+        suite=filled["suite"],
         results=Path(filled["results"]),
         cache=Path(filled["cache"]),
         models=_model_choices(filled["models"]),
@@ -95,6 +102,7 @@ def load_config(mapping: Mapping[str, Any]) -> WorkflowConfig:
         measuring=Measuring(**filled["measuring"]),
         limits=Limits(**filled["limits"]),
         environments=filled["environments"],
+        profile=filled["profile"],
     )
 
 

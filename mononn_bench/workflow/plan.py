@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mononn_bench.models.zoo import ZOO
+from mononn_bench.models.zoo import get_model
+from mononn_bench.report.names import report_files
 from mononn_bench.systems import get_system
-from mononn_bench.workflow.config import ROOT, ModelChoice, WorkflowConfig, load_config
+from mononn_bench.workflow.config import ROOT, Measuring, ModelChoice, WorkflowConfig, load_config
 from mononn_bench.workflow.identity import (
     adapter_sources,
     digest,
@@ -24,8 +26,6 @@ from mononn_bench.workflow.identity import (
 
 PACKAGE = ROOT / "mononn_bench"
 DRIVER = "driver"
-TABLES = ("cells.csv", "speedup.md")
-FIGURES = ("speedup.pdf", "speedup.png")
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ class Model:
     @property
     def export_options(self) -> str:
         """How `mononn-bench export` is told which model this is."""
-        options = ["--weights", self.choice.weights]
+        options = ["--model", self.choice.name, "--weights", self.choice.weights]
         if self.choice.path is not None:
-            options = ["--path", str(Path(self.choice.path).resolve())]
+            options = ["--model", self.choice.name, "--path", str(Path(self.choice.path).resolve())]
         for name, shape in self.choice.shapes.items():
             options += ["--shape", f"{name}={'x'.join(map(str, shape))}"]
         return shlex.join(options)
@@ -93,6 +93,7 @@ class Build:
         limits = self.config.limits
         return shlex.join(
             [
+                f"--system={self.system}",
                 f"--model-folder={self.model.folder}",
                 f"--environment={self.environment.folder}",
                 f"--precision={self.config.precision}",
@@ -110,25 +111,21 @@ class Build:
 
 @dataclass(frozen=True)
 class Case:
-    """One case: its builds, and the record its measurement leaves."""
+    """One case: its builds, how it is measured, and the record that leaves."""
 
     model: Model
     builds: tuple[Build, ...]
     machine: str
+    measuring: Measuring
     record: Path
 
     @property
     def options(self) -> str:
         """How `mononn-bench measure` is told what to measure, and how."""
-        config = self.builds[0].config
-        options = [f"--model-folder={self.model.folder}", f"--machine={self.machine}"]
-        for build in self.builds:
-            options += [f"--build={build.system}={build.folder}"]
-            options += [f"--environment={build.system}={build.environment.folder}"]
-        options += [f"--threads={config.threads}", f"--rounds={config.measuring.rounds}"]
-        options += [f"--cycles={config.measuring.cycles}", f"--block-seconds={config.measuring.block_seconds}"]
-        options += [f"--seed={config.measuring.seed}", f"--answer-limit={config.limits.answer_seconds}"]
-        return shlex.join([*options, f"--memory-limit={config.limits.memory_mb}"])
+        how = self.measuring
+        options = [f"--rounds={how.rounds}", f"--cycles={how.cycles}", f"--block-seconds={how.block_seconds}"]
+        options += [f"--seed={how.seed}", *(["--cold"] if how.cold else [])]
+        return shlex.join([*_parts(self.builds, self.machine), *options])
 
 
 class Plan:
@@ -144,6 +141,8 @@ class Plan:
         else:
             self.machine = config.machine
         self.results = config.results / self.machine
+        if config.suite:
+            self.results = self.results / "suites" / config.suite
 
     @cached_property
     def environments(self) -> dict[str, Environment]:
@@ -158,30 +157,51 @@ class Plan:
         return {choice.name: self._model(choice, sources) for choice in self.config.models}
 
     @cached_property
-    def cases(self) -> dict[str, Case]:
-        """Every case, by its model's name."""
-        protocol = source_id([PACKAGE / "measure", PACKAGE / "record.py", PACKAGE / "models" / "inputs.py"])
-        return {name: self._case(model, protocol) for name, model in self.models.items()}
+    def builds(self) -> dict[tuple[str, str], Build]:
+        """Every build, by the names of its model and of its folder there (see `slug`)."""
+        made = (self._build(model, system) for model in self.models.values() for system in self.config.systems)
+        return {(build.model.choice.name, slug(build.system)): build for build in made}
 
     @cached_property
-    def builds(self) -> dict[tuple[str, str], Build]:
-        """Every build, by model and system."""
-        return {(b.model.choice.name, b.system): b for case in self.cases.values() for b in case.builds}
+    def cases(self) -> dict[str, Case]:
+        """Every case by name: its model's, and a number where it is measured more than once."""
+        protocol = source_id([PACKAGE / "measure", PACKAGE / "record.py", PACKAGE / "models" / "inputs.py"])
+        count = self.config.measuring.repeats
+        names = [""] if count == 1 else [f".{i + 1:0{len(str(count))}}" for i in range(count)]
+        return {
+            f"{model.choice.name}{name}": self._case(model, protocol, name, seed)
+            for model in self.models.values()
+            for seed, name in enumerate(names)
+        }
+
+    def profile_options(self, model: str) -> str:
+        """How `mononn-bench profile` is told what to look into."""
+        return shlex.join(_parts(self.builds_of(model), self.machine))
+
+    def builds_of(self, model: str) -> tuple[Build, ...]:
+        """All builds of a model, in the configuration's order of systems."""
+        return tuple(self.builds[model, slug(system)] for system in self.config.systems)
 
     @cached_property
     def report_identity(self) -> str:
         """What tables and figures are made by."""
         return source_id([PACKAGE / "analysis", PACKAGE / "report", PACKAGE / "record.py"])
 
-    @property
-    def tables(self) -> list[Path]:
-        """The tables, one for all models and one for each."""
-        return [self.results / "tables" / name for name in (*TABLES, *(f"{m}.md" for m in self.models))]
+    @cached_property
+    def profile_identity(self) -> str:
+        """What profiles are made by."""
+        return source_id([PACKAGE / "profile", PACKAGE / "measure" / "worker.py", PACKAGE / "record.py"])
 
     @property
-    def figures(self) -> list[Path]:
-        """The figures."""
-        return [self.results / "figures" / name for name in FIGURES]
+    def report(self) -> list[Path]:
+        """Everything the report leaves: tables, figures and the page."""
+        return [self.results / name for name in report_files(list(self.cases))]
+
+    @property
+    def timelines(self) -> list[Path]:
+        """A timeline of all systems for each case; none where the configuration wants no profiles."""
+        wanted = self.config.profile
+        return [self.results / "profiles" / f"{name}.perfetto.json" for name in self.models if wanted]
 
     def _environment(self, name: str) -> Environment:
         requirements = ROOT / "envs" / f"{name}.txt"
@@ -198,7 +218,7 @@ class Plan:
         if choice.path is not None:
             made_from = (file_digest(Path(choice.path), self.cache), sorted(choice.shapes.items()))
         else:
-            made_from = (repr(ZOO[choice.name]), choice.weights)
+            made_from = (repr(get_model(choice.name)), choice.weights)
         identity = digest(sources, self.environments[self.EXPORTER].folder.name, *made_from)
         return Model(choice, identity, self.cache / "models" / f"{choice.name}-{identity}")
 
@@ -217,15 +237,32 @@ class Plan:
             model.identity,
             (config.precision, config.target, config.threads),
             (config.limits.build_seconds, config.limits.memory_mb),
+            sorted(get_system(system).chosen.items()),
         )
-        folder = self.cache / "builds" / self.machine / model.choice.name / f"{system}-{identity}"
+        folder = self.cache / "builds" / self.machine / model.choice.name / f"{slug(system)}-{identity}"
         return Build(model, system, identity, folder, environment, config)
 
-    def _case(self, model: Model, protocol: str) -> Case:
-        builds = tuple(self._build(model, system) for system in self.config.systems)
-        identity = digest(protocol, [b.identity for b in builds], repr(self.config.measuring), repr(self.config.limits))
-        record = self.results / "raw" / f"{model.choice.name}-{identity}.json"
-        return Case(model, builds, self.machine, record)
+    def _case(self, model: Model, protocol: str, number: str, later: int) -> Case:
+        builds = self.builds_of(model.choice.name)
+        measuring = replace(self.config.measuring, repeats=1, seed=self.config.measuring.seed + later)
+        identity = digest(protocol, [b.identity for b in builds], repr(measuring), repr(self.config.limits))
+        record = self.results / "raw" / f"{model.choice.name}{number}-{identity}.json"
+        return Case(model, builds, self.machine, measuring, record)
+
+
+def _parts(builds: Sequence[Build], machine: str) -> list[str]:
+    """The options that name a model, its builds and their environments."""
+    config = builds[0].config
+    parts = [f"--model-folder={builds[0].model.folder}", f"--machine={machine}", f"--threads={config.threads}"]
+    for build in builds:
+        parts += [f"--build={build.system}={build.folder}"]
+        parts += [f"--environment={build.system}={build.environment.folder}"]
+    return [*parts, f"--answer-limit={config.limits.answer_seconds}", f"--memory-limit={config.limits.memory_mb}"]
+
+
+def slug(system: str) -> str:
+    """A system's name as part of a path: `mononn[launch=phases]` becomes mononn.launch-phases."""
+    return re.sub(r"[\[,]", ".", system).replace("=", "-").rstrip("]")
 
 
 def make_plan(mapping: Mapping[str, Any]) -> Plan:
@@ -234,8 +271,8 @@ def make_plan(mapping: Mapping[str, Any]) -> Plan:
 
 
 def stale_tables(plan: Plan) -> list[str]:
-    """One line for each table and figure that stands but is older than the records it should be made from."""
-    standing = [path for path in (*plan.tables, *plan.figures) if path.exists()]
+    """One line for each part of the report that stands but is older than the records it should be made from."""
+    standing = [path for path in plan.report if path.exists()]
     records = [case.record for case in plan.cases.values()]
     newest = max((r.stat().st_mtime for r in records if r.exists()), default=0.0)
     whole = all(r.exists() for r in records)

@@ -18,5 +18,4 @@ rule build:
     message:
         "Building {wildcards.model} with {wildcards.system}"
     shell:
-        "{sys.executable} -m mononn_bench.cli build --system {wildcards.system} {params.options}"
-        " --output {params.folder} > {log} 2>&1"
+        "{sys.executable} -m mononn_bench.cli build {params.options} --output {params.folder} > {log} 2>&1"

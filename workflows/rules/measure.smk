@@ -3,17 +3,17 @@
 
 rule measure:
     input:
-        lambda w: [build.record for build in plan.cases[w.model].builds],
-        lambda w: plan.models[w.model].reference,
+        lambda w: [build.record for build in plan.cases[w.case].builds],
+        lambda w: plan.cases[w.case].model.reference,
     output:
-        plan.results / "raw/{model}-{id}.json",
+        plan.results / "raw/{case}-{id}.json",
     log:
-        plan.cache / "logs/measure/{model}-{id}.txt",
+        plan.cache / "logs/measure/{case}-{id}.txt",
     resources:
         machine=1000,
     params:
-        options=lambda w: plan.cases[w.model].options,
+        options=lambda w: plan.cases[w.case].options,
     message:
-        "Measuring {wildcards.model}: all systems side by side, alone on the machine; progress in {log}"
+        "Measuring {wildcards.case}: all systems side by side, alone on the machine; progress in {log}"
     shell:
         "{sys.executable} -m mononn_bench.cli measure {params.options} --output {output} > {log} 2>&1"

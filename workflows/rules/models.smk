@@ -33,7 +33,7 @@ rule export:
     message:
         "Exporting {wildcards.model}"
     shell:
-        "{params.python} -m mononn_bench.cli export --model {wildcards.model} {params.options}"
+        "{params.python} -m mononn_bench.cli export {params.options}"
         " --output {params.folder} > {log} 2>&1"
 
 

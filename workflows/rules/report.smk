@@ -1,18 +1,17 @@
-# Tables and figures, from the records alone.
+# Tables, figures and the page, from the records alone.
 
 
 rule report:
     input:
         [case.record for case in plan.cases.values()],
     output:
-        plan.tables,
-        plan.figures,
+        plan.report,
     log:
         plan.cache / "logs/report.txt",
     params:
         made_by=plan.report_identity,
         folder=plan.results,
     message:
-        "Writing tables and figures"
+        "Writing tables, figures and the page"
     shell:
         "{sys.executable} -m mononn_bench.cli report {input} --output {params.folder} > {log} 2>&1"

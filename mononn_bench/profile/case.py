@@ -1,0 +1,114 @@
+"""A case profiled: a few runs of every system under its own profiler and under Nsight, alone on the machine."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from mononn_bench.codec import from_plain, read_record
+from mononn_bench.errors import SystemUnavailableError
+from mononn_bench.measure.case import source_revision
+from mononn_bench.measure.exclusive import LOCK, exclusive_machine
+from mononn_bench.measure.process import Limits, Worker, WorkerFailedError, worker_command, worker_variables
+from mononn_bench.measure.rounds import Contestant, Course
+from mononn_bench.profile import nsight
+from mononn_bench.profile.timeline import operators
+from mononn_bench.record import CaseProfile, ModelRecord, ProfileRecord, Span
+
+SERVER = "mononn_bench.profile.worker"
+NSIGHT_RUNS = 5
+Say = Callable[[str], None]
+Spans = dict[str, tuple[Span, ...]]
+
+
+def profile_case(
+    contestants: Sequence[Contestant], course: Course, *, machine_name: str, command: str, say: Say, lock: Path = LOCK
+) -> tuple[CaseProfile, Spans]:
+    """Profile one model on all its systems. What fails is a status in the record; spans are by label."""
+    model = read_record(ModelRecord, course.model_folder / "model.json")
+    records: list[ProfileRecord] = []
+    spans: Spans = {}
+    try:
+        with exclusive_machine(say, lock):
+            for contestant in contestants:
+                say(f"{model.name}: profiling {contestant.label}")
+                record, found = _own(contestant, course)
+                records += [record, _nsight(contestant, course)]
+                if found:
+                    spans[contestant.label] = found
+    finally:
+        shutil.rmtree(course.scratch, ignore_errors=True)
+    profile = CaseProfile(
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        model=model.name,
+        batch=model.batch,
+        model_digest=model.digest,
+        machine=machine_name,
+        cores=course.cores,
+        profiles=tuple(records),
+        command=command,
+        source_revision=source_revision(),
+    )
+    return profile, spans
+
+
+def _own(contestant: Contestant, course: Course) -> tuple[ProfileRecord, tuple[Span, ...]]:
+    """The system's own profiler on one run."""
+    label = contestant.label
+    if contestant.build.status != "ok":
+        return ProfileRecord(label, "", "unavailable", contestant.build.reason or contestant.build.status), ()
+    scratch = course.scratch / label
+    try:
+        with Worker(contestant.system, contestant.python, cores=course.cores, scratch=scratch, server=SERVER) as worker:
+            answer = worker.ask("profile", _limits(course), scratch=str(scratch), **_load(contestant, course))
+    except WorkerFailedError as error:
+        return ProfileRecord(label, "", error.status, error.reason), ()
+    if not answer["tool"]:
+        return ProfileRecord(label, "", "unavailable", f"{contestant.system} has no profiler of its own here"), ()
+    spans = tuple(from_plain(Span, span) for span in answer["spans"])
+    return ProfileRecord(label, answer["tool"], "ok", "", operators(spans)), spans
+
+
+def _nsight(contestant: Contestant, course: Course) -> ProfileRecord:
+    """Nsight Systems on a few runs, and Nsight Compute's counters where it is there too."""
+    record = ProfileRecord(contestant.label, "Nsight Systems", "ok", "")
+    try:
+        times = nsight.systems_kernels(_watched(contestant, course, "nsys-rep", nsight.systems_launcher))
+    except SystemUnavailableError as error:
+        return replace(record, status="unavailable", reason=str(error))
+    try:
+        counters = nsight.compute_counters(_watched(contestant, course, "ncu-rep", nsight.compute_launcher))
+    except SystemUnavailableError as error:
+        return replace(record, reason=f"no counters: {error}", kernels=nsight.kernels(times, ""))
+    return replace(record, tool="Nsight Systems and Compute", kernels=nsight.kernels(times, counters))
+
+
+def _watched(contestant: Contestant, course: Course, suffix: str, launcher: Callable[[Path], list[str]]) -> Path:
+    """The report of a tool that watches a process from outside."""
+    if contestant.build.status != "ok":
+        raise SystemUnavailableError(contestant.build.reason or contestant.build.status)
+    scratch, report = course.scratch / contestant.label, course.scratch / f"{contestant.label}.{suffix}"
+    command = launcher(report.with_suffix(""))
+    scratch.mkdir(parents=True, exist_ok=True)
+    once = {"count": NSIGHT_RUNS, **_load(contestant, course)}
+    settings = {"cores": course.cores, "once": once}
+    nsight.run(
+        [*command, *worker_command(contestant.system, contestant.python, SERVER, settings)],
+        worker_variables(scratch), course.settings.answer_limit_s,
+    )  # fmt: skip
+    return report
+
+
+def _limits(course: Course) -> Limits:
+    return Limits(course.settings.answer_limit_s, course.settings.memory_limit_mb)
+
+
+def _load(contestant: Contestant, course: Course) -> dict[str, object]:
+    return {
+        "inputs": str(course.reference), "sets": 1, "model_folder": str(course.model_folder),
+        "build_folder": str(contestant.build_folder / "model"), "threads": course.settings.threads,
+        "precision": course.precision, "target": course.target,
+    }  # fmt: skip

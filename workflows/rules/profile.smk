@@ -1,0 +1,21 @@
+# A few untimed runs of every system of a case under its own profiler, and one timeline of them all.
+
+
+rule profile:
+    input:
+        lambda w: [build.record for build in plan.builds_of(w.model)],
+        lambda w: plan.models[w.model].reference,
+    output:
+        plan.results / "profiles/{model}.perfetto.json",
+    log:
+        plan.cache / "logs/profile/{model}.txt",
+    resources:
+        machine=1000,
+    params:
+        options=lambda w: plan.profile_options(w.model),
+        made_by=plan.profile_identity,
+        folder=subpath(output[0], parent=True),
+    message:
+        "Profiling {wildcards.model}: a few runs of each system"
+    shell:
+        "{sys.executable} -m mononn_bench.cli profile {params.options} --output {params.folder} > {log} 2>&1"
