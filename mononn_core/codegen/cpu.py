@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 
+from mononn_core.codegen.cpu_convolution import HEADER, CpuConvolution
 from mononn_core.codegen.cpu_sync import CpuSync
 from mononn_core.codegen.cpu_templates import CpuTemplates
 from mononn_core.codegen.cstyle import Printer
 from mononn_core.codegen.loops import write_statements
 from mononn_core.program.abi import ENTRY, STEPS
 from mononn_core.program.expr import Const, Var
+from mononn_core.program.rules import WINDOWED
 from mononn_core.program.tile import Barrier, Loop, Phase, Program
 
 
@@ -26,7 +28,7 @@ def print_program(program: Program, vector_bytes: int, comment: str = "", launch
     return _CpuPrinter(program, vector_bytes).source(comment, launch)
 
 
-class _CpuPrinter(CpuTemplates, CpuSync):
+class _CpuPrinter(CpuTemplates, CpuConvolution, CpuSync):
     def __init__(self, program: Program, vector_bytes: int) -> None:
         super().__init__(program, vector_bytes)
         self.executed = sum(isinstance(i, Phase) for i, _ in program.trace())
@@ -35,6 +37,8 @@ class _CpuPrinter(CpuTemplates, CpuSync):
     def source(self, comment: str, launch: str) -> str:
         self._heading(comment)
         self.out.line('#include "mononn_cpu.hpp"')
+        if any(p.task.template in WINDOWED for p in self.program.phases()):
+            self.out.line(f'#include "{HEADER}"')
         self.out.line()
         for table in self.program.tables:
             self._table(table.id)
@@ -42,9 +46,10 @@ class _CpuPrinter(CpuTemplates, CpuSync):
             for phase in item.body if isinstance(item, Loop) else (item,):
                 if isinstance(phase, Phase):
                     self._phase(phase, item if isinstance(item, Loop) else None)
-        if launch == "phases":
+        phase_by_phase = launch == "phases" or all(_alone(phase) for phase, _ in self._executed())
+        if phase_by_phase:  # also where no phase needs more than the caller: nobody is woken
             self._steps_table()
-        self._entry(self._whole if launch == "once" else self._one_phase)
+        self._entry(self._one_phase if phase_by_phase else self._whole)
         return self.out.text()
 
     def _heading(self, comment: str) -> None:
@@ -137,6 +142,8 @@ class _CpuPrinter(CpuTemplates, CpuSync):
                 self.matmul(phase, printer)
             case "attention":
                 self.attention(phase, printer)
+            case "conv" | "depthwise":
+                self.conv(phase, printer)
             case _:
                 write_statements(self.out, phase.task.body, printer)
         for signal in phase.signals:

@@ -86,6 +86,14 @@ class CpuStorage:
         text = printer.index(simplify(minimum(Const(size), add(Const(bound), mul(offset, -1))), printer.ranges))
         return tuple(sorted(found, reverse=True)), text
 
+    def choose(self, calls: list[tuple[str, int, str]], may_be_empty: bool) -> None:
+        """One call a possible size; a branch where there are several."""
+        if len(calls) == 1 and not may_be_empty:
+            self.out.line(calls[0][2])
+            return
+        for text, size, call in calls:
+            self.out.line(f"if ({text} == {size}) {call}")
+
     def element_printer(self, printer: Printer, axes: tuple[str, ...], extents: tuple[int, ...]) -> Printer:
         more = {a: (0, e - 1) for a, e in zip(axes, extents, strict=True)}
         return Printer(printer.pointers, {**printer.ranges, **more})

@@ -46,7 +46,7 @@ class CpuTemplates(CpuStorage):
         guard = f"if (end_ == {panel}) " if outside else "if (end_ > 0) " if min(columns) == 0 else ""
         call = f"{panel}, {cheap}>({operands}, {function_text});"
         calls = [(rows_text, r, f"{guard}mn::matmul<{r}, {call}") for r in rows if r > 0]
-        self._choose(calls, 0 in rows)
+        self.choose(calls, 0 in rows)
 
     def _may_overread(self, b: Operand, printer: Printer) -> bool:
         """Whether the elements after the last column may be read: packed panels are padded, the arena has a margin."""
@@ -78,14 +78,6 @@ class CpuTemplates(CpuStorage):
         conditions = [f"{v} == {'first_' if owner == Var(v) else '0'}" for v in phase.assign.order]
         return " && ".join(conditions) or "true"
 
-    def _choose(self, calls: list[tuple[str, int, str]], may_be_empty: bool) -> None:
-        """One call a possible size; a branch where there are several."""
-        if len(calls) == 1 and not may_be_empty:
-            self.out.line(calls[0][2])
-            return
-        for text, size, call in calls:
-            self.out.line(f"if ({text} == {size}) {call}")
-
     def attention(self, phase: Phase, printer: Printer) -> None:
         task = phase.task
         q, k, v = (next(o for o in task.operands if o.role == r) for r in "qkv")
@@ -110,4 +102,4 @@ class CpuTemplates(CpuStorage):
             shape = f"mn::Attention<{r}, {k.box.size[0]}, {q.box.size[1]}, {v.box.size[1]}, {guard}>"
             self.out.line(f"static_assert({shape}::FLOATS * 4 <= {self.scratch - template_base(self.program)});")
             calls.append((rows_text, r, f"{shape}::run({', '.join(parts)}, local_, score_, element_);"))
-        self._choose(calls, 0 in rows)
+        self.choose(calls, 0 in rows)

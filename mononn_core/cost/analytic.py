@@ -7,6 +7,7 @@ from math import prod
 from typing import Protocol
 
 from mononn_core.machine import Machine
+from mononn_core.program.rules import WINDOWED
 from mononn_core.program.tile import Operand, Phase
 
 L2_BYTES_PER_SECOND = 60e9
@@ -59,6 +60,8 @@ class Cost:
             return 0.7
         if phase.task.template == "nest":
             return 0.1
+        if phase.task.template in WINDOWED:
+            return 0.2 if phase.task.template == "depthwise" else 0.9
         rows = next(o.box.size[0] for o in phase.task.operands if o.role == "a")
         return min(0.95, 0.2 + 0.1 * rows)
 

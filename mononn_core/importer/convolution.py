@@ -1,4 +1,8 @@
-"""Converters of convolutions and poolings: a padding, the sliding windows, and a product or a reduction."""
+"""Converters of convolutions and poolings.
+
+Two-dimensional convolutions in floating point become ``conv``, which has its channels last; all others a product over
+sliding windows. Poolings are reductions of windows, channels last too. The transpositions around them meet and cancel.
+"""
 
 from __future__ import annotations
 
@@ -55,29 +59,60 @@ def frame(ctx: Context, kernel: tuple[int, ...], spatial: tuple[int, ...]) -> Fr
     return Frame(kernel, strides, dilations, tuple(before), tuple(after), tuple(overhang))
 
 
-def padded(ctx: Context, x: str, f: Frame, value: float | int) -> str:
-    """``x`` padded over its trailing axes."""
-    lead = (0,) * (ctx.type(x).rank - f.rank)
+def padded(ctx: Context, x: str, f: Frame, value: float | int, axis: int = 2) -> str:
+    """``x`` padded over the axes of the frame, which begin at ``axis``."""
+    lead, tail = (0,) * axis, (0,) * (ctx.type(x).rank - axis - f.rank)
     after = tuple(a + o for a, o in zip(f.after, f.overhang, strict=True))
     if not any(f.before) and not any(after):
         return x
-    return ctx.add("pad", x, before=lead + f.before, after=lead + after, mode="constant", value=value)
+    widths = {"before": lead + f.before + tail, "after": lead + after + tail}
+    return ctx.add("pad", x, **widths, mode="constant", value=value)
 
 
-def windowed(ctx: Context, x: str, f: Frame, value: float | int = 0.0) -> str:
-    """All windows of padded ``x``: [N, C, kernel.., outputs..]."""
-    x = padded(ctx, x, f, value)
-    return ctx.add("windows", x, kernel=f.kernel, strides=f.strides, dilations=f.dilations)
+def windowed(ctx: Context, x: str, f: Frame, value: float | int = 0.0, axis: int = 2) -> str:
+    """All windows of padded ``x``: [lead.., kernel.., outputs.., tail..]."""
+    x = padded(ctx, x, f, value, axis)
+    return ctx.add("windows", x, axis=axis, kernel=f.kernel, strides=f.strides, dilations=f.dilations)
 
 
-def convolve(ctx: Context, x: str, w: str, f: Frame, group: int) -> str:
-    """Grouped convolution of x [N, C, n..] with w [M, C / group, kernel..], as a product over the windows."""
+def channels_last(ctx: Context, x: str) -> str:
+    """[N, C, n..] as [N, n.., C]."""
+    return ctx.add("transpose", x, perm=(0, *range(2, ctx.type(x).rank), 1))
+
+
+def channels_first(ctx: Context, x: str) -> str:
+    """[N, n.., C] as [N, C, n..]."""
+    rank = ctx.type(x).rank
+    return ctx.add("transpose", x, perm=(0, rank - 1, *range(1, rank - 1)))
+
+
+def pooled(ctx: Context, op: str, x: str, f: Frame, value: float | int = 0.0) -> str:
+    """The windows of [N, C, n..] reduced by ``op``."""
+    windows = windowed(ctx, channels_last(ctx, x), f, value, axis=1)
+    taps = tuple(range(1, 1 + f.rank))
+    return channels_first(ctx, ctx.add(op, windows, axes=taps, keepdims=False))
+
+
+def convolve(ctx: Context, x: str, w: str, f: Frame, group: int, bias: str = "") -> str:
+    """Grouped convolution of x [N, C, n..] with w [M, C / group, kernel..], plus a bias [M] when there is one."""
     t, m = ctx.type(x), ctx.type(w).shape[0]
-    n, c = t.shape[:2]
+    c = t.shape[1]
     if c % group or m % group or ctx.type(w).shape[1] != c // group:
         raise ShapeError(
             f"{ctx.origin}: {t} and weight {ctx.type(w)} do not fit {group} groups; check the shapes given"
         )
+    if f.rank == 2 and "float" in t.dtype:
+        planes = padded(ctx, channels_last(ctx, x), f, 0.0, axis=1)
+        kernel = ctx.add("transpose", w, perm=(2, 3, 1, 0))
+        y = ctx.add("conv", planes, kernel, strides=f.strides, dilations=f.dilations, group=group)
+        return channels_first(ctx, ctx.add("add", y, bias) if bias else y)
+    y = _product_of_windows(ctx, x, w, f, group)
+    return ctx.add("add", y, ctx.reshape(bias, (m, *(1,) * f.rank))) if bias else y
+
+
+def _product_of_windows(ctx: Context, x: str, w: str, f: Frame, group: int) -> str:
+    t, m = ctx.type(x), ctx.type(w).shape[0]
+    n, c = t.shape[:2]
     zero = 0.0 if "float" in t.dtype else 0
     windows = windowed(ctx, x, f, zero)
     outputs = ctx.type(windows).shape[2 + f.rank :]
@@ -87,21 +122,15 @@ def convolve(ctx: Context, x: str, w: str, f: Frame, group: int) -> str:
     return ctx.reshape(ctx.add("matmul", rows, columns), (n, m, *outputs))
 
 
-def biased(ctx: Context, y: str, position: int) -> str:
-    """``y`` plus a bias per channel, when there is one."""
-    if not ctx.has(position):
-        return y
-    rank = ctx.type(y).rank
-    return ctx.add(
-        "add", y, ctx.reshape(ctx.input(position), (-1 if rank < 2 else ctx.type(y).shape[1], *(1,) * (rank - 2)))
-    )
+def _optional(ctx: Context, position: int) -> str:
+    return ctx.input(position) if ctx.has(position) else ""
 
 
 @converts("Conv")
 def convolution(ctx: Context) -> str:
     kernel = ctx.type(1).shape[2:]
     f = frame(ctx, kernel, ctx.type(0).shape[2:])
-    return biased(ctx, convolve(ctx, ctx.input(0), ctx.input(1), f, int(ctx.attr("group", 1))), 2)
+    return convolve(ctx, ctx.input(0), ctx.input(1), f, int(ctx.attr("group", 1)), _optional(ctx, 2))
 
 
 @converts("ConvTranspose")
@@ -127,7 +156,7 @@ def transposed_convolution(ctx: Context) -> str:
     starts = [0, 0, *(k - 1 for k in kernel)]
     weight = sliced(ctx, weight, starts, list(ctx.type(weight).shape), [1, 1, *(-1 if k > 1 else 1 for k in kernel)])
     plain = Frame(tuple(kernel), (1,) * d, tuple(dilations), (0,) * d, (0,) * d, (0,) * d)
-    return biased(ctx, convolve(ctx, x, weight, plain, group), 2)
+    return convolve(ctx, x, weight, plain, group, _optional(ctx, 2))
 
 
 def _transposed_pads(
@@ -188,11 +217,11 @@ def max_pool(ctx: Context) -> tuple[str, ...]:
     """The second output holds the position of each maximum in the flattened input."""
     x = ctx.type(0)
     f = frame(ctx, tuple(int(k) for k in ctx.attr("kernel_shape")), x.shape[2:])
+    if len(ctx.node.outputs) < 2 or not ctx.node.outputs[1]:
+        return (pooled(ctx, "reduce_max", ctx.input(0), f, _lowest(x.dtype)),)
     windows = windowed(ctx, ctx.input(0), f, _lowest(x.dtype))
     taps = tuple(range(2, 2 + f.rank))
     top = ctx.add("reduce_max", windows, axes=taps, keepdims=False)
-    if len(ctx.node.outputs) < 2 or not ctx.node.outputs[1]:
-        return (top,)
     order = tuple(range(2)) + tuple(reversed(taps)) if ctx.attr("storage_order", 0) else tuple(range(x.rank))
     numbers = np.arange(x.size, dtype="int64").reshape([x.shape[a] for a in order]).transpose(np.argsort(order))
     positions = windowed(ctx, ctx.make(numbers), f, 0)
@@ -208,11 +237,9 @@ def average_pool(ctx: Context) -> str:
     """Over the elements inside the input, or inside its padding with ``count_include_pad``."""
     x = ctx.type(0)
     f = frame(ctx, tuple(int(k) for k in ctx.attr("kernel_shape")), x.shape[2:])
-    windows = windowed(ctx, ctx.input(0), f)
-    taps = tuple(range(2, 2 + f.rank))
     if not any((*f.before, *f.after, *f.overhang)):
-        return ctx.add("reduce_mean", windows, axes=taps, keepdims=False)
-    total = ctx.add("reduce_sum", windows, axes=taps, keepdims=False)
+        return pooled(ctx, "reduce_mean", ctx.input(0), f)
+    total = pooled(ctx, "reduce_sum", ctx.input(0), f)
     inside = ctx.make(np.ones((1, 1, *x.shape[2:])), x.dtype)
     if ctx.attr("count_include_pad", 0):
         whole = Frame(f.kernel, f.strides, f.dilations, f.before, f.after, (0,) * f.rank)
@@ -221,6 +248,7 @@ def average_pool(ctx: Context) -> str:
         counted = windowed(ctx, inside, rest)
     else:
         counted = windowed(ctx, inside, f)
+    taps = tuple(range(2, 2 + f.rank))
     return ctx.add("div", total, ctx.add("reduce_sum", counted, axes=taps, keepdims=False))
 
 
@@ -280,7 +308,8 @@ def columns_to_image(ctx: Context) -> str:
     c = ck // prod(block)
     whole = tuple(a + i + b for a, i, b in zip(f.before, image, f.after, strict=True))
     numbers = np.arange(n * c * prod(whole), dtype="int64").reshape(n, c, *whole)
-    positions = ctx.add("windows", ctx.make(numbers), kernel=f.kernel, strides=f.strides, dilations=f.dilations)
+    spread = {"strides": f.strides, "dilations": f.dilations}
+    positions = ctx.add("windows", ctx.make(numbers), axis=2, kernel=f.kernel, **spread)
     size = n * ck * count
     x = ctx.reshape(ctx.input(0), (size,))
     empty = ctx.make(np.zeros(n * c * prod(whole)), ctx.type(x).dtype)

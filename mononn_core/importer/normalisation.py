@@ -92,7 +92,7 @@ def local_response(ctx: Context) -> str:
     low = (*(0,) * (rank - 1), before)
     high = (*(0,) * (rank - 1), size - 1 - before)
     wide = ctx.add("pad", square, before=low, after=high, mode="constant", value=0.0)
-    windows = ctx.add("windows", wide, kernel=(size,), strides=(1,), dilations=(1,))
+    windows = ctx.add("windows", wide, axis=rank - 1, kernel=(size,), strides=(1,), dilations=(1,))
     total = ctx.add("reduce_sum", windows, axes=(rank - 1,), keepdims=False)
     total = ctx.add("transpose", total, perm=(0, rank - 1, *range(1, rank - 1)))
     scaled = ctx.add("mul", total, ctx.like(ctx.attr("alpha", 1e-4) / size, x))

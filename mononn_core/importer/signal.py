@@ -75,7 +75,7 @@ def short_time_fourier(ctx: Context) -> str:
         if not name:
             frames.append("")
             continue
-        cut = ctx.add("windows", name, kernel=(count,), strides=(step,), dilations=(1,))
+        cut = ctx.add("windows", name, axis=ctx.type(name).rank - 1, kernel=(count,), strides=(step,), dilations=(1,))
         cut = ctx.add("transpose", cut, perm=(0, 2, 1))
         frames.append(ctx.add("mul", cut, window) if window else cut)
     onesided = bool(ctx.attr("onesided", 1))

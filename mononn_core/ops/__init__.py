@@ -1,11 +1,12 @@
 """The operators: importing this package fills the registry, one file a family."""
 
-from mononn_core.ops import attention, elementwise, index, matmul, norm, reduce, scatter, shape, window
+from mononn_core.ops import attention, conv, elementwise, index, matmul, norm, reduce, scatter, shape, window
 from mononn_core.ops.registry import OpDef, get, names
 
 __all__ = [
     "OpDef",
     "attention",
+    "conv",
     "elementwise",
     "get",
     "index",

@@ -27,13 +27,16 @@ def worth_folding(inputs: Iterable[TensorType], outputs: Iterable[TensorType]) -
     return sum(t.nbytes for t in outputs) <= max(FOLD_LIMIT, sum(t.nbytes for t in inputs))
 
 
-def fold(node: Node, constants: Mapping[str, Any], types: Mapping[str, TensorType]) -> list[Any] | None:
-    """The outputs of a node whose inputs are all constants; None when they are not, or are too large."""
+def fold(
+    node: Node, constants: Mapping[str, Any], types: Mapping[str, TensorType], any_size: bool = False
+) -> list[Any] | None:
+    """The outputs of a node whose inputs are all constants; None when they are not, or are too large (unless
+    ``any_size``)."""
     names = [n for n in node.inputs if n]
     if any(n not in constants for n in names):
         return None
     outputs = [types[n] for n in node.outputs]
-    if not worth_folding((types[n] for n in names), outputs):
+    if not any_size and not worth_folding((types[n] for n in names), outputs):
         return None
     with np.errstate(all="ignore"):
         arguments = [constants[n] if n else None for n in node.inputs]

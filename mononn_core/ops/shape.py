@@ -207,7 +207,11 @@ def _pad_point(readers: Readers, types: Sequence[TensorType], out: TensorType, a
     return element if inside is None else Select(inside, element, const(value, x.dtype))
 
 
-movement("pad", _pad_infer, _pad_evaluate, _pad_point)
+def _pad_forward(x: TensorType, out: TensorType, attrs: Attrs, index: Index) -> Index:
+    return tuple(add(i, b) for i, b in zip(index, integers(attrs, "before"), strict=True))
+
+
+movement("pad", _pad_infer, _pad_evaluate, _pad_point, _pad_forward)
 
 
 def _tile_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:

@@ -3,22 +3,38 @@
 1. A node whose inputs are all constants is evaluated, unless its result is much larger than they are
    (:func:`mononn_core.ops.builder.worth_folding`).
 2. A tensor without elements is as good as a constant, as an input and as a result.
+3. The weight of a convolution or a product is evaluated whatever its size: it is stored packed in any case.
 """
 
 from __future__ import annotations
 
 from collections import ChainMap
+from functools import partial
 
 import numpy as np
 
 from mononn_core.graph import Graph, Node
+from mononn_core.ops import registry
 from mononn_core.ops.builder import fold
 from mononn_core.ops.common import numpy_dtype
 from mononn_core.passes.rewrite import Rewriter, rewrite
 
+WEIGHTED = ("conv", "matmul")
 
-def evaluate(rewriter: Rewriter, node: Node) -> str | None:
-    """Cases 1 and 2."""
+
+def weights(graph: Graph) -> frozenset[str]:
+    """Tensors that movements alone turn into a convolution's or a product's second operand."""
+    found: set[str] = set()
+    for node in reversed(graph.nodes):
+        if node.op in WEIGHTED:
+            found.add(node.inputs[1])
+        elif registry.get(node.op).kind == "movement" and found.intersection(node.outputs):
+            found.update(node.inputs)
+    return frozenset(found)
+
+
+def evaluate(rewriter: Rewriter, node: Node, heavy: frozenset[str]) -> str | None:
+    """Cases 1 to 3; ``heavy``: see :func:`weights`."""
     if len(node.outputs) != 1 or (node.op == "identity" and node.output in rewriter.outputs):
         return None
     out = rewriter.type(node.output)
@@ -26,10 +42,10 @@ def evaluate(rewriter: Rewriter, node: Node) -> str | None:
         return rewriter.make(np.empty(out.shape, numpy_dtype(out.dtype)))
     types = rewriter.builder.types
     empty = {n: np.empty(types[n].shape, numpy_dtype(types[n].dtype)) for n in node.inputs if n and not types[n].size}
-    folded = fold(node, ChainMap(empty, rewriter.builder.constants), types)
+    folded = fold(node, ChainMap(empty, rewriter.builder.constants), types, node.output in heavy)
     return None if folded is None else rewriter.builder.constant(folded[0], node.output + "/folded")
 
 
 def run(graph: Graph) -> Graph:
     """``graph`` with constant results in place of the nodes that make them."""
-    return rewrite(graph, [evaluate])
+    return rewrite(graph, [partial(evaluate, heavy=weights(graph))])

@@ -133,10 +133,11 @@ def unit_windows(rewriter: Rewriter, node: Node) -> str | None:
     x = node.inputs[0]
     shape, out = rewriter.type(x).shape, rewriter.type(node.output).shape
     strides = integers(node.attrs, "strides")
-    lead = len(shape) - len(strides)
+    axis, d = integer(node.attrs, "axis"), len(strides)
     if set(strides) != {1}:
-        sizes = (*shape[:lead], *out[len(out) - len(strides) :])
-        x = rewriter.add("slice", x, starts=(0,) * len(shape), sizes=sizes, steps=((1,) * lead) + strides)
+        sizes = (*shape[:axis], *out[axis + d : axis + 2 * d], *shape[axis + d :])
+        steps = (*(1,) * axis, *strides, *(1,) * (len(shape) - axis - d))
+        x = rewriter.add("slice", x, starts=(0,) * len(shape), sizes=sizes, steps=steps)
     return rewriter.reshape(x, out)
 
 

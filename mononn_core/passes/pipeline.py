@@ -8,10 +8,13 @@ from mononn_core.graph import Graph
 from mononn_core.passes import (
     arithmetic,
     attention,
+    borders,
+    convolution,
     cse,
     dce,
     fold,
     gelu,
+    layout,
     merge_matmuls,
     movement,
     norm,
@@ -35,6 +38,9 @@ CLEAN: tuple[tuple[str, Pass], ...] = (
 PIPELINE: tuple[tuple[str, Pass], ...] = (
     *CLEAN,
     *CLEAN,
+    ("layout", layout.run),
+    *CLEAN,
+    ("convolution", convolution.run),
     ("gelu", gelu.run),
     ("norm", norm.run),
     ("positions", positions.run),
@@ -46,6 +52,7 @@ PIPELINE: tuple[tuple[str, Pass], ...] = (
     ("merge_matmuls", merge_matmuls.run),
     *CLEAN,
     ("dce", dce.run),
+    ("borders", borders.run),
 )
 """(name, pass) in order. CLEAN stands twice where its steps open work for each other."""
 

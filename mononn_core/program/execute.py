@@ -18,6 +18,7 @@ from mononn_core.program.expr import Expr, Load, evaluate_index, walk
 from mononn_core.program.memory import PRIVATE, Memory, View
 from mononn_core.program.scalar import Frame, evaluate
 from mononn_core.program.tile import Box, For, Let, Operand, Phase, Reduce, Result, Statement, Store, Task
+from mononn_core.program.windows import Windows
 
 Array = np.ndarray[Any, Any]
 GRID_LIMIT = 1 << 22
@@ -190,6 +191,19 @@ def _attention(task: RunningTask, spec: Task) -> None:
     task.epilogue(spec.results, weight @ v)
 
 
+def _conv(task: RunningTask, spec: Task) -> None:
+    a, b = _wide(matrix(task.read_box("a"))), _wide(matrix(task.read_box("b")))
+    taps = Windows.of(spec.params).taps_of(a)
+    parts = b.reshape(len(taps), -1, b.shape[1])
+    task.epilogue(spec.results, sum(np.matmul(tap, part) for tap, part in zip(taps, parts, strict=True)))
+
+
+def _depthwise(task: RunningTask, spec: Task) -> None:
+    a, b = _wide(matrix(task.read_box("a"))), _wide(matrix(task.read_box("b")))
+    taps = Windows.of(spec.params).taps_of(a)
+    task.epilogue(spec.results, sum(tap * row for tap, row in zip(taps, b, strict=True)))
+
+
 def _nest(task: RunningTask, spec: Task) -> None:
     _run_body(task, spec.body, Frame.of(task.values))
 
@@ -198,6 +212,8 @@ _TEMPLATES: dict[str, Callable[[RunningTask, Task], None]] = {
     "matmul": _matmul,
     "gemv": _matmul,
     "attention": _attention,
+    "conv": _conv,
+    "depthwise": _depthwise,
     "nest": _nest,
 }
 

@@ -15,7 +15,7 @@ from mononn_core.errors import VerifyError
 from mononn_core.program.expr import INDEX, Const, Expr, Load, Var, op, substitute
 from mononn_core.program.memory import CONSTANT, PRIVATE, dim_tables
 from mononn_core.program.proof import abstract, guarded_loads, provable
-from mononn_core.program.rules import matrix_dims, refuse
+from mononn_core.program.rules import WINDOWED, matrix_dims, refuse
 from mononn_core.program.scalar import Array, Frame, evaluate
 from mononn_core.program.tile import (
     Buffer,
@@ -28,6 +28,7 @@ from mononn_core.program.tile import (
     Statement,
     Store,
 )
+from mononn_core.program.windows import Windows
 
 CHUNK = 1 << 22
 """Stored elements that are enumerated together."""
@@ -238,7 +239,22 @@ class Site:
             yield self._tile(axes, ("q", "k") if task.template == "attention" else ("a", "b")), Let("prologue", e)
         for result in task.results:
             roles = ("q", "v") if task.template == "attention" else ("a", "b")
-            yield self._tile(result.axes, roles), Store(result.operand, result.index, result.value)
+            windowed = task.template in WINDOWED
+            place = self._windows(result.axes) if windowed else self._tile(result.axes, roles)
+            yield place, Store(result.operand, result.index, result.value)
+
+    def _windows(self, axes: tuple[str, ...]) -> Place:
+        """The loops over a convolution's output tile: image rows whose windows lie in a's box, pixels, channels."""
+        windows = Windows.of(self.phase.task.params)
+        a, b = self.operands["a"].box, self.operands["b"].box
+        row, column = matrix_dims(a.size)[0], matrix_dims(b.size)[1]
+        extents = (windows.rows, windows.width, b.size[column])
+        loops = tuple(For(axis, extent, ()) for axis, extent in zip(axes, extents, strict=True))
+        guards = (
+            op("le", a.offset[row] + windows.last_pixel(Var(axes[0])), Const(a.bound[row])),
+            op("lt", b.offset[column] + Var(axes[2]), Const(b.bound[column])),
+        )
+        return Place(loops, guards, {})
 
     def _prologues(self) -> Iterator[tuple[tuple[str, ...], Expr]]:
         if "score" in self.phase.task.prologue:

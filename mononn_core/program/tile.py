@@ -288,6 +288,10 @@ class Task:
     * "matmul", "gemv": a [M, K] times b [K, N]; result axes (m, n). ``gemv`` is a matmul of few rows.
     * "attention": q [R, D], k [T, D], v [T, E]; s = q k^T; ``prologue["score"]`` is an Expr over Acc (= s[i, j]),
       its axes named i and j, and Loads; p = softmax of that over j; p v has result axes (i, d).
+    * "conv": a holds pixels [R, C], b [KH KW C, N]; ``params`` are those of
+      :class:`~mononn_core.program.windows.Windows`; result axes (y, x, n): image row, pixel and channel, the sum over
+      i, j, c of a[(y sh + i dh) pitch + x sw + j dw, c] b[(i KW + j) C + c, n].
+    * "depthwise": b [KH KW, C]; the same sum over i and j alone, with a's channel n and b[i KW + j, n].
     """
 
     template: str

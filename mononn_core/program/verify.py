@@ -19,8 +19,9 @@ import numpy as np
 from mononn_core.program import ordering, wellformed, worker_local
 from mononn_core.program.expr import Acc, Const, Var
 from mononn_core.program.footprint import Site
-from mononn_core.program.rules import depends, matrix_dims, phases_with_loops, refuse
+from mononn_core.program.rules import WINDOWED, depends, matrix_dims, phases_with_loops, refuse
 from mononn_core.program.tile import Operand, Phase, Program, Split
+from mononn_core.program.windows import Windows
 
 
 def verify(program: Program) -> None:
@@ -59,6 +60,12 @@ def _check_contraction(site: Site) -> None:
         pairs = ((("a", True), ("b", False)),)
     elif task.template == "attention":
         pairs = ((("q", True), ("k", True)), (("k", False), ("v", False)))
+    elif task.template == "depthwise":
+        pairs = ((("a", True), ("b", True)),)
+    if task.template in WINDOWED:
+        terms = Windows.of(task.params).taps * (_extent(site, "a", True) if task.template == "conv" else 1)
+        if (_extent(site, "b", False) != terms).any():
+            raise site.refuse("contractions agree", f"operand 'b' does not have the {terms} rows of its windows")
     for first, second in pairs:
         if (_extent(site, *first) != _extent(site, *second)).any():
             text = f"the extents that operands {first[0]!r} and {second[0]!r} contract differ"

@@ -24,7 +24,7 @@ from mononn_core.program.expr import (
     children,
 )
 from mononn_core.program.memory import CONSTANT, PRIVATE, dim_tables
-from mononn_core.program.rules import matrix_dims, phases_with_loops, refuse
+from mononn_core.program.rules import WINDOWED, matrix_dims, phases_with_loops, refuse
 from mononn_core.program.tile import (
     ACCESSES,
     SPACES,
@@ -41,8 +41,10 @@ from mononn_core.program.tile import (
     Statement,
     Store,
 )
+from mononn_core.program.windows import Windows
 
 ROLES = {"matmul": ("a", "b"), "gemv": ("a", "b"), "attention": ("q", "k", "v"), "nest": ()}
+ROLES |= dict.fromkeys(WINDOWED, ("a", "b"))
 MECHANISMS = ("none", "prefetch", "cp_async", "tma")
 INJECTIVE_LIMIT = 1 << 26
 
@@ -258,10 +260,14 @@ class PhaseRules:
             raise self.refuse("roles fit", f"has prologues {sorted(task.prologue)} that its template does not know")
         for e in task.prologue.values():
             self._value(e, self._bind(self._bind(self.scope, "i", INDEX), "j", INDEX), "float32", accumulator=True)
+        if task.template in WINDOWED:
+            self._check_windows()
         for result in task.results:
-            if len(result.axes) != 2:
-                raise self.refuse("roles fit", f"a result has axes {result.axes}, not the two of a tile")
-            scope = self._bind(self._bind(self.scope, result.axes[0], INDEX), result.axes[1], INDEX)
+            if len(result.axes) != (3 if task.template in WINDOWED else 2):
+                raise self.refuse("roles fit", f"a result has axes {result.axes}, not those of a tile")
+            scope: Mapping[str, str] = self.scope
+            for axis in result.axes:
+                scope = self._bind(scope, axis, INDEX)
             self._store(result.operand, result.index, result.value, scope, accumulator=True)
         loop = task.mainloop
         if loop is not None and (loop.step < 1 or loop.stages < 1 or loop.mechanism not in MECHANISMS):
@@ -269,6 +275,15 @@ class PhaseRules:
         for name in task.local:
             if self.buffer(name).space not in PRIVATE:
                 raise self.refuse("roles fit", f"lists {name!r} as local, but it is not worker-local")
+
+    def _check_windows(self) -> None:
+        try:
+            windows = Windows.of(self.phase.task.params)
+        except (KeyError, TypeError, ValueError) as error:
+            raise self.refuse("windows fit", f"has no geometry of windows ({error})") from error
+        a, _ = self.operands["a"]
+        if not windows.valid or a.box.size[matrix_dims(a.box.size)[0]] != windows.pixels(windows.rows):
+            raise self.refuse("windows fit", f"reads {a.box.size} pixels for {windows}")
 
     def _bind(self, scope: Mapping[str, str], name: str, dtype: str) -> dict[str, str]:
         if name in scope:

@@ -57,11 +57,23 @@ def matmul_tile(m: int, n: int, k: int, owners_m: int, owners_n: int, machine: M
     return MatmulTile(rows, blocks, vectors * lanes)
 
 
+def image_rows(height: int, pixel_bytes: int, row_pixels: int, exact: bool, machine: Machine) -> tuple[int, int]:
+    """(image rows of a task, tasks) for ``height`` output image rows of an owner, each of which reads ``row_pixels``
+    new pixels: the pixels of a task stay in the second-level cache while all its panels pass. ``exact``: the tasks
+    must divide the height."""
+    most = max(1, int(L2_SHARE * machine.l2_bytes) // max(1, row_pixels * pixel_bytes))
+    tasks = ceil(height / most)
+    while exact and height % tasks:
+        tasks += 1
+    return ceil(height / tasks), tasks
+
+
 def row_stride(columns: int, machine: Machine) -> int:
     """Elements between rows of a stored matrix: whole panels, and never a multiple of 1 KiB, so that the rows of a
-    register tile do not fall into the same few sets of the first-level cache."""
+    register tile do not fall into the same few sets of the first-level cache. Short rows (a picture's three channels)
+    lie without gaps."""
     lanes = machine.vector_bytes // 4
-    if columns <= 1:
+    if columns <= lanes // 2:
         return columns
     stride = ceil(columns / (2 * lanes)) * 2 * lanes
     if columns >= 256 and stride % 256 == 0:

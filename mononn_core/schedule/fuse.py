@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from mononn_core.errors import Origin
 from mononn_core.graph import Graph, Node
 from mononn_core.ops import registry
+from mononn_core.ops.common import integers, text
 from mononn_core.program.expr import Const, Expr
-from mononn_core.schedule.operands import contraction_axes, unit_stride
+from mononn_core.schedule.operands import ImageView, contraction_axes, unit_stride
 from mononn_core.schedule.prepare import is_template
 from mononn_core.schedule.views import Views
 
@@ -34,6 +35,12 @@ class Stage:
     def origin(self) -> tuple[Origin, ...]:
         nodes = ((self.root,) if self.root else ()) + self.chain
         return tuple(dict.fromkeys(n.origin for n in nodes))
+
+
+def border_of(stage: Stage) -> Node | None:
+    """The pad that ends the stage's chain: the stage stores the inside, and something else must fill the border."""
+    last = stage.chain[-1] if stage.root is not None and stage.chain else None
+    return last if last is not None and last.op == "pad" else None
 
 
 def run_chain(stage: Stage, views: Views, index: tuple[Expr, ...], value: Expr) -> tuple[tuple[Expr, ...], Expr]:
@@ -99,6 +106,8 @@ class _Planner:
                 break
             chain.append(follower)
             name = follower.output
+            if follower.op == "pad":
+                break
         for output in (node.output, *(n.output for n in chain)):
             self.absorbed[output] = name
         self.by_stored[name] = Stage(name, node, tuple(chain))
@@ -113,11 +122,21 @@ class _Planner:
         if len(node.outputs) != 1 or node.output in self.absorbed:
             return None
         out, mine = self.graph.types[node.output], self.graph.types[name]
+        if node.op == "pad":
+            return node if self._is_border(node) else None
         if definition.kind == "movement" and definition.forward is not None:
             return node
         if definition.kind != "elementwise" or out.shape != mine.shape or out.dtype != "float32":
             return None
         return node
+
+    def _is_border(self, pad: Node) -> bool:
+        """Whether ``pad`` puts constants around an image that a convolution reads, all channels alike."""
+        if text(pad.attrs, "mode") != "constant" or len(widths := integers(pad.attrs, "before")) != 4:
+            return False
+        kept = (*widths[::3], *integers(pad.attrs, "after")[::3])
+        readers = self.consumers[pad.output]
+        return not any(kept) and any(r.op == "conv" and r.inputs[0] == pad.output for r in readers)
 
     def _must_store(self, node: Node) -> bool:
         name = node.outputs[0]
@@ -145,6 +164,8 @@ class _Planner:
         """Whether ``reader`` cannot, or should not, evaluate virtual ``name`` itself."""
         kind = registry.get(reader.op).kind
         if kind == "contraction" and is_template(reader, self.graph):
+            if reader.op == "conv":
+                return not (view and self._image_view(name))
             if reader.op == "attention" and name not in reader.inputs[:3]:
                 return not view and self._from_integers(name)
             return not (view and self._matrix_view(name, reader))
@@ -164,15 +185,23 @@ class _Planner:
 
     def _matrix_view(self, name: str, reader: Node) -> bool:
         """Whether a contraction can read view ``name`` in place: unit stride along rows and columns of one tensor."""
-        stored = frozenset(self.by_stored) | frozenset(
-            n for n in self.producers if n in self.absorbed and self.absorbed[n] == n
-        )
-        views = Views(self.graph, stored | self._future(name))
+        views = self._views_of(name)
         walks = contraction_axes(reader, name, self.graph.types)
         found = [unit_stride(views.element(name, w.index), w) for w in walks]
         if reader.op == "matmul" and name == reader.inputs[1]:  # its panels may end in the middle of a column block
             return all(f is not None and isinstance(f[2], Const) for f in found)
         return all(f is not None for f in found)
+
+    def _views_of(self, name: str) -> Views:
+        """What is stored so far, and what ``name`` shows."""
+        stored = frozenset(self.by_stored) | frozenset(
+            n for n in self.producers if n in self.absorbed and self.absorbed[n] == n
+        )
+        return Views(self.graph, stored | self._future(name))
+
+    def _image_view(self, name: str) -> bool:
+        """Whether a convolution can read view ``name`` in place."""
+        return ImageView.of(self._views_of(name), name) is not None
 
     def _future(self, name: str) -> frozenset[str]:
         """Walk up the movements to the tensor this view shows."""

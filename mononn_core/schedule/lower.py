@@ -9,12 +9,13 @@ from math import gcd
 import numpy as np
 
 from mononn_core.cost.analytic import Cost
-from mononn_core.graph import Graph, TensorType
+from mononn_core.graph import Graph, Node, TensorType
 from mononn_core.machine import Machine
 from mononn_core.ops import registry
 from mononn_core.options import Options
 from mononn_core.program.tile import Barrier, Buffer, Item, Layout, Phase, Program
 from mononn_core.schedule import memory, ownership
+from mononn_core.schedule.convolution import Conv, build_border, build_conv
 from mononn_core.schedule.decisions import Partition, row_stride
 from mononn_core.schedule.fuse import Stage, fuse
 from mononn_core.schedule.nests import build_nest
@@ -52,11 +53,18 @@ def lower(graph: Graph, options: Options, machine: Machine) -> Lowered:
         name = f"{number:03d}_{stage.root.op if stage.root else stage.chain[-1].op}"
         shape = matrix_shape(graph.types[stage.stored].shape)
         chosen[stage.stored] = tuple(
-            ownership.candidate(p, build_phase(builder, stage, p, name), stage.stored, shape, cost)
+            ownership.candidate(p, build_phases(builder, stage, p, name), stage.stored, shape, cost)
             for p in partitions(stage, views, options.threads, machine)
         )
     plan = ownership.plan(stages, chosen, cost)
     return _assemble(graph, plan, builder, machine)
+
+
+def build_phases(builder: PhaseBuilder, stage: Stage, partition: Partition, name: str) -> tuple[Phase, ...]:
+    """The phases of ``stage`` under ``partition``: its own, and one for the border of the image it stores."""
+    border = build_border(builder, stage, partition, name)
+    phase = build_phase(builder, stage, partition, name)
+    return (phase,) if border is None else (phase, border)
 
 
 def build_phase(builder: PhaseBuilder, stage: Stage, partition: Partition, name: str) -> Phase:
@@ -67,6 +75,8 @@ def build_phase(builder: PhaseBuilder, stage: Stage, partition: Partition, name:
             return builder.matmul(stage, partition, name)
         case "attention":
             return builder.attention(stage, partition, name)
+        case "conv":
+            return build_conv(builder, stage, partition, name)
         case _:
             return build_nest(builder, stage, partition, name)
 
@@ -81,6 +91,9 @@ def partitions(stage: Stage, views: Views, owners: int, machine: Machine) -> tup
     if op == "matmul":
         assert stage.root is not None
         found, flops = _matmul_partitions(stage, views, owners, machine)
+    elif op == "conv":
+        assert stage.root is not None
+        found, flops = _conv_partitions(stage.root, types, owners, machine)
     elif op == "attention":
         assert stage.root is not None
         batch, heads, rows, depth = types[stage.root.inputs[0]].shape
@@ -116,6 +129,19 @@ def _matmul_partitions(stage: Stage, views: Views, owners: int, machine: Machine
     return found, flops
 
 
+def _conv_partitions(
+    node: Node, types: Mapping[str, TensorType], owners: int, machine: Machine
+) -> tuple[list[Partition], int]:
+    conv = Conv.of(node, types, machine.vector_bytes // 4)
+    n, height, _, channels = conv.out
+    found = [Partition("batch", owners)] if n % owners == 0 else []
+    if (n == 1 and height >= owners) or height % owners == 0:
+        found.append(Partition("rows", owners))
+    if not conv.depthwise and channels > conv.panel * (owners - 1):
+        found.append(Partition("columns", owners))
+    return found, conv.flops
+
+
 def _segments(stage: Stage, views: Views) -> int:
     """How many equal runs of columns the readers of a merged product cut it into (Q, K and V: three)."""
     graph = views.graph
@@ -135,7 +161,7 @@ def _assemble(graph: Graph, plan: ownership.Plan, builder: PhaseBuilder, machine
     for number, interval in enumerate(plan.intervals):
         if number:
             items.append(Barrier(number - 1))
-        items.extend(c.phase for _, c in interval)
+        items.extend(p for _, c in interval for p in c.phases)
     tensors = {o.buffer: o for i in items if isinstance(i, Phase) for o in i.task.operands}
     spans: dict[str, memory.Span] = {}
     for number, interval in enumerate(plan.intervals):
@@ -181,9 +207,7 @@ def _weights(
     values: dict[str, np.ndarray] = {}
     for name in tensors:
         if name in builder.packed:
-            buffer, source, transposed = builder.packed[name]
-            matrix = graph.constants[source].reshape(graph.types[source].shape[-2:])
-            values[name] = matrix.T if transposed else matrix
+            buffer, values[name] = builder.packed[name]
         elif graph.is_constant(name):
             shape = matrix_shape(graph.types[name].shape)
             buffer = Buffer(name, graph.types[name].dtype, shape, Layout.row_major(shape), "weight")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import Protocol
 
-from mononn_core.graph import Node, TensorType
+from mononn_core.graph import Graph, Node, TensorType
 from mononn_core.program.expr import Const, Expr, Load, Ranges, Var, variables, walk
 from mononn_core.program.simplify import bounds, from_linear, linear, simplify
 
@@ -133,6 +134,44 @@ def _without(e: Expr, own: Expr, other: Expr) -> Expr | None:
     rest = from_linear(terms, constant)
     both = {v.name for v in (own, other) if isinstance(v, Var)}
     return None if variables(rest) & both or any(isinstance(t, Load) for t in terms) else rest
+
+
+class Reader(Protocol):
+    """What an :class:`ImageView` needs of the views of stored tensors."""
+
+    graph: Graph
+
+    def element(self, name: str, index: tuple[Expr, ...]) -> Expr: ...
+
+
+@dataclass(frozen=True)
+class ImageView:
+    """An image [N, H, W, C] inside a stored matrix: its first pixel and column, pixels between image rows and between
+    images."""
+
+    tensor: str
+    first: int
+    column: int
+    pitch: int
+    image: int
+
+    @staticmethod
+    def of(views: Reader, name: str) -> ImageView | None:
+        """How tensor ``name`` lies, where its pixels are neighbours in an image row; None where they are not."""
+        shape = views.graph.types[name].shape
+        if len(shape) != 4 or (views.graph.is_constant(name) and views.graph.types[name].size == 1):
+            return None
+        variables = tuple(axis(v, extent) for v, extent in zip("bhwc", shape, strict=True))
+        element = views.element(name, variables)
+        if not isinstance(element, Load):
+            return None
+        ranges = {v: (0, extent - 1) for v, extent in zip("bhwc", shape, strict=True)}
+        (rows, first), (columns, column) = (linear(simplify(i, ranges)) for i in element.index)
+        pitch, image = rows.pop(Var("h"), shape[2]), rows.pop(Var("b"), shape[1] * shape[2])
+        neighbours = rows.pop(Var("w"), 1) == 1 and columns.pop(Var("c"), 1) == 1
+        return (
+            ImageView(element.operand, first, column, pitch, image) if neighbours and not rows and not columns else None
+        )
 
 
 def footprint(

@@ -27,10 +27,11 @@ BEAM = 12
 
 @dataclass(frozen=True)
 class Candidate:
-    """A stage under one partition: its phase, modelled seconds, and the boxes each owner reads and writes."""
+    """A stage under one partition: its phases (the first does the work, a second fills a border), modelled seconds, and
+    the boxes each owner reads and writes."""
 
     partition: Partition
-    phase: Phase
+    phases: tuple[Phase, ...]
     seconds: float
     reads: tuple[tuple[str, tuple[Boxes, ...]], ...]
     writes: np.ndarray = field(compare=False, repr=False)
@@ -61,8 +62,12 @@ def owner_boxes(phase: Phase, operand: Operand) -> tuple[Boxes, ...]:
     return tuple(tuple(o) for o in owners)
 
 
-def candidate(partition: Partition, phase: Phase, stored: str, shape: tuple[int, int], cost: Cost) -> Candidate:
-    """Measure what ``phase`` touches and what it costs."""
+def candidate(
+    partition: Partition, phases: tuple[Phase, ...], stored: str, shape: tuple[int, int], cost: Cost
+) -> Candidate:
+    """Measure what the stage's phases touch and what they cost. A border is dealt in another way than the inside: what
+    has one belongs to nobody, unless one owner does it all."""
+    phase = phases[0]
     writes = np.full(shape, -1, np.int16)
     reads = []
     for operand in phase.task.operands:
@@ -75,7 +80,9 @@ def candidate(partition: Partition, phase: Phase, stored: str, shape: tuple[int,
                     writes[r0:r1, c0:c1] = owner
         else:
             reads.append((operand.buffer, boxes))
-    return Candidate(partition, phase, cost.phase_seconds(phase, partition), tuple(reads), writes)
+    if len(phases) > 1:
+        writes[:] = 0 if partition.kind == "single" or partition.owners == 1 else -1
+    return Candidate(partition, phases, cost.phase_seconds(phase, partition), tuple(reads), writes)
 
 
 def _fits(new: Candidate, inside: dict[str, Candidate]) -> bool:

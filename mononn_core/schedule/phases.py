@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
 
+import numpy as np
+
 from mononn_core.graph import Node
 from mononn_core.machine import Machine
 from mononn_core.ops import registry
@@ -54,6 +56,10 @@ class Draft:
         e = substitute(e, {n: value for n, (value, _) in self.positions.items()})
         return simplify(e, {**self.outer, **inner})
 
+    def fix(self, e: Expr, values: Mapping[str, Expr]) -> Expr:
+        """``e`` with some of its variables given, simplified."""
+        return simplify(substitute(e, values), self.outer)
+
     def add(self, role: str, tensor: str, box: Box, access: str = "read", packed: bool = False) -> str:
         """Declare an operand; constants, packed ones too, are stable."""
         stable = packed or self.views.graph.is_constant(tensor)
@@ -92,12 +98,12 @@ def panel_buffer(name: str, shape: tuple[int, int], panel: int) -> Buffer:
 
 
 class PhaseBuilder:
-    """Builds phases. ``packed`` collects the packed weights they use: id to (buffer, source tensor, transposed)."""
+    """Builds phases. ``packed`` collects the packed weights they use: id to (buffer, logical matrix)."""
 
     def __init__(self, views: Views, machine: Machine) -> None:
         self.views = views
         self.machine = machine
-        self.packed: dict[str, tuple[Buffer, str, bool]] = {}
+        self.packed: dict[str, tuple[Buffer, np.ndarray]] = {}
         self.types = views.graph.types
 
     # -- matmul -----------------------------------------------------------------------------------------------------
@@ -134,14 +140,15 @@ class PhaseBuilder:
             n0 = s * width + o * (panels * tile.panel) + n0
         extents = {"o": owners, "b": batches, "r": tile.blocks, "s": segments, "p": panels}
         draft = Draft(self.views, {v: (0, e - 1) for v, e in extents.items()})
-        b, m0, n0 = (simplify(_drop_unit(e, extents), draft.outer) for e in (b, m0, n0))
+        unit = unit_axes(extents)
+        b, m0, n0 = (draft.fix(e, unit) for e in (b, m0, n0))
         self._product_operands(stage, p, tile, draft, (b, m0, n0))
         rows, columns = min(tile.rows, p.m), min(tile.panel, p.n)
         inner = {"m": (0, rows - 1), "n": (0, columns - 1)}
         row = draft.position("row", m0 + axis("m", rows), p.m)
         column = draft.position("column", n0 + axis("n", columns), p.n)
         root_index = p.out_index(b, row, column, self.types[stage.root.output].shape)
-        result = self._epilogue(stage, draft, root_index, inner, ("m", "n"))
+        result = self.epilogue(stage, draft, root_index, inner, ("m", "n"))
         task = Task("matmul", tuple(draft.operands), {"panel": tile.panel}, (result,))
         return self.phase(name, stage, partition, extents, task, 2 * p.batch * p.m * p.n * p.k)
 
@@ -159,7 +166,8 @@ class PhaseBuilder:
         draft.add("a", tensor, Box((simplify(row + m0, draft.outer), column), size, (bound, shape[1])))
         if self.views.graph.is_constant(b) and p.batch == 1:
             packed = panel_buffer(b + ("^T" if p.transpose_b else ""), (p.k, p.n), tile.panel)
-            self.packed[packed.id] = (packed, b, p.transpose_b)
+            matrix = self.views.graph.constants[b].reshape(self.types[b].shape[-2:])
+            self.packed[packed.id] = (packed, matrix.T if p.transpose_b else matrix)
             draft.add("b", packed.id, Box((Const(0), n0), (p.k, tile.panel), (p.k, p.n)), packed=True)
             return
         tensor, row, column = self._view(b, matmul_axes(stage.root, 1, self.types), where)
@@ -195,7 +203,7 @@ class PhaseBuilder:
             bh = Var("o") * per_owner + bh
         extents = {"o": owners, "h": per_owner}
         draft = Draft(self.views, {v: (0, e - 1) for v, e in extents.items()})
-        bh, i0 = (simplify(_drop_unit(e, extents), draft.outer) for e in (bh, i0))
+        bh, i0 = (draft.fix(e, unit_axes(extents)) for e in (bh, i0))
         where = {"batch": bh // heads if batch > 1 else Const(0), "head": bh % heads if batch > 1 else bh}
         where = {v: simplify(e, draft.outer) for v, e in where.items()}
         sizes = {"q": (tile_rows, depth), "k": (keys, depth), "v": (keys, width)}
@@ -211,7 +219,7 @@ class PhaseBuilder:
         score = self._score(node.inputs[3] if len(node.inputs) > 3 else "", node.attrs, where, i, axis("j", keys))
         score = draft.bind(score, inner)
         index = (where["batch"], where["head"], i, axis("d", width))
-        result = self._epilogue(stage, draft, index, inner, ("i", "d"))
+        result = self.epilogue(stage, draft, index, inner, ("i", "d"))
         params = {"guard": bool(node.attrs.get("guard", False))}
         task = Task("attention", tuple(draft.operands), params, (result,), prologue={"score": score})
         flops = 2 * total * rows * keys * (depth + width)
@@ -233,9 +241,10 @@ class PhaseBuilder:
 
     # -- shared -----------------------------------------------------------------------------------------------------
 
-    def _epilogue(
-        self, stage: Stage, draft: Draft, index: tuple[Expr, ...], inner: Ranges, axes: tuple[str, str]
+    def epilogue(
+        self, stage: Stage, draft: Draft, index: tuple[Expr, ...], inner: Ranges, axes: tuple[str, ...]
     ) -> Result:
+        """What a template stores of its element at ``index`` of the root's output, after the stage's chain."""
         index, value = run_chain(stage, self.views, index, Acc())
         value = draft.bind(value, inner)
         position = draft.output(stage.stored, matrix_index(self.types[stage.stored].shape, index), inner)
@@ -259,9 +268,9 @@ def rows_stand_alone(attention: Node, views: Views) -> bool:
     return found is not None and isinstance(found[1], Const)
 
 
-def _drop_unit(e: Expr, extents: Mapping[str, int]) -> Expr:
+def unit_axes(extents: Mapping[str, int]) -> dict[str, Expr]:
     """Axes of one element have index 0."""
-    return substitute(e, {v: Const(0) for v, extent in extents.items() if extent == 1})
+    return {v: Const(0) for v, extent in extents.items() if extent == 1}
 
 
 def _bound(offset: Expr, extent: int, used: int) -> int:

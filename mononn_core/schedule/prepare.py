@@ -3,18 +3,23 @@
 1. A vector operand of a matmul becomes a matrix of one row or column, and its result a vector again.
 2. A transposed right-hand side that is computed in the run is transposed by a movement of its own (a constant one is
    packed transposed).
-3. Tensors without elements, and operators that have neither a pointwise form nor a loop, are named errors.
+3. A convolution that no template computes (another type, weights that are not constant) becomes a product over its
+   windows.
+4. Tensors without elements, and operators that have neither a pointwise form nor a loop, are named errors.
 """
 
 from __future__ import annotations
 
 from mononn_core.errors import UnsupportedError
 from mononn_core.graph import Graph, Node
+from mononn_core.graph.graph import Attr
 from mononn_core.ops import registry
 from mononn_core.ops.builder import Builder
+from mononn_core.ops.common import integer, integers
 from mononn_core.schedule.rows import GENERATED
 
 LOOPED = ("reduction", "row")
+TEMPLATES = ("matmul", "attention", "conv")
 
 
 def prepare(graph: Graph) -> Graph:
@@ -31,15 +36,17 @@ def prepare(graph: Graph) -> Graph:
     builder.reserve(graph.types)
     for node in graph.nodes:
         if _rewrites(node, graph):
-            _matmul(node, builder)
+            (_convolution if node.op == "conv" else _matmul)(node, builder)
         else:
             builder.nodes.append(node)
     return graph.rebuild(builder.nodes, builder.types, builder.constants)
 
 
 def is_template(node: Node, graph: Graph) -> bool:
-    """Whether a hand-written template computes ``node``: float32 contractions."""
-    return node.op in ("matmul", "attention") and all(graph.types[n].dtype == "float32" for n in node.inputs if n)
+    """Whether a hand-written template computes ``node``: float32 contractions, convolutions by constants."""
+    if node.op == "conv" and not graph.is_constant(node.inputs[1]):
+        return False
+    return node.op in TEMPLATES and all(graph.types[n].dtype == "float32" for n in node.inputs if n)
 
 
 def _check(node: Node, graph: Graph) -> None:
@@ -55,6 +62,8 @@ def _check(node: Node, graph: Graph) -> None:
 
 
 def _rewrites(node: Node, graph: Graph) -> bool:
+    if node.op == "conv":
+        return not is_template(node, graph)
     if node.op != "matmul":
         return False
     a, b = (graph.types[n] for n in node.inputs)
@@ -81,3 +90,23 @@ def _matmul(node: Node, builder: Builder) -> None:
         return
     product = builder.add("matmul", [a, b], node.origin)
     builder.add("reshape", [product], node.origin, {"shape": builder.types[node.output].shape}, output=node.output)
+
+
+def _convolution(node: Node, builder: Builder) -> None:
+    """[N, OH, OW, taps, channels of a group] by [taps * channels, M], group by group."""
+    x, w = node.inputs
+    n, oh, ow, m = builder.types[node.output].shape
+    kh, kw, mine, _ = builder.types[w].shape
+    group = integer(node.attrs, "group")
+
+    def add(op: str, *inputs: str, **attrs: Attr) -> str:
+        return builder.add(op, inputs, node.origin, attrs)
+
+    spread = {key: integers(node.attrs, key) for key in ("strides", "dilations")}
+    windows = add("windows", x, axis=1, kernel=(kh, kw), **spread)
+    windows = add("reshape", windows, shape=(n, kh * kw, oh * ow, group, mine))
+    rows = add("reshape", add("transpose", windows, perm=(3, 0, 2, 1, 4)), shape=(group, n * oh * ow, kh * kw * mine))
+    split = add("reshape", w, shape=(kh * kw * mine, group, m // group))
+    product = add("matmul", rows, add("transpose", split, perm=(1, 0, 2)))
+    product = add("transpose", product, perm=(1, 0, 2))
+    builder.add("reshape", [product], node.origin, {"shape": (n, oh, ow, m)}, output=node.output)

@@ -115,7 +115,7 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[], Inputs], dict[str, int]]]
     ),
     "packed attention": (Packed, lambda: (torch.randn(X),), {"attention": 1, "matmul": 2, "slice": 3}),
     "gated": (Gated, lambda: (torch.randn(X),), {"rms_norm": 1, "matmul": 2, "slice": 2}),
-    "image": (Image, lambda: (torch.randn(1, 3, 20, 20),), {"matmul": 3}),
+    "image": (Image, lambda: (torch.randn(1, 3, 20, 20),), {"conv": 2, "matmul": 1, "transpose": 1, "mul": 2}),
 }
 
 

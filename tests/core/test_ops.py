@@ -99,7 +99,8 @@ CASES: list[tuple[str, list[np.ndarray], dict[str, Any]]] = [
     ("tile", [A], {"repeats": (1, 2, 3)}),
     ("trilu", [A], {"k": 1, "upper": True}),
     ("trilu", [whole(2, 4, 3)], {"k": -1, "upper": False}),
-    ("windows", [floats(2, 7, 8)], {"kernel": (3, 2), "strides": (2, 1), "dilations": (1, 3)}),
+    ("windows", [floats(2, 7, 8)], {"axis": 1, "kernel": (3, 2), "strides": (2, 1), "dilations": (1, 3)}),
+    ("windows", [floats(2, 7, 8, 3)], {"axis": 1, "kernel": (3, 2), "strides": (2, 1), "dilations": (1, 3)}),
     ("gather", [A, np.array([[2, -1], [0, -3]])], {"axis": 1}),
     ("gather", [A, np.array(1, "int32")], {"axis": 2}),
     ("gather_elements", [A, whole(2, 2, 4, low=-3, high=3)], {"axis": 1}),
@@ -274,7 +275,7 @@ def test_norms_are_the_formulas() -> None:
             {},
             ShapeError,
         ),
-        ("windows", [("float32", (4,))], {"kernel": (5,), "strides": (1,), "dilations": (1,)}, ShapeError),
+        ("windows", [("float32", (4,))], {"axis": 0, "kernel": (5,), "strides": (1,), "dilations": (1,)}, ShapeError),
         ("bitcast", [("float32", (4,))], {"to": "int64"}, ShapeError),
     ],
 )

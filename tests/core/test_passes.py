@@ -156,9 +156,9 @@ MOVEMENTS: dict[str, tuple[Callable[[Net, str], str], dict[str, int]]] = {
     "unit tile": (lambda n, x: n("tile", n.input(1, 3), repeats=(4, 1)), {"expand": 1}),
     "one concat": (lambda n, x: n("concat", x, axis=1), {}),
     "nested concat": (lambda n, x: n("concat", n("concat", x, n.input(2, 1, 4), axis=1), x, axis=1), {"concat": 1}),
-    "unit windows": (lambda n, x: n("windows", x, kernel=(1,), strides=(1,), dilations=(1,)), {"reshape": 1}),
+    "unit windows": (lambda n, x: n("windows", x, axis=2, kernel=(1,), strides=(1,), dilations=(1,)), {"reshape": 1}),
     "unit windows with strides": (
-        lambda n, x: n("windows", x, kernel=(1, 1), strides=(2, 3), dilations=(1, 1)),
+        lambda n, x: n("windows", x, axis=1, kernel=(1, 1), strides=(2, 3), dilations=(1, 1)),
         {"slice": 1, "reshape": 1},
     ),
     "gather of one": (lambda n, x: n("gather", x, n.const(-1, "int64"), axis=1), {"slice": 1, "reshape": 1}),

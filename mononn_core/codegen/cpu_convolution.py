@@ -1,0 +1,53 @@
+"""Prints calls of the convolution templates: geometry as compile-time constants, epilogues as for products."""
+
+from __future__ import annotations
+
+from mononn_core.codegen.cpu_storage import CpuStorage, row_stride
+from mononn_core.codegen.cstyle import Printer
+from mononn_core.codegen.loops import is_cheap, write_element
+from mononn_core.program.tile import Phase
+from mononn_core.program.windows import Windows
+
+HEADER = "mononn_conv.hpp"
+
+
+class CpuConvolution(CpuStorage):
+    """Convolutions over the windows of an image."""
+
+    def conv(self, phase: Phase, printer: Printer) -> None:
+        """One call a number of image rows that a task may have."""
+        task = phase.task
+        windows = Windows.of(task.params)
+        a, b = (next(o for o in task.operands if o.role == r) for r in ("a", "b"))
+        pixels, pixels_text = self.extents(phase, a, 0, printer)
+        columns, columns_text = self.extents(phase, b, 1, printer)
+        result, panel = task.results[0], int(task.params["panel"])
+        depthwise = task.template == "depthwise"
+        y, x, n = result.axes
+        inner = self.element_printer(printer, result.axes, (windows.rows, windows.width, panel))
+        with self.out.block(f"auto element_ = [&](long {y}, long {x}, long {n}, auto v_) {{", "};"):
+            write_element(self.out, result, inner)
+        function = "element_"
+        if columns != (panel,):
+            function = "edge_"
+            self.out.line(f"const long end_ = {columns_text};")
+            edge = f"mn::ragged({y}, {n}, end_, v_, [&](long, long at_, auto w_) {{ element_({y}, {x}, at_, w_); }});"
+            self.out.line(f"auto edge_ = [&](long {y}, long {x}, long {n}, auto v_) {{ {edge} }};")
+        lda = row_stride(printer.pointers["a"].buffer)
+        pairs = ", ".join(f"{v}, {h}" for v, h in (windows.kernel, windows.strides, windows.dilations))
+        self.out.line(
+            f"using Windows_ = mn::Windows<{a.box.size[1]}, {lda}, {windows.pitch}, {windows.width}, {pairs}>;"
+        )
+        corners = f"{self.corner(printer, a)}, {self.corner(printer, b)}"
+        ldb, calls = row_stride(printer.pointers["b"].buffer), []
+        for count in pixels:
+            rows = windows.rows_in(count)
+            if depthwise:
+                call = f"mn::depthwise<Windows_, {rows}>({corners}, {ldb}, {function});"
+            else:
+                cheap = "true" if is_cheap(result) else "false"
+                guard = "if (end_ > 0) " if min(columns) == 0 else ""
+                call = f"{guard}mn::conv<Windows_, {rows}, {panel}, {cheap}>({corners}, {function});"
+            if rows:
+                calls.append((pixels_text, count, call))
+        self.choose(calls, windows.rows_in(min(pixels)) == 0)

@@ -1,0 +1,134 @@
+"""Keeps images channels last: the transpositions behind convolutions and poolings sink until they meet their inverse.
+
+Only "channels first" transpositions of rank 4 and more move: [N, n.., C] to [N, C, n..]. With T for one:
+
+1. f(T(x), T(y), vectors and scalars ..) is T(f(x, y, ..)) for an elementwise f.
+2. pad(T(x)) is T(pad(x)), slice(T(x)) is T(slice(x)).
+3. concat(T(x), T(y), ..) is T(concat(x, y, ..)).
+4. reduce(T(x)) is reduce(x), transposed where two or more spatial axes stay.
+5. matmul(reshape(T(x)), W) of a flattened image and constant W is matmul(reshape(x), W with its rows in the new order).
+
+A transposition others read as well stays for them; it is a view and costs nothing until it is stored.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from mononn_core.graph import Graph, Node
+from mononn_core.ops import registry
+from mononn_core.ops.common import integer, integers
+from mononn_core.passes.rewrite import Rewriter, rewrite
+
+
+def _first(rank: int) -> tuple[int, ...]:
+    """The permutation from channels last to channels first."""
+    return (0, rank - 1, *range(1, rank - 1))
+
+
+def _last(rank: int) -> tuple[int, ...]:
+    """Its inverse."""
+    return (0, *range(2, rank), 1)
+
+
+def _image(rewriter: Rewriter, name: str) -> str | None:
+    """The channels-last tensor behind ``name``."""
+    node = rewriter.producer(name, "transpose")
+    if node is None or len(perm := integers(node.attrs, "perm")) < 4:
+        return None
+    return node.inputs[0] if perm == _first(len(perm)) else None
+
+
+def _back(rewriter: Rewriter, name: str) -> str:
+    return rewriter.add("transpose", name, perm=_first(rewriter.type(name).rank))
+
+
+def elementwise(rewriter: Rewriter, node: Node) -> str | None:
+    """Case 1."""
+    if registry.get(node.op).kind != "elementwise" or not node.inputs or len(node.outputs) != 1:
+        return None
+    shape = rewriter.type(node.output).shape
+    images = [_image(rewriter, name) for name in node.inputs]
+    if not any(i is not None and rewriter.type(n).shape == shape for i, n in zip(images, node.inputs, strict=True)):
+        return None
+    inputs = []
+    for name, image in zip(node.inputs, images, strict=True):
+        if image is not None and rewriter.type(name).rank == len(shape):
+            inputs.append(image)
+            continue
+        kind = rewriter.type(name)
+        if kind.shape == shape and rewriter.constant(name) is None:
+            return None
+        if kind.rank:
+            full = rewriter.reshape(name, (1,) * (len(shape) - kind.rank) + kind.shape)
+            name = rewriter.add("transpose", full, perm=_last(len(shape)))
+        inputs.append(name)
+    return _back(rewriter, rewriter.add(node.op, *inputs, **dict(node.attrs)))
+
+
+def border(rewriter: Rewriter, node: Node) -> str | None:
+    """Case 2."""
+    keys = {"pad": ("before", "after"), "slice": ("starts", "sizes", "steps")}.get(node.op)
+    image = _image(rewriter, node.inputs[0]) if keys else None
+    if keys is None or image is None:
+        return None
+    order = _last(rewriter.type(image).rank)
+    moved = {key: tuple(integers(node.attrs, key)[p] for p in order) for key in keys}
+    return _back(rewriter, rewriter.add(node.op, image, **{**node.attrs, **moved}))
+
+
+def concat(rewriter: Rewriter, node: Node) -> str | None:
+    """Case 3."""
+    images = [_image(rewriter, name) for name in node.inputs] if node.op == "concat" else []
+    if not images or any(i is None for i in images):
+        return None
+    order = _last(rewriter.type(node.output).rank)
+    axis = order.index(integer(node.attrs, "axis"))
+    return _back(rewriter, rewriter.add("concat", *(i for i in images if i is not None), axis=axis))
+
+
+def reduction(rewriter: Rewriter, node: Node) -> str | None:
+    """Case 4."""
+    definition = registry.get(node.op)
+    if definition.kind != "reduction" or "axes" not in node.attrs or len(node.outputs) != 1:
+        return None
+    image = _image(rewriter, node.inputs[0])
+    if image is None:
+        return None
+    order = _last(rewriter.type(image).rank)
+    axes = integers(node.attrs, "axes")
+    moved = tuple(sorted(order.index(a) for a in axes))
+    result = rewriter.add(node.op, image, **{**node.attrs, "axes": moved})
+    if node.attrs["keepdims"]:
+        return _back(rewriter, result)
+    kept = [a for a in order if a not in axes]  # axes of channels first, in the order they now have
+    perm = tuple(kept.index(a) for a in sorted(kept))
+    return result if perm == tuple(range(len(perm))) else rewriter.add("transpose", result, perm=perm)
+
+
+def product(rewriter: Rewriter, node: Node) -> str | None:
+    """Case 5."""
+    flat = rewriter.producer(node.inputs[0], "reshape") if node.op == "matmul" else None
+    image = _image(rewriter, flat.inputs[0]) if flat is not None else None
+    if flat is None or image is None or rewriter.constant(node.inputs[1]) is None:
+        return None
+    n, *spatial, c = rewriter.type(image).shape
+    weight = rewriter.type(node.inputs[1])
+    if rewriter.type(flat.output).shape != (n, c * prod(spatial)) or weight.rank != 2:
+        return None
+    w = node.inputs[1]
+    if node.attrs.get("transpose_b"):
+        split = rewriter.reshape(w, (weight.shape[0], c, prod(spatial)))
+        w = rewriter.add("transpose", split, perm=(0, 2, 1))
+    else:
+        w = rewriter.add("transpose", rewriter.reshape(w, (c, prod(spatial), weight.shape[1])), perm=(1, 0, 2))
+    w = rewriter.reshape(w, weight.shape)
+    return rewriter.add("matmul", rewriter.reshape(image, (n, c * prod(spatial))), w, **dict(node.attrs))
+
+
+RULES = (elementwise, border, concat, reduction, product)
+
+
+def run(graph: Graph) -> Graph:
+    """``graph`` with its images channels last for as long as possible."""
+    return rewrite(graph, RULES)

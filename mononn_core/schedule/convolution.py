@@ -1,0 +1,195 @@
+"""Convolutions become phases over image rows and panels of output channels; padded results get their border filled.
+
+The input is read where it lies: pixels are rows of its stored matrix, a pixel's channels columns. A grouped convolution
+is cut into panels of output channels, each of which reads the few input channels of its groups; a panel that spans
+several groups has zeros in its weights where a group does not read a channel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+
+from mononn_core.graph import Node, TensorType
+from mononn_core.ops.common import integer, integers
+from mononn_core.program.expr import Const, Expr, Var, const, minimum
+from mononn_core.program.simplify import simplify
+from mononn_core.program.tile import Box, For, Phase, Statement, Store, Task
+from mononn_core.program.windows import Windows
+from mononn_core.schedule.decisions import Partition, image_rows
+from mononn_core.schedule.fuse import Stage, border_of
+from mononn_core.schedule.operands import ImageView, axis
+from mononn_core.schedule.phases import Draft, PhaseBuilder, panel_buffer, unit_axes
+from mononn_core.schedule.views import matrix_shape
+
+
+@dataclass(frozen=True)
+class Conv:
+    """Shapes of a ``conv`` node. ``reads``: input channels a panel reads (all of them without groups)."""
+
+    x: tuple[int, ...]
+    out: tuple[int, ...]
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    dilations: tuple[int, int]
+    group: int
+    panel: int
+    reads: int
+
+    @staticmethod
+    def of(node: Node, types: Mapping[str, TensorType], lanes: int) -> Conv:
+        """Also decides the panel: two vectors of output channels, or one where a group has no two."""
+        x, w, out = types[node.inputs[0]].shape, types[node.inputs[1]].shape, types[node.output].shape
+        group, channels = integer(node.attrs, "group"), out[3]
+        mine, width = w[2], channels // group
+        if group == channels and mine == 1:
+            panel, reads = ceil(channels / lanes) * lanes, channels
+        elif group == 1:
+            panel, reads = (2 * lanes if channels > lanes else lanes), x[3]
+        else:
+            panel = 2 * lanes if width % (2 * lanes) == 0 else lanes
+            ends = ((n, min(n + panel, channels) - 1) for n in range(0, channels, panel))
+            reads = max((last // width - first // width + 1) * mine for first, last in ends)
+        (kh, kw), (sh, sw), (dh, dw) = w[:2], integers(node.attrs, "strides"), integers(node.attrs, "dilations")
+        return Conv(x, out, (kh, kw), (sh, sw), (dh, dw), group, panel, reads)
+
+    @property
+    def depthwise(self) -> bool:
+        return self.group == self.out[3] == self.x[3] and self.group > 1
+
+    @property
+    def flops(self) -> int:
+        n, height, width, channels = self.out
+        return 2 * n * height * width * channels * self.kernel[0] * self.kernel[1] * self.x[3] // self.group
+
+    def first_channel(self, column: Expr) -> Expr:
+        """The first input channel that the panel starting at output channel ``column`` reads."""
+        if self.group == 1 or self.depthwise:
+            return Const(0)
+        start = column // (self.out[3] // self.group) * (self.x[3] // self.group)
+        return minimum(start, Const(self.x[3] - self.reads))
+
+    def matrix(self, w: np.ndarray) -> np.ndarray:
+        """The weights [KH, KW, C / group, M] as the matrix a template reads: [taps, M] for a depthwise convolution,
+        else [taps * reads, M] with zeros where a channel's group does not read."""
+        taps, mine, channels = self.kernel[0] * self.kernel[1], w.shape[2], w.shape[3]
+        if self.depthwise or self.group == 1:
+            return w.reshape(taps * mine, channels)
+        n = np.arange(channels)
+        panel_start = n // self.panel * self.panel
+        width = channels // self.group
+        first = np.minimum(panel_start // width * mine, self.x[3] - self.reads)
+        rows = n // width * mine - first
+        wide = np.zeros((taps, self.reads, channels), w.dtype)
+        for c in range(mine):
+            wide[:, rows + c, n] = w.reshape(taps, mine, channels)[:, c, :]
+        return wide.reshape(taps * self.reads, channels)
+
+
+def build_conv(builder: PhaseBuilder, stage: Stage, partition: Partition, name: str) -> Phase:
+    """The phase of a convolution: image rows or panels dealt to owners, a task is a block of image rows of a panel."""
+    node = stage.root
+    assert node is not None
+    lanes = builder.machine.vector_bytes // 4
+    conv = Conv.of(node, builder.types, lanes)
+    view = ImageView.of(builder.views, node.inputs[0])
+    assert view is not None, f"{node.origin}: the image was not stored"
+    n, height, width, channels = conv.out
+    owners = partition.owners if partition.kind != "single" else 1
+    batches, panels = n, ceil(channels / conv.panel)
+    o, r, q = (Var(v) for v in "orp")
+    image: Expr = Var("b")
+    share = ceil(height / owners) if partition.kind == "rows" else height
+    rows, blocks = image_rows(share, conv.reads * 4, conv.strides[0] * view.pitch, n > 1, builder.machine)
+    y0, n0 = r * rows, q * conv.panel
+    if partition.kind == "rows":
+        y0 = o * (rows * blocks) + y0
+    elif partition.kind == "batch":
+        batches = n // owners
+        image = o * batches + image
+    elif partition.kind == "columns":
+        panels = ceil(panels / owners)
+        n0 = o * (panels * conv.panel) + n0
+    extents = {"o": owners, "b": batches, "r": blocks, "p": panels}
+    draft = Draft(builder.views, {v: (0, e - 1) for v, e in extents.items()})
+    image, y0, n0 = (draft.fix(e, unit_axes(extents)) for e in (image, y0, n0))
+    windows = Windows(conv.kernel, conv.strides, conv.dilations, view.pitch, width, rows)
+    _operands(builder, node, conv, view, windows, draft, (image, y0, n0))
+    inner = {"y": (0, rows - 1), "x": (0, width - 1), "n": (0, min(conv.panel, channels) - 1)}
+    y = draft.position("row", y0 + axis("y", rows), height)
+    column = draft.position("column", n0 + axis("n", min(conv.panel, channels)), channels)
+    result = builder.epilogue(stage, draft, (image, y, axis("x", width), column), inner, ("y", "x", "n"))
+    template = "depthwise" if conv.depthwise else "conv"
+    task = Task(template, tuple(draft.operands), {**windows.params(), "panel": conv.panel}, (result,))
+    return builder.phase(name, stage, partition, extents, task, conv.flops)
+
+
+def _operands(
+    builder: PhaseBuilder,
+    node: Node,
+    conv: Conv,
+    view: ImageView,
+    windows: Windows,
+    draft: Draft,
+    at: tuple[Expr, Expr, Expr],
+) -> None:
+    """The pixels and the weights a task reads."""
+    image, y0, n0 = at
+    shape = matrix_shape(builder.types[view.tensor].shape)
+    pixel = simplify(image * view.image + y0 * (conv.strides[0] * view.pitch) + view.first, draft.outer)
+    channel = simplify(conv.first_channel(n0) + view.column, draft.outer)
+    height = conv.out[1]
+    whole = view.first + int(windows.last_pixel(height - 1)) if conv.out[0] == 1 else shape[0]
+    size = (windows.pixels(windows.rows), conv.reads)
+    draft.add("a", view.tensor, Box((pixel, channel), size, (whole, view.column + conv.x[3])))
+    weight = node.inputs[1]
+    matrix = conv.matrix(builder.views.graph.constants[weight])
+    tag = "" if conv.group == 1 or conv.depthwise else "@groups"
+    packed = panel_buffer(weight + tag, (matrix.shape[0], matrix.shape[1]), conv.panel)
+    builder.packed[packed.id] = (packed, matrix)
+    box = Box((Const(0), n0), (matrix.shape[0], conv.panel), (matrix.shape[0], matrix.shape[1]))
+    draft.add("b", packed.id, box, packed=True)
+
+
+def build_border(builder: PhaseBuilder, stage: Stage, partition: Partition, name: str) -> Phase | None:
+    """A phase that fills the border of the image ``stage`` stores, dealt by columns; None where it has no border."""
+    border = border_of(stage)
+    if border is None:
+        return None
+    before, after = integers(border.attrs, "before"), integers(border.attrs, "after")
+    images, height, width, channels = builder.types[stage.stored].shape
+    value = border.attrs["value"]
+    assert isinstance(value, (int, float))
+    owners = partition.owners if partition.kind != "single" else 1
+    share = ceil(channels / owners)
+    draft = Draft(builder.views, {"o": (0, owners - 1)})
+    x0 = Var("o") * share if owners > 1 else Const(0)
+    total = (images * height * width, channels)
+    draft.add("out", stage.stored, Box((Const(0), x0), (total[0], share), total), "write")
+    top, left = before[1] * width + before[2], before[2] + after[2]
+    inside = width - left
+    middle = height - before[1] - after[1] - 1
+    bottom = after[2] + after[1] * width
+    bound = simplify(Const(channels) + x0 * -1, draft.outer) if share * owners > channels else None
+
+    def run(first: Expr, count: int, tag: str) -> tuple[Statement, ...]:
+        """``count`` pixels from ``first`` on, in every image."""
+        if count == 0:
+            return ()
+        x = axis("x" + tag, share)
+        index = (simplify(Var("i") * (height * width) + first + axis("z" + tag, count), {}), x0 + x)
+        store: Statement = Store("out", index, const(value, builder.types[stage.stored].dtype))
+        row = For("x" + tag, share, (store,), "vector", bound) if share > 1 or bound is not None else store
+        return (For("z" + tag, count, (row,)) if count > 1 else row,)
+
+    between = run(Const(top + inside) + Var("h") * width, left, "m")
+    body = (
+        *run(Const(0), top, "t"),
+        *((For("h", middle, between),) if between and middle > 0 else ()),
+        *run(Const(top + (middle + 1) * inside + middle * left), bottom, "e"),
+    )
+    task = Task("nest", tuple(draft.operands), body=(For("i", images, body),))
+    return builder.phase(f"{name}_border", stage, partition, {"o": owners}, task, 0)
