@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from mononn_bench.analysis.cells import QUANTILES
 from mononn_bench.analysis.stats import round_values
 from mononn_bench.record import Block, CaseRecord, Round
 
@@ -30,8 +31,17 @@ def median_and_p90(record: CaseRecord, label: str) -> tuple[float, float] | None
     blocks = accepted_blocks(record, label)
     if not blocks:
         return None
-    samples = np.concatenate([np.asarray(b.samples_ns, dtype=np.float64) for b in blocks]) / 1e9
-    return float(np.median([b.value_s for b in blocks])), float(np.percentile(samples, 90))
+    return float(np.median([b.value_s for b in blocks])), float(np.quantile(_samples(blocks), 0.9))
+
+
+def latency_quantiles(record: CaseRecord, label: str) -> tuple[float, ...]:
+    """Seconds: the raw samples of a system at `QUANTILES`; empty without a block."""
+    blocks = accepted_blocks(record, label)
+    return tuple(np.quantile(_samples(blocks), QUANTILES).tolist()) if blocks else ()
+
+
+def _samples(blocks: list[Block]) -> np.ndarray:
+    return np.concatenate([np.asarray(b.samples_ns, dtype=np.float64) for b in blocks]) / 1e9
 
 
 def _values(rounds: list[Round], label: str, cycles: int) -> np.ndarray:

@@ -6,18 +6,34 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from mononn_bench.analysis.stats import Estimate, GeometricMean, Rate, Verdict
+from mononn_bench.record import Ceilings
 
 OURS = "mononn"
+WITH_SPEED = ("ok", "undertuned")
+"""The statuses whose times count as times of that model."""
+
+
+def is_twin(label: str) -> bool:
+    """Whether a label names a system measured beside itself (`name@2`)."""
+    return "@" in label
+
+
+def is_variant(label: str) -> bool:
+    """Whether a label names our own system with an option changed (`mononn[fuse=off]`): never a rival."""
+    return label.startswith(f"{OURS}[") and not is_twin(label)
 
 
 @dataclass(frozen=True)
 class Cell:
     """One row of cells.csv; None where a system left no such value.
 
-    `speedup` is the system's time over ours with its interval; times are in the unit the name ends with;
-    `roofline_share` and `rel_l2` are fractions; `peak_mb` is what the system adds to its adapter's memory.
+    `case` names model, batch, precision and target as the tables do. `speedup` is the system's time over ours with its
+    interval; times are in the unit the name ends with; `roofline_share`, `rel_l2` and its limit are fractions;
+    `peak_mb` is what the system adds to its adapter's memory; `tuning_s` is what its search spent, its database's past
+    included.
     """
 
+    case: str
     model: str
     batch: int
     precision: str
@@ -34,6 +50,7 @@ class Cell:
     verdict: Verdict | None = None
     roofline_share: float | None = None
     rel_l2: float | None = None
+    rel_l2_limit: float | None = None
     build_s: float | None = None
     load_ms: float | None = None
     first_run_ms: float | None = None
@@ -41,6 +58,9 @@ class Cell:
     artifact_mb: float | None = None
     identity_us: float | None = None
     inferences_per_s: float | None = None
+    tuning_s: float | None = None
+    tuning_cores: int | None = None
+    tuning_trials: int | None = None
     run_id: str = ""
 
 
@@ -49,15 +69,30 @@ COLUMNS = tuple(field.name for field in fields(Cell))
 
 @dataclass(frozen=True)
 class CaseSummary:
-    """What one case says as a whole: its best rival, or why there is no such ratio, what was flagged, its command."""
+    """What one case says as a whole: its best rival, or why there is no such ratio, what was flagged, its command.
 
+    `latency` maps a system with a speed to the quantiles of its raw samples, in seconds, at `QUANTILES`. `flops` and
+    `compulsory_bytes` are the model's, `ceilings` the sentinel's.
+    """
+
+    name: str
     model: str
+    source: str
     full_size: bool
+    target: str
     rounds: int
     best: tuple[str, Estimate] | None
     no_best: str
     flags: Sequence[str]
     command: str
+    latency: Mapping[str, Sequence[float]]
+    flops: int
+    compulsory_bytes: int
+    ceilings: Ceilings | None
+
+
+QUANTILES = tuple(i / 200 for i in range(201))
+"""At which the distributions of a `CaseSummary` are kept: from the smallest sample to the largest."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +105,22 @@ class Headline:
 
 
 @dataclass(frozen=True)
+class Twin:
+    """A system against itself in one case. `differs` says that the t test at 5 %, unadjusted, found a difference."""
+
+    case: str
+    system: str
+    estimate: Estimate
+    differs: bool
+
+
+@dataclass(frozen=True)
 class Table:
     """Everything a report prints.
 
-    `same_system` is how often a system differed from its own twin (None where none ran twice); `detectable` the
-    smallest ratio that a comparison finds four times in five.
+    `systems` are those of the rows, ours first where it takes part; `same_system` is how often a system differed from
+    its own twin (None where none ran twice); `detectable` the smallest ratio that a comparison finds four times in
+    five.
     """
 
     machine: str
@@ -82,5 +128,15 @@ class Table:
     cells: Sequence[Cell]
     cases: Sequence[CaseSummary]
     headlines: Sequence[Headline]
+    twins: Sequence[Twin]
     same_system: Rate | None
     detectable: float | None
+
+    @property
+    def rivals(self) -> list[str]:
+        """Every system but ours: what a ratio is given for."""
+        return [system for system in self.systems if system != OURS]
+
+    def cell(self, case: str, system: str) -> Cell | None:
+        """The cell of a case and a system, None where that system took no part."""
+        return next((c for c in self.cells if (c.case, c.system) == (case, system)), None)

@@ -6,17 +6,23 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mononn_bench.analysis.table import make_table
+from mononn_bench.codec import write_text
 from mononn_bench.record import CaseRecord, read_record
-from mononn_bench.report.figures import write_figures
-from mononn_bench.report.tables import speedup_markdown, write_tables
+from mononn_bench.report.figures import draw_figures, write_figures
+from mononn_bench.report.grids import markdown
+from mononn_bench.report.names import PAGE
+from mononn_bench.report.page import page_html
+from mononn_bench.report.tables import speed_grid, write_tables
 
 
 def write_report(records: Sequence[Path], folder: Path) -> str:
-    """Read case records, in the order of the table's rows, and write `folder`/tables and `folder`/figures.
+    """Read case records, in the order of the table's rows, and write `folder`/tables, figures and report.html.
 
     Returns the text of speedup.md. Raises RecordError for a file that is no case record.
     """
-    table = make_table([read_record(CaseRecord, path) for path in records])
-    write_figures(table, folder / "figures")
+    read = [read_record(CaseRecord, path) for path in records]
+    table = make_table(read)
+    pictures = write_figures(draw_figures(table), folder / "figures")
     write_tables(table, folder / "tables")
-    return speedup_markdown(table)
+    write_text(folder / PAGE, page_html(table, read, pictures))
+    return markdown(speed_grid(table))

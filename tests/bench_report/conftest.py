@@ -1,7 +1,7 @@
 """Records that several tests read."""
 
 import pytest
-from bench_report.records import a_case, a_system
+from bench_report.records import a_case, a_system, a_whole_run
 
 
 @pytest.fixture
@@ -20,3 +20,9 @@ def records():
         a_case("bert-tiny", tiny, seed=2, noise=0.03),
         a_case("mlp", mlp, {"torch-eager": wrong, "torch-inductor": crashed}, seed=3),
     ]
+
+
+@pytest.fixture
+def whole_run():
+    """Four full-size networks, eight systems, every status."""
+    return a_whole_run()

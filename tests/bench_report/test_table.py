@@ -2,21 +2,26 @@
 
 import csv
 import io
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from bench_report.records import a_case, a_system
+from bench_report.records import a_case, a_system, an_ablation, same_system_runs
 
 from mononn_bench.analysis.blocks import accepted_blocks, paired_rounds
 from mononn_bench.analysis.table import make_table
 from mononn_bench.record import Round
-from mononn_bench.report import figures, tables
+from mononn_bench.report import tables
+from mononn_bench.report.grids import escape_latex, latex, markdown
+from mononn_bench.report.names import report_files
+from mononn_bench.report.tables import speed_grid
 
 TRIO = {"mononn": 1e-3, "onnxruntime": 2e-3, "openvino": 1.5e-3}
 
 
-def cells_of(table):
-    return {(c.model, c.system): c for c in table.cells}
+def cells_of(table, by="model"):
+    return {(getattr(c, by), c.system): c for c in table.cells}
 
 
 def test_ratios_come_back(records):
@@ -82,7 +87,7 @@ def test_a_slow_system_has_raw_times_only():
     assert cell.median_ms > 2000
     assert (cell.speedup, cell.verdict) == (None, None)
     assert "tvm" not in table.headlines[0].means
-    assert " ms " in tables.speedup_markdown(table).splitlines()[6]
+    assert " ms " in markdown(speed_grid(table)).splitlines()[6]
     assert "over 2 s a run" in cell.reason
 
 
@@ -99,8 +104,9 @@ def test_over_the_roofline_fails():
 def test_twins_are_counted_and_are_no_rivals():
     table = make_table([a_case("mlp", {**TRIO, "mononn@2": 1e-3}, noise=0.02), a_case("b", {**TRIO, "mononn@2": 2e-3})])
     assert (table.same_system.count, table.same_system.total) == (1, 2)
+    assert [twin.system for twin in table.twins] == ["mononn", "mononn"]
     assert all("@" not in cell.system for cell in table.cells)
-    assert "1 of 2 comparisons differed" in tables.speedup_markdown(table)
+    assert "1 of 2 comparisons differed" in markdown(speed_grid(table))
 
 
 def test_no_headline_where_ours_is_not_ok():
@@ -122,7 +128,7 @@ def test_two_rounds_have_no_interval():
     table = make_table([a_case("mlp", TRIO, rounds=2)])
     cell = cells_of(table)["mlp", "openvino"]
     assert (cell.speedup_low, cell.verdict) == (None, None)
-    assert "No intervals" in tables.speedup_markdown(table)
+    assert "No intervals" in markdown(speed_grid(table))
 
 
 def test_in_pairs_mode_each_rival_has_its_own_rounds():
@@ -147,33 +153,87 @@ def test_cells_csv_reads_back(records):
     assert rows[-1]["median_ms"] == ""
 
 
-def test_the_same_records_give_the_same_bytes(records, tmp_path):
+def test_another_system_can_be_measured_against_itself():
+    times = {"onnxruntime": 2e-3, "onnxruntime@2": 2e-3, "onnxruntime@3": 2e-3, "onnxruntime@4": 2.2e-3}
+    table = make_table([a_case("mlp", times, noise=0.001)])
+    assert [twin.differs for twin in table.twins] == [False, True]
+    assert table.twins[1].estimate.ratio == pytest.approx(1.1, rel=0.01)
+    assert table.rivals == ["onnxruntime"]
+
+
+def test_variants_of_ours_are_no_rivals():
+    record = a_case("mlp", {**TRIO, "mononn[fuse=off]": 1.1e-3})
+    (case,) = make_table([record]).cases
+    assert case.best[0] == "openvino"
+    alone = make_table([an_ablation("mlp", 1e-3)])
+    assert "best rival" not in speed_grid(alone).header
+    assert cells_of(alone)["mlp", "mononn[launch=phases]"].speedup == pytest.approx(1.3, rel=0.03)
+
+
+def test_every_status_keeps_its_row(whole_run):
+    table = make_table(whole_run)
+    statuses = {cell.status for cell in table.cells}
+    assert statuses == {"ok", "unavailable", "failed", "incorrect", "timeout", "undertuned", "disputed"}
+    assert len(table.cells) == 4 * 8
+    assert all(cell.reason for cell in table.cells if cell.status != "ok")
+    text = markdown(speed_grid(table))
+    assert "tvm 1.5" in text and "(1 of 4)" in text
+    assert "resnet50, tvm: undertuned, 12 of 34 tasks had no match in the database." in text
+    assert "tvm tuned for 14400 s on 2 cores, 8000 trials, over 2 cases." in text
+
+
+def test_what_could_be_missed_stands_under_every_table(whole_run):
+    table = make_table(whole_run)
+    grids = [speed_grid(table), *(tables.case_grid(table, case) for case in table.cases)]
+    for grid in grids:
+        assert any(note.startswith("A system against itself: 0 of 4 comparisons") for note in grid.notes)
+        assert any(note.startswith("Smallest difference found four times in five") for note in grid.notes)
+
+
+def test_batches_and_repetitions_have_names_of_their_own():
+    single, batched = a_case("resnet50", TRIO), a_case("resnet50", TRIO, batch=8)
+    table = make_table([single, batched])
+    assert [case.name for case in table.cases] == ["resnet50", "resnet50-b8"]
+    assert table.headlines[0].means["openvino"].total == 1
+    assert cells_of(table, by="case")["resnet50-b8", "mononn"].inferences_per_s == pytest.approx(8000, rel=0.3)
+    again = make_table(same_system_runs("mlp", 1e-3, 3))
+    assert [case.name for case in again.cases] == ["mlp.01", "mlp.02", "mlp.03"]
+    assert speed_grid(again).rows == []
+
+
+def test_the_error_shown_is_the_one_nearest_its_limit():
+    check = a_system("openvino").accuracy[0]
+    near = replace(check, output="z", rel_l2=9e-7, limit=1e-6)
+    far = replace(check, rel_l2=2e-6, limit=1e-4)
+    result = replace(a_system("openvino"), accuracy=(far, near))
+    cell = cells_of(make_table([a_case("mlp", TRIO, {"openvino": result})]))["mlp", "openvino"]
+    assert (cell.rel_l2, cell.rel_l2_limit) == (9e-7, 1e-6)
+
+
+def test_tables_of_all_kinds_are_written_as_announced(whole_run, tmp_path):
     for folder in ("a", "b"):
-        table = make_table(records)
-        tables.write_tables(table, tmp_path / folder)
-        figures.write_figures(table, tmp_path / folder)
-    written = sorted(p.name for p in (tmp_path / "a").iterdir())
-    assert written == [
-        "bert-base.md",
-        "bert-tiny.md",
-        "cells.csv",
-        "mlp.md",
-        "speedup.md",
-        "speedup.pdf",
-        "speedup.png",
-    ]
+        tables.write_tables(make_table(whole_run), tmp_path / folder)
+    names = [case.name for case in make_table(whole_run).cases]
+    announced = {Path(f).name for f in report_files(names, list(TRIO)) if f.startswith("tables/")}
+    written = {path.name for path in (tmp_path / "a").iterdir()}
+    assert written == announced | {"aa.md", "aa.tex"}
     for name in written:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
 
 
-def test_a_figure_marks_failures_with_their_reason(records):
-    figure = figures.speed_figure(make_table(records))
-    texts = " ".join(t.get_text().replace("\n", " ") for t in figure.axes[0].texts)
-    assert "SIGSEGV" in texts
-    assert "incorrect: relative L2 error" in texts
+def test_repeated_cases_share_a_table(tmp_path):
+    tables.write_tables(make_table(same_system_runs("mlp", 1e-3, 12)), tmp_path)
+    assert {"mlp.md", "aa.md"} <= {path.name for path in tmp_path.iterdir()}
+    assert "| mlp.12 | mononn |" in (tmp_path / "mlp.md").read_text()
+    assert not any(path.startswith("figures/") for path in report_files(["mlp.01"], ["mononn", "mononn@2"]))
 
 
-def test_a_figure_of_nothing_but_failures_can_be_drawn():
-    failed = {name: a_system(name, "failed", "no luck") for name in TRIO}
-    figure = figures.speed_figure(make_table([a_case("mlp", TRIO, failed)]))
-    assert sum("no luck" in t.get_text() for t in figure.axes[0].texts) == 3
+def test_latex_is_balanced_and_escaped(whole_run):
+    text = latex(tables.case_grid(make_table(whole_run), make_table(whole_run).cases[3]), "t5-small")
+    body = [line for line in text.splitlines() if not line.startswith("%")]
+    rows = [line for line in body if line.endswith(r"\\")]
+    columns = len(re.search(r"\{(lr+)\}", text)[1])
+    assert all(len(re.findall(r"(?<!\\)&", row)) == columns - 1 for row in rows)
+    assert text.count(r"\begin{") == text.count(r"\end{")
+    assert not any(re.search(r"(?<!\\)[%#$]", line) for line in body)
+    assert escape_latex(r"a_b & 5 % \x<µ") == r"a\_b \& 5 \% \textbackslash{}x\textless{}\ensuremath{\mu}"

@@ -1,0 +1,145 @@
+"""How numbers and verdicts read, in every kind of table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mononn_bench.analysis.cells import OURS, CaseSummary, Cell, Headline, Table
+from mononn_bench.analysis.stats import FEWEST_ROUNDS, Rate
+
+NOTHING = ""
+MODEL_COLUMNS = (
+    ("time, ms", "median_ms"),
+    ("p90, ms", "p90_ms"),
+    ("roofline", "roofline_share"),
+    ("rel. L2 error", "rel_l2"),
+    ("build, s", "build_s"),
+    ("load, ms", "load_ms"),
+    ("first run, ms", "first_run_ms"),
+    ("memory, MB", "peak_mb"),
+    ("artifact, MB", "artifact_mb"),
+    ("one call, µs", "identity_us"),
+    ("inferences/s", "inferences_per_s"),
+    ("tuning, s", "tuning_s"),
+)
+"""What a model's table shows of each system, by the name of its column in cells.csv."""
+AA_LIMIT = "at most 9 in 100 may"
+
+
+def number(column: str, value: float | None) -> str:
+    """A number for a reader: three significant digits, a share in per cent, an error as a power of ten."""
+    if value is None:
+        return NOTHING
+    if column == "roofline_share":
+        return f"{value * 100:.0f} %"
+    if column.startswith("rel_l2"):
+        return f"{value:.1e}"
+    digits = f"{value:.3g}"
+    return f"{value:.0f}" if "e" in digits and value >= 1 else digits
+
+
+def plain_ratio(ratio: float) -> str:
+    """A ratio, three decimals where it is near 1."""
+    return f"{ratio:.{_digits(ratio)}f}"
+
+
+def ends(ratio: float, low: float | None, high: float | None) -> str:
+    """The interval of a ratio, with as many decimals as the ratio has; empty where there is none."""
+    digits = _digits(ratio)
+    return "" if low is None or high is None else f"[{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def interval(ratio: float, low: float | None, high: float | None) -> str:
+    """A ratio with its interval."""
+    return f"{plain_ratio(ratio)} {ends(ratio, low, high)}".rstrip()
+
+
+def _digits(ratio: float) -> int:
+    return 3 if 0.9 < ratio < 1.1 else 2
+
+
+def ratio(cell: Cell) -> str:
+    """A cell's ratio to ours with its interval; empty where it has none."""
+    return NOTHING if cell.speedup is None else interval(cell.speedup, cell.speedup_low, cell.speedup_high)
+
+
+def time(cell: Cell) -> str:
+    """A cell's median in milliseconds, or its status."""
+    return number("median_ms", cell.median_ms) if cell.median_ms is not None else cell.status
+
+
+def ratio_cell(cell: Cell | None) -> str:
+    """What the table of speed shows of a rival: ratio, interval and verdict; raw time; or status."""
+    if cell is None:
+        return "not measured"
+    if cell.speedup is None:
+        return f"{time(cell)} ms" if cell.median_ms is not None else cell.status
+    status = f" {cell.status}" if cell.status != "ok" else ""
+    return f"{ratio(cell)} {cell.verdict or ''}".rstrip() + status
+
+
+def best(case: CaseSummary) -> str:
+    """The best rival's ratio and name, or why there is no such ratio."""
+    if case.best is None:
+        return f"none: {case.no_best}"
+    name, e = case.best
+    return f"{interval(e.ratio, e.low, e.high)} {name}"
+
+
+def headline(one: Headline) -> str:
+    """One sentence: a geometric mean for each rival."""
+    if one.missing:
+        return f"Geometric mean over {one.name}: {one.missing}."
+    means = [
+        f"{label} {m.value:.2f}" + (f" ({m.count} of {m.total})" if m.count < m.total else "")
+        for label, m in one.means.items()
+    ]
+    total = next((m.total for m in one.means.values()), 0)
+    return f"Geometric mean over {one.name} ({total}): {', '.join(means) or 'no rival has a speed'}."
+
+
+def same_system(rate: Rate) -> str:
+    """One sentence: how often a system differed from itself."""
+    return (
+        f"A system against itself: {rate.count} of {rate.total} comparisons differed "
+        f"(rate's 95 % interval {rate.low * 100:.1f} to {rate.high * 100:.1f} %; {AA_LIMIT})."
+    )
+
+
+def blind_spots(table: Table) -> Iterable[str]:
+    """What a table could miss, or could show that is not there: it stands under each."""
+    few = sorted({c.model for c in table.cases if c.rounds < FEWEST_ROUNDS})
+    if few:
+        yield f"No intervals and no verdicts for {', '.join(few)}: fewer than {FEWEST_ROUNDS} rounds."
+    if table.detectable is not None:
+        yield f"Smallest difference found four times in five: {(table.detectable - 1) * 100:.1f} %."
+    yield same_system(table.same_system) if table.same_system else "No system was measured against itself."
+    if table.rivals:
+        yield "Verdicts are adjusted over this table (Holm): a difference that does not survive reads unresolved."
+
+
+def tuning(table: Table) -> Iterable[str]:
+    """What each system that tunes has spent, ours first: seconds, cores, trials over all cases."""
+    for system in table.systems:
+        cells = [c for c in table.cells if c.system == system and c.tuning_s is not None]
+        if cells:
+            seconds = sum(c.tuning_s or 0.0 for c in cells)
+            trials = sum(c.tuning_trials or 0 for c in cells)
+            cores = "/".join(sorted({str(c.tuning_cores) for c in cells}))
+            yield f"{system} tuned for {seconds:.0f} s on {cores} cores, {trials} trials, over {len(cells)} cases."
+        elif system == OURS and any(c.tuning_s is not None for c in table.cells):
+            yield f"{OURS} does not tune."
+
+
+def troubles(table: Table) -> Iterable[str]:
+    """What was flagged, and each system that is not ok with its reason."""
+    yield from (f"{case.name}, flagged: {flag}." for case in table.cases for flag in case.flags)
+    yield from (f"{c.case}, {c.system}: {c.status}, {c.reason}." for c in table.cells if c.status != "ok")
+
+
+def beneath(table: Table) -> Iterable[str]:
+    """Everything that stands under the table of speed."""
+    yield from (headline(one) for one in table.headlines if table.rivals)
+    yield from blind_spots(table)
+    yield from tuning(table)
+    yield from troubles(table)
