@@ -12,8 +12,9 @@ from mononn_bench.systems.onnxruntime import OnnxRuntime
 from mononn_bench.systems.openvino import OpenVino
 from mononn_bench.systems.torch_eager import TorchEager
 from mononn_bench.systems.torch_inductor import TorchInductor
+from mononn_bench.systems.xla import Xla
 
-REAL: tuple[type[System], ...] = (Mononn, OnnxRuntime, OpenVino, TorchEager, TorchInductor)
+REAL: tuple[type[System], ...] = (Mononn, OnnxRuntime, OpenVino, TorchEager, TorchInductor, Xla)
 """What a comparison names, ours first."""
 
 SYSTEMS: dict[str, type[System]] = {system.name: system for system in (*REAL, *FAKES)}

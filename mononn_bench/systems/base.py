@@ -56,6 +56,10 @@ class System(ABC):
     name: ClassVar[str]
     environment: ClassVar[str]
     family: ClassVar[str]
+    cuda_environment: ClassVar[str] = ""
+    """The file under envs/ for an NVIDIA GPU."""
+    on_cuda: ClassVar[tuple[str, ...]] = ()
+    """The systems that stand in a case on an NVIDIA GPU where a configuration names this one."""
     variants: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """What may stand in brackets after the name (see `get_system`), and its values: for ablations."""
     chosen: ClassVar[Mapping[str, str]] = {}
@@ -89,13 +93,23 @@ class System(ABC):
     def bind(self, inputs: Arrays) -> None:
         """Take C-contiguous host arrays, one a graph input, whose values the harness rewrites between runs."""
 
+    def upload(self) -> None:  # noqa: B027 (most systems have nothing to do)
+        """Bring the bound arrays' present values to the device, untimed. Nothing to do where they are read in place."""
+
     def warm_up(self) -> None:
         """The first run; also the place for what a system does once before it can be timed."""
         self.run()
 
     @abstractmethod
     def run(self) -> None:
-        """One inference from the bound arrays to arrays in host memory. This, and nothing else, is timed."""
+        """One inference, finished when it returns. This, and nothing else, is timed.
+
+        On a CPU from the bound arrays to arrays in host memory; on a GPU between device buffers.
+        """
+
+    def device_seconds(self) -> float | None:
+        """What the device's own events say of the last run; None on a CPU."""
+        return None
 
     @abstractmethod
     def outputs(self) -> Arrays:
@@ -110,7 +124,13 @@ def require_cpu_fp32(task: Task, system: str) -> None:
         )
 
 
+def require_fp32(task: Task, system: str) -> None:
+    """Raises SystemUnavailableError unless the task is fp32, on whatever target."""
+    if task.precision != "fp32":
+        raise SystemUnavailableError(f"{system} is set up here for fp32, not {task.precision}")
+
+
 def require_module(task: Task, system: str) -> None:
     """Raises SystemUnavailableError where the model is an ONNX file without a PyTorch module behind it."""
-    if task.model.weights == "user":
-        raise SystemUnavailableError(f"{system} needs a PyTorch module; this model is a user's ONNX file")
+    if not (task.model_folder / "weights.safetensors").exists():
+        raise SystemUnavailableError(f"{system} needs a PyTorch module; this model is an ONNX file alone")

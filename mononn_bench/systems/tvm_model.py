@@ -1,0 +1,149 @@
+"""TVM's road from an ONNX file to a tuned module, and the database of schedules the tuner leaves.
+
+The passes are those of TVM's own `static_shape_tuning` pipeline with weight prepacking, which its documentation expects
+on a CPU; weights are constants, so that their layouts are changed once, while compiling.
+Import this file anywhere; its functions need TVM.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from mononn_bench.record import Tuning
+
+ROOT = Path(__file__).resolve().parents[2]
+SHIPPED = ROOT / "results" / "tuning" / "tvm"
+"""One folder a kind of machine: workloads.json.gz, schedules.json.gz (the best of each workload), budget.json."""
+WORKLOADS, SCHEDULES, BUDGET = "workloads.json", "schedules.json", "budget.json"
+
+
+@dataclass(frozen=True)
+class TuningRun:
+    """One run of the tuner: what it spent on which model. `seconds` are of wall clock, on `cores` cores."""
+
+    model: str
+    started: str
+    seconds: float
+    cores: int
+    trials: int
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a database cost, and for which processor it was made."""
+
+    version: str
+    target: dict[str, Any]
+    cpu: str
+    runs: tuple[TuningRun, ...] = field(default=())
+
+    def spent_on(self, model: str) -> Tuning | None:
+        """All runs for `model` together; None where there was none."""
+        runs = [run for run in self.runs if run.model == model]
+        if not runs:
+            return None
+        return Tuning(sum(r.seconds for r in runs), max(r.cores for r in runs), sum(r.trials for r in runs))
+
+
+@dataclass(frozen=True)
+class Database:
+    """A folder of tuned schedules; its two tables may be compressed."""
+
+    folder: Path
+
+    @cached_property
+    def budget(self) -> Budget:
+        """The budget beside the tables."""
+        stored = json.loads((self.folder / BUDGET).read_text())
+        return Budget(**{**stored, "runs": tuple(TuningRun(**run) for run in stored["runs"])})
+
+    def unpack(self, folder: Path) -> Any:
+        """TVM's own JSONDatabase over uncompressed copies in `folder`."""
+        from tvm.s_tir.meta_schedule.database import JSONDatabase
+
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in (WORKLOADS, SCHEDULES):
+            packed = self.folder / f"{name}.gz"
+            (folder / name).write_bytes(gzip.decompress(packed.read_bytes()))
+        return JSONDatabase(str(folder / WORKLOADS), str(folder / SCHEDULES))
+
+
+def pack(source: Path, budget: Budget, folder: Path) -> None:
+    """Write the tables of `source` (uncompressed, best records only) and the budget as a shipped database."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in (WORKLOADS, SCHEDULES):
+        _replace(folder / f"{name}.gz", gzip.compress((source / name).read_bytes(), mtime=0))
+    _replace(folder / BUDGET, (json.dumps(asdict(budget), indent=1) + "\n").encode())
+
+
+def _replace(path: Path, content: bytes) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_bytes(content)
+    partial.replace(path)
+
+
+def cpu_target(threads: int) -> Any:
+    """LLVM for this very processor with `threads` cores."""
+    import tvm
+    from tvm.target.codegen import llvm_get_system_cpu
+
+    return tvm.target.Target({"kind": "llvm", "mcpu": str(llvm_get_system_cpu()), "num-cores": threads})
+
+
+def machine_folder(target: Any) -> str:
+    """The name of a target's database: its processor and how many cores it was tuned for."""
+    return f"{target.attrs['mcpu']}-{int(target.attrs['num-cores'])}c"
+
+
+def import_model(onnx_path: Path, target: Any) -> Any:
+    """The Relax module, its operators lowered and fused, ready to be tuned or to have schedules applied."""
+    import onnx
+    import tvm
+    from tvm import relax
+    from tvm.relax.frontend.onnx import from_onnx
+
+    passes = relax.transform
+    module = from_onnx(onnx.load(onnx_path), keep_params_in_input=False)
+    with target:
+        return tvm.transform.Sequential(
+            [
+                passes.DecomposeOpsForInference(),
+                passes.CanonicalizeBindings(),
+                relax.get_pipeline("zero"),
+                passes.AttachAttrLayoutFreeBuffers(),
+            ]
+        )(module)
+
+
+def untuned_tasks(module: Any, target: Any, database: Any) -> tuple[list[str], int]:
+    """Names of the tasks of `module` that have no schedule in `database`, and how many tasks there are."""
+    from tvm.s_tir.meta_schedule.relax_integration import extract_tasks
+
+    tasks = extract_tasks(module, target)
+    missing = [
+        task.task_name
+        for task in tasks
+        if database is None or database.query_tuning_record(task.dispatched[0], target, task.task_name) is None
+    ]
+    return [str(name) for name in missing], len(tasks)
+
+
+def apply_database(module: Any, target: Any, database: Any) -> Any:
+    """`module` with the database's schedules, weights laid out as these want them."""
+    import tvm
+    from tvm import relax
+
+    passes = relax.transform
+    with target, database:
+        return tvm.transform.Sequential(
+            [
+                passes.MetaScheduleApplyDatabase(),
+                passes.SplitLayoutRewritePreproc(),
+                passes.FoldConstant(),
+            ]
+        )(module)
