@@ -16,6 +16,7 @@ from mononn_bench.codec import write_record
 from mononn_bench.errors import ModelError
 from mononn_bench.models.arithmetic import count_arithmetic
 from mononn_bench.models.inputs import make_inputs
+from mononn_bench.models.light import make_light_model
 from mononn_bench.models.onnxfile import write_onnx
 from mononn_bench.models.user import describe_inputs, identity_model, read_user_model
 from mononn_bench.models.zoo import IDENTITY, ModelSpec, get_model
@@ -26,19 +27,24 @@ TOOLS = ("numpy", "onnx", "onnxscript", "torch", "transformers")
 
 
 def write_catalogued_model(name: str, weights: Weights, seed: int, folder: Path, hub_cache: Path) -> ModelRecord:
-    """Export a catalogued model into `folder`, its record last. Needs PyTorch and transformers.
+    """Export a catalogued model into `folder`, its record last. Needs PyTorch and transformers, but for light networks.
 
     Raises UnknownNameError, HubUnreachableError, or ModelError where the model has no published weights.
     """
+    spec = get_model(name)
+    if weights == "pretrained" and spec.hub is None:
+        raise ModelError(f"{name} has no published weights in the catalogue: use 'weights: seeded'.")
+    if spec.family == "light":
+        write_onnx(make_light_model(spec, seed), folder / ONNX)
+        _write_identity(folder / IDENTITY.name)
+        return _describe(spec, folder, weights, seed, f"{spec.config['file']} of onnx, seed {seed}")
+
     from mononn_bench.models import modules
     from mononn_bench.models.export import export_onnx
     from mononn_bench.models.hub import fetch_weights
 
-    spec = get_model(name)
     source = f"catalogue, seed {seed}"
-    if weights == "pretrained":
-        if spec.hub is None:
-            raise ModelError(f"{name} has no published weights in the catalogue: use 'weights: seeded'.")
+    if spec.hub is not None and weights == "pretrained":
         module = modules.load_pretrained_module(spec, fetch_weights(spec.hub, hub_cache))
         source = f"{spec.hub.repo_id} at {spec.hub.revision}"
     else:

@@ -35,7 +35,7 @@ def valid_length(tokens: int, seed: int, index: int) -> int:
 
 def _image(spec: InputSpec, random: np.random.Generator) -> NDArray[Any]:
     """Random fields as images have them: large patches weigh more than small ones, and each channel has a mean; zero
-    mean and unit variance over many images, as preprocessing leaves real ones.
+    mean and a standard deviation of `spec.scale` over many images, as preprocessing leaves real ones.
     """
     batch, channels, height, width = spec.shape
     total = random.standard_normal((batch, channels, 1, 1)) * 0.5
@@ -43,7 +43,7 @@ def _image(spec: InputSpec, random: np.random.Generator) -> NDArray[Any]:
         rows, columns = -(-height // size), -(-width // size)
         field = random.standard_normal((batch, channels, rows, columns)) * weight
         total = total + field.repeat(size, axis=2).repeat(size, axis=3)[:, :, :height, :width]
-    return total.astype(spec.dtype)
+    return (total * spec.scale).astype(spec.dtype)
 
 
 def _make(spec: InputSpec, lengths: NDArray[np.int64], seed: int, index: int) -> NDArray[Any]:

@@ -11,6 +11,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from mononn_bench.codec import read_record, write_record
+from mononn_bench.models.evaluator import make_evaluator
 from mononn_bench.models.folder import ONNX, RECORD, TOOLS, WEIGHTS, package_versions
 from mononn_bench.models.inputs import TIMED_SETS, UNSEEN_SETS, Arrays, make_inputs
 from mononn_bench.models.user import describe_inputs
@@ -26,7 +27,8 @@ def write_reference(folder: Path, seed: int) -> ReferenceRecord:
     user = model.weights == "user"
     specs = describe_inputs(onnx.load(folder / ONNX)) if user else get_model(f"{model.name}-b{model.batch}").inputs
     inputs = make_inputs(specs, sets=SETS, seed=seed)
-    answers = evaluate_onnx(folder / ONNX, inputs) if user else evaluate_module(model, folder / WEIGHTS, inputs)
+    module = (folder / WEIGHTS).exists()
+    answers = evaluate_module(model, folder / WEIGHTS, inputs) if module else evaluate_onnx(folder / ONNX, inputs)
     stored = {}
     for index, (given, answer) in enumerate(zip(inputs, answers, strict=True)):
         stored.update({f"{index}/in/{name}": array for name, array in given.items()})
@@ -36,8 +38,8 @@ def write_reference(folder: Path, seed: int) -> ReferenceRecord:
     partial.replace(folder / "reference.npz")
     record = ReferenceRecord(
         model_digest=model.digest,
-        method="onnx ReferenceEvaluator, float64" if user else "PyTorch, float64",
-        family="onnx" if user else "pytorch",
+        method="PyTorch, float64" if module else "onnx ReferenceEvaluator, float64",
+        family="pytorch" if module else "onnx",
         sets=SETS,
         seed=seed,
         digest=hashlib.sha256((folder / "reference.npz").read_bytes()).hexdigest(),
@@ -66,9 +68,7 @@ def evaluate_module(model: ModelRecord, weights: Path, inputs: list[Arrays]) -> 
 
 def evaluate_onnx(path: Path, inputs: list[Arrays]) -> list[Arrays]:
     """An ONNX file with every floating-point type made double, by onnx's ReferenceEvaluator."""
-    from onnx.reference import ReferenceEvaluator
-
-    evaluator = ReferenceEvaluator(widen(onnx.load(path)))
+    evaluator = make_evaluator(widen(onnx.load(path)))
     return [
         dict(zip(evaluator.output_names, evaluator.run(None, {n: _double(a) for n, a in arrays.items()}), strict=True))
         for arrays in inputs

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from mononn_bench.models.inputs import make_inputs
+from mononn_bench.models.weights import STATISTICS_SEED
 from mononn_bench.models.zoo import ModelSpec
 
 IMAGES = 4
-"""Seeded inputs behind the statistics, none of them measured or compared later."""
-STATISTICS_SEED = 7919
+"""Seeded inputs behind the statistics."""
 
 
 def set_batch_statistics(module: nn.Module, spec: ModelSpec) -> None:

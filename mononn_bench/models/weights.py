@@ -30,6 +30,8 @@ alike (rank collapse, Dong et al. 2021) and its attention uniform again."""
 BIAS_STD = 0.1
 SHIFT_STD = 0.1
 GAIN_RANGE = (0.5, 1.5)
+STATISTICS_SEED = 7919
+"""Of the inputs that batch statistics and scales come from: none of them is measured or compared later."""
 NORMS = ("LayerNorm", "layernorm", "layer_norm", "normalization")
 """What tensors of a layer norm, RMS norm or batch norm have in their names."""
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from mononn_bench.errors import UnknownNameError
+from mononn_bench.errors import ModelError, UnknownNameError
 
 Role = Literal["tokens", "mask", "segments", "image", "dense"]
 Family = Literal["bert", "vit", "t5", "resnet", "resnext", "mobilenet", "mlp", "light", "identity"]
@@ -15,13 +15,16 @@ Family = Literal["bert", "vit", "t5", "resnet", "resnext", "mobilenet", "mlp", "
 
 @dataclass(frozen=True)
 class InputSpec:
-    """One graph input: `shape` is static; `limit` is the exclusive upper bound of integer values."""
+    """One graph input: `shape` is static; `limit` is the exclusive upper bound of integer values; `scale` is the
+    standard deviation of an image's values.
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     role: Role
     limit: int = 0
+    scale: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,18 @@ def _t5(name: str, *, tokens: int, answer: int, layers: int, hidden: int, heads:
     )
 
 
+def _light(name: str, file: str, output: str, prefix: str = "") -> ModelSpec:
+    return ModelSpec(
+        name=f"light-{name}",
+        family="light",
+        config={"file": f"light_{file}.onnx"},
+        inputs=(InputSpec(f"{prefix}data_0", "float32", (1, 3, 224, 224), "image", scale=PIXEL_STD),),
+        outputs=(f"{prefix}{output}",),
+        full_size=True,
+        summary=f"{file} of the onnx package's light networks (opset 9), its weights drawn anew, 224x224 image",
+    )
+
+
 def _images(
     name: str, family: Family, config: Mapping[str, Any], size: int, summary: str, full_size: bool
 ) -> ModelSpec:
@@ -178,6 +193,9 @@ BERT_BASE_UNCASED = HubSource(
     sha256="68d45e234eb4a928074dfd868cead0219ab85354cc53d20e772753c6bb9169d3",
 )
 
+PIXEL_STD = 60.0
+"""Of pixels from 0 to 255 after their mean is taken off: what the light networks were trained on."""
+
 IDENTITY = ModelSpec(
     name="identity",
     family="identity",
@@ -201,6 +219,15 @@ ZOO: dict[str, ModelSpec] = {
         _mobilenet("mobilenet-v2", size=224, width=1.0, labels=1001, full_size=True),
         _resnext("resnext50", size=224, depths=(3, 4, 6, 3), stem=64, groups=32, group_width=4, labels=1000,
                  full_size=True),
+        _light("alexnet", "bvlc_alexnet", "prob_1"),
+        _light("densenet121", "densenet121", "fc6_1"),
+        _light("inception-v1", "inception_v1", "prob_1"),
+        _light("inception-v2", "inception_v2", "prob_1"),
+        _light("resnet50", "resnet50", "softmax_1", prefix="gpu_0/"),
+        _light("shufflenet", "shufflenet", "softmax_1", prefix="gpu_0/"),
+        _light("squeezenet", "squeezenet", "softmaxout_1"),
+        _light("vgg19", "vgg19", "prob_1"),
+        _light("zfnet512", "zfnet512", "softmax_1", prefix="gpu_0/"),
         _bert("bert-tiny", tokens=32, layers=2, hidden=128, heads=2, ffn=512, vocab=30522, positions=512),
         _mlp("mlp", layers=8, width=256),
         _bert("bert-test", tokens=16, layers=2, hidden=32, heads=2, ffn=64, vocab=99, positions=32),
@@ -219,13 +246,15 @@ BATCH = re.compile(r"(?P<name>.+)-b(?P<batch>[1-9]\d*)")
 def get_model(name: str) -> ModelSpec:
     """The catalogued model of that name; NAME-bN is NAME with a batch of N in every input.
 
-    Raises UnknownNameError, which names the nearest right one.
+    Raises UnknownNameError, which names the nearest right one, and ModelError for a batch of a light network.
     """
     if name == IDENTITY.name:
         return IDENTITY
     found = BATCH.fullmatch(name)
     if found and name not in ZOO:
         spec, batch = get_model(found["name"]), int(found["batch"])
+        if spec.family == "light" and batch > 1:
+            raise ModelError(f"{spec.name} is a file with a batch of 1: take resnet50-b{batch} or your own export.")
         return replace(spec, inputs=tuple(replace(i, shape=(batch, *i.shape[1:])) for i in spec.inputs))
     if name not in ZOO:
         raise UnknownNameError("model", name, ZOO)
