@@ -229,37 +229,46 @@ template <int STEP> MN_INLINE void transpose_stage(V (&r)[W]) {
     }
   if constexpr (2 * STEP < W) transpose_stage<2 * STEP>(r);
 }
-// W rows of src, stride apart, become W columns of dst, rows of PANEL floats.
-template <int PANEL> MN_INLINE void transpose_block(float *dst, const float *src, long stride) {
+// ROWS (at most W) rows of src, stride apart, become columns of dst, rows of ``ldd`` floats; columns up to W are zero.
+template <int ROWS> MN_INLINE void transpose_block(float *dst, long ldd, const float *src, long stride) {
   V r[W];
-  MN_UNROLL for (int i = 0; i < W; ++i) r[i] = load<V>(src + i * stride);
+  MN_UNROLL for (int i = 0; i < W; ++i) r[i] = i < ROWS ? load<V>(src + i * stride) : V{};
   if constexpr (W > 1) transpose_stage<1>(r);
-  MN_UNROLL for (int i = 0; i < W; ++i) store<V>(dst + i * PANEL, r[i]);
+  MN_UNROLL for (int i = 0; i < W; ++i) store<V>(dst + i * ldd, r[i]);
 }
-// dst[T rounded up][PANEL-wide panels] = src transposed: row t of src becomes column t; columns past T are zero.
+// ROWS rows of D floats become W columns.
+template <int D, int ROWS> static inline void transpose_rows(float *dst, long ldd, const float *src, long stride) {
+  constexpr int WHOLE = D / W * W;
+  for (int d = 0; d < WHOLE; d += W) transpose_block<ROWS>(dst + d * ldd, ldd, src + d, stride);
+  for (int d = WHOLE; d < D; ++d)
+    for (int i = 0; i < W; ++i) dst[d * ldd + i] = i < ROWS ? src[i * stride + d] : 0.f;
+}
+// dst = src[T][D] transposed, in panels [D][PANEL] (the last may be [D][W]): row t of src becomes column t; columns past
+// T are zero.
 template <int D, int T, int PANEL> static inline void pack_transposed(float *dst, const float *src, long stride) {
-  constexpr int PANELS = (T + PANEL - 1) / PANEL, WHOLE_T = T / W * W, WHOLE_D = D / W * W;
-  for (int t = 0; t < PANELS * PANEL; ++t) {
-    float *column = dst + (long)(t / PANEL) * D * PANEL + t % PANEL;
-    const float *row = src + (long)t * stride;
-    const int first = t < WHOLE_T ? WHOLE_D : 0;
-    for (int d = first; d < D; ++d) column[d * PANEL] = t < T ? row[d] : 0.f;
-    if (t < WHOLE_T && t % W == 0)
-      for (int d = 0; d < WHOLE_D; d += W) transpose_block<PANEL>(column + d * PANEL, row + d, stride);
-  }
+  constexpr int WHOLE = T / W * W, TP = (T + W - 1) / W * W;
+  auto column = [&](int t) { return dst + (long)(t / PANEL) * D * PANEL + t % PANEL; };
+  auto width = [](int t) { return (long)(t / PANEL * PANEL + PANEL <= TP ? PANEL : W); };
+  for (int t = 0; t < WHOLE; t += W) transpose_rows<D, W>(column(t), width(t), src + (long)t * stride, stride);
+  if constexpr (T > WHOLE) transpose_rows<D, T - WHOLE>(column(WHOLE), width(WHOLE), src + (long)WHOLE * stride, stride);
 }
 // dst[panel][T][PANEL] = src's columns in panels; columns past E are zero.
-template <int T, int E, int PANEL> MN_INLINE void pack_columns(float *dst, const float *src, long stride) {
-  constexpr int PANELS = (E + PANEL - 1) / PANEL;
-  for (int p = 0; p < PANELS; ++p)
-    for (int t = 0; t < T; ++t)
-      for (int e = 0; e < PANEL; ++e)
-        dst[((long)p * T + t) * PANEL + e] = p * PANEL + e < E ? src[(long)t * stride + p * PANEL + e] : 0.f;
+template <int T, int E, int PANEL> static inline void pack_columns(float *dst, const float *src, long stride) {
+  constexpr int WHOLE = E / W * W, EP = (E + PANEL - 1) / PANEL * PANEL;
+  for (int t = 0; t < T; ++t, src += stride, dst += PANEL) {
+    for (int e = 0; e < WHOLE; e += W) store<V>(dst + (long)(e / PANEL) * T * PANEL + e % PANEL, load<V>(src + e));
+    for (int e = WHOLE; e < EP; ++e) dst[(long)(e / PANEL) * T * PANEL + e % PANEL] = e < E ? src[e] : 0.f;
+  }
 }
+
+// The larger one in one instruction; ``b`` where one of them is a NaN.
+struct Larger {
+  template <class T> static T apply(T a, T b) { return a > b ? a : b; }
+};
 
 template <int R, int T, int D, int E, bool GUARD> struct Attention {
   static constexpr int PANEL = 2 * W;
-  static constexpr int TP = (T + PANEL - 1) / PANEL * PANEL, EP = (E + PANEL - 1) / PANEL * PANEL;
+  static constexpr int TP = (T + W - 1) / W * W, EP = (E + PANEL - 1) / PANEL * PANEL;
   static constexpr int MOST = Shape<R, PANEL>::MOST, ROWS = R < MOST ? R : MOST;
   static constexpr long FLOATS = (long)TP * D + (long)T * EP + (long)ROWS * TP;  // worker-local memory it needs
 
@@ -282,51 +291,59 @@ template <int R, int T, int D, int E, bool GUARD> struct Attention {
   template <int MR, class Score, class Element>
   static inline void block(const float *q, long ldq, const float *kt, const float *vp, float *s, long row, Score &score,
                            Element &element) {
-    constexpr int NV = PANEL / W;
-    for (int p = 0; p < TP / PANEL; ++p)
-      tile<MR, NV, 1>(q + row * ldq, ldq, kt + (long)p * D * PANEL, PANEL, D, [&](auto &c) __attribute__((always_inline)) {
-        MN_UNROLL for (int i = 0; i < MR; ++i)
-          MN_UNROLL for (int j = 0; j < NV; ++j) store<V>(s + (long)i * TP + p * PANEL + j * W, c[i][j]);
-      });
-    MN_NOUNROLL for (int i = 0; i < MR; ++i) softmax(s + (long)i * TP, row + i, score);
+    constexpr int NV = PANEL / W, PANELS = TP / PANEL;
+    for (int p = 0; p < PANELS; ++p) scores<MR, NV>(q + row * ldq, ldq, kt + (long)p * PANEL * D, s + p * PANEL);
+    if constexpr (TP > PANELS * PANEL)
+      scores<MR, 1>(q + row * ldq, ldq, kt + (long)PANELS * PANEL * D, s + PANELS * PANEL);
+    float scale[MR];
+    MN_NOUNROLL for (int i = 0; i < MR; ++i) scale[i] = most(s + (long)i * TP, row + i, score);
+    MN_NOUNROLL for (int i = 0; i < MR; ++i) scale[i] = exponentials(s + (long)i * TP, scale[i]);
     for (int p = 0; p < EP / PANEL; ++p)
       tile<MR, NV, 1>(s, TP, vp + (long)p * T * PANEL, PANEL, T, [&](auto &c) __attribute__((always_inline)) {
         MN_UNROLL for (int i = 0; i < MR; ++i)
           MN_UNROLL for (int j = 0; j < NV; ++j) {
-            if constexpr (EP == E) element(row + i, (long)p * PANEL + j * W, c[i][j]);
-            else ragged(row + i, (long)p * PANEL + j * W, E, c[i][j], element);
+            V o = c[i][j] * scale[i];
+            if constexpr (EP == E) element(row + i, (long)p * PANEL + j * W, o);
+            else ragged(row + i, (long)p * PANEL + j * W, E, o, element);
           }
       });
   }
 
-  template <class Score> static inline void softmax(float *s, long i, Score &score) {
-    long j = 0;
-    V most = splat<V>(-INFINITY);
-    for (; j + W <= T; j += W) {
+  template <int MR, int NV> MN_INLINE void scores(const float *q, long ldq, const float *panel, float *s) {
+    tile<MR, NV, 1>(q, ldq, panel, NV * W, D, [&](auto &c) __attribute__((always_inline)) {
+      MN_UNROLL for (int i = 0; i < MR; ++i)
+        MN_UNROLL for (int j = 0; j < NV; ++j) store<V>(s + (long)i * TP + j * W, c[i][j]);
+    });
+  }
+
+  // A row's scores in place and the largest of them (a NaN shows in the sum); scores past T become -infinity.
+  template <class Score> static inline float most(float *s, long i, Score &score) {
+    constexpr int WHOLE = T / W * W;
+    V high = splat<V>(-INFINITY);
+    for (long j = 0; j < WHOLE; j += W) {
       V x = score(i, j, load<V>(s + j));
       store<V>(s + j, x);
-      most = mn::max<V>(most, x);
+      high = Larger::apply<V>(x, high);
     }
-    float top = across<Max, V>(most);
-    for (; j < T; ++j) {
+    float top = across<Larger, V>(high);
+    for (long j = WHOLE; j < T; ++j) {
       s[j] = score(i, j, V1{s[j]})[0];
-      top = mn::max(top, s[j]);
+      top = Larger::apply<float>(s[j], top);
     }
-    if (GUARD && top == -INFINITY) {
-      for (j = 0; j < T; ++j) s[j] = 0.f;
-      return;
-    }
+    for (long j = T; j < TP; ++j) s[j] = -INFINITY;
+    return GUARD && top == -INFINITY ? 0.f : top;
+  }
+
+  // exp(s - top) in place; the reciprocal of the sum.
+  static inline float exponentials(float *s, float top) {
     V sum = V{};
-    for (j = 0; j + W <= T; j += W) {
+    for (long j = 0; j < TP; j += W) {
       V x = mn::exp<V>(load<V>(s + j) - top);
       store<V>(s + j, x);
       sum += x;
     }
-    float total = across<Add, V>(sum);
-    for (; j < T; ++j) total += s[j] = mn::exp(s[j] - top);
-    const float scale = 1.f / total;
-    for (j = 0; j + W <= T; j += W) store<V>(s + j, load<V>(s + j) * scale);
-    for (; j < T; ++j) s[j] *= scale;
+    const float total = across<Add, V>(sum);
+    return GUARD && total == 0 ? 0.f : 1.f / total;
   }
 };
 
