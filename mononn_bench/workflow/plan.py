@@ -195,7 +195,7 @@ class Plan:
     @property
     def report(self) -> list[Path]:
         """Everything the report leaves: tables, figures and the page."""
-        return [self.results / name for name in report_files(list(self.cases))]
+        return [self.results / name for name in report_files(list(self.cases), self.config.systems)]
 
     @property
     def timelines(self) -> list[Path]:

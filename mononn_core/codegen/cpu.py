@@ -195,7 +195,7 @@ class _CpuPrinter(CpuTemplates, CpuConvolution, CpuSync):
         self.out.line()
         self.out.line("// Phases, and whether more than one worker has tasks in each.")
         values = ", ".join((str(self.executed), *wide))
-        self.out.line(f'__attribute__((visibility("default"))) const uint32_t {STEPS}[] = {{{values}}};')
+        self.out.line(f"const uint32_t {STEPS}[] = {{{values}}};")
 
     def _one_phase(self) -> None:
         """The phase that the call names; one of a single owner is run by the caller, whoever owns it."""

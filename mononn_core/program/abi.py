@@ -77,7 +77,7 @@ def header() -> str:
             *fields,
             "} mononn_call;",
             f"int {ENTRY}(const mononn_call *call, int worker);",
-            f"extern const uint32_t {STEPS}[];",
+            f'extern __attribute__((visibility("default"))) const uint32_t {STEPS}[];',
             "#ifdef __cplusplus",
             "}",
             "#endif",
