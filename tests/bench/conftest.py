@@ -15,11 +15,12 @@ from mononn_bench.by_hand import make_contestants
 from mononn_bench.measure.build import build_system
 from mononn_bench.measure.case import measure_case
 from mononn_bench.measure.process import Limits
-from mononn_bench.measure.rounds import Course
+from mononn_bench.measure.rounds import Contestant, Course
 from mononn_bench.models.folder import write_catalogued_model, write_user_model
 from mononn_bench.models.reference import write_reference
 from mononn_bench.record import CaseRecord, Settings
 from mononn_bench.systems.environment import adopt_environment
+from mononn_bench.workflow.plan import slug
 
 ROOT = Path(__file__).parents[2]
 QUICK = Settings(
@@ -61,14 +62,15 @@ def driver_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 Measure = Callable[[Sequence[str], Settings], CaseRecord]
+Contestants = Callable[[Sequence[str]], tuple[Path, list[Contestant]]]
 
 
 @pytest.fixture
-def measure(linear_folder: Path, driver_environment: Path, tmp_path: Path) -> Measure:
-    """Build the linear model with each named system and measure the case."""
+def contestants(linear_folder: Path, driver_environment: Path, tmp_path: Path) -> Contestants:
+    """Build the linear model with each named system, for one core; the model's folder and who takes part."""
 
-    def run(systems: Sequence[str], settings: Settings = QUICK) -> CaseRecord:
-        builds = {name: tmp_path / "builds" / name for name in systems}
+    def make(systems: Sequence[str]) -> tuple[Path, list[Contestant]]:
+        builds = {name: tmp_path / "builds" / slug(name) for name in systems}
         for name, folder in builds.items():
             build_system(
                 name,
@@ -78,16 +80,21 @@ def measure(linear_folder: Path, driver_environment: Path, tmp_path: Path) -> Me
                 threads=1,
                 precision="fp32",
                 target="cpu",
-                limits=Limits(20, settings.memory_limit_mb),
+                limits=Limits(20, QUICK.memory_limit_mb),
             )
-        course = Course(
-            linear_folder, linear_folder / "reference.npz", "fp32", "cpu", settings, (0,), tmp_path / "scratch"
-        )
-        environments = dict.fromkeys(systems, driver_environment)
-        contestants = make_contestants(systems, builds, environments)
-        return measure_case(
-            contestants, course, machine_name="here", command="", say=lambda _: None, lock=tmp_path / "lock"
-        )
+        return linear_folder, make_contestants(systems, builds, dict.fromkeys(systems, driver_environment))
+
+    return make
+
+
+@pytest.fixture
+def measure(contestants: Contestants, tmp_path: Path) -> Measure:
+    """Build the linear model with each named system and measure the case."""
+
+    def run(systems: Sequence[str], settings: Settings = QUICK) -> CaseRecord:
+        folder, made = contestants(systems)
+        course = Course(folder, folder / "reference.npz", "fp32", "cpu", settings, (0,), tmp_path / "scratch")
+        return measure_case(made, course, machine_name="here", command="", say=lambda _: None, lock=tmp_path / "lock")
 
     return run
 

@@ -3,7 +3,9 @@
 import pytest
 
 from mononn_bench.errors import BenchError
+from mononn_bench.models.zoo import get_model
 from mononn_bench.workflow.config import ROOT, load_config, read_config
+from mononn_bench.workflow.plan import make_plan
 
 LEAST = {"models": {"mlp": None}, "systems": ["mononn"]}
 
@@ -17,11 +19,34 @@ def test_defaults_are_filled_in():
     assert config.models[0].weights == "seeded"
 
 
-@pytest.mark.parametrize("name", ["config.yaml", "config.test.yaml"])
+@pytest.mark.parametrize("name", ["config.yaml", "config.test.yaml", "suites/cpu.yaml", "suites/cold.yaml"])
 def test_the_shipped_configurations_are_right(name):
     config = load_config(read_config(ROOT / "workflows" / name))
     assert config.systems[0] == "mononn"
     assert config.measuring.rounds >= 3
+
+
+def test_the_suites_stand_beside_the_full_comparison():
+    for path in (ROOT / "workflows" / "suites").glob("*.yaml"):
+        mapping = read_config(path)
+        if "suite" in mapping:
+            plan = make_plan({**mapping, "machine": "here"})
+            assert plan.results.parts[-3:] == ("here", "suites", path.stem)
+            assert all(case.record.is_relative_to(plan.results) for case in plan.cases.values())
+            assert not set(plan.report) & set(make_plan({**mapping, "machine": "here", "suite": ""}).report)
+
+
+def test_a_hundred_comparisons_half_of_them_on_a_large_network():
+    plan = make_plan(read_config(ROOT / "workflows" / "suites" / "aa.yaml"))
+    sizes = [get_model(case.model.choice.name).full_size for case in plan.cases.values()]
+    assert (len(sizes), sum(sizes)) == (100, 50)
+    assert len({case.record for case in plan.cases.values()}) == 100
+    assert {case.measuring.seed for case in plan.cases.values()} == set(range(50))
+    more = make_plan({**read_config(ROOT / "workflows" / "suites" / "aa.yaml"), "measuring": {"repeats": 60}})
+    hashes = {case.record.stem.rpartition("-")[2] for case in plan.cases.values()}
+    assert hashes <= {case.record.stem.rpartition("-")[2] for case in more.cases.values()}, (
+        "the first fifty still stand"
+    )
 
 
 @pytest.mark.parametrize(
@@ -42,6 +67,9 @@ def test_the_shipped_configurations_are_right(name):
         ({"models": {"mlp": {"path": "x.onnx"}}}, ["'mlp'", "rename"]),
         ({"models": {"mlp": {"weights": "pretrained"}}}, ["'mlp'", "published"]),
         ({"models": {"mine": {"path": __file__, "weights": "seeded"}}}, ["'mine'", "weights"]),
+        ({"suite": "../elsewhere"}, ["suite", "../elsewhere"]),
+        ({"systems": ["mononn[launch=twice]"]}, ["mononn[launch=twice]", "launch=once|phases"]),
+        ({"measuring": {"repeats": 0}}, ["measuring.repeats", "0"]),
         ({"models": {"mlp": {"shapes": {"x": [1, 256]}}}}, ["'mlp'", "shapes"]),
     ],
 )

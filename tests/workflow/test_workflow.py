@@ -1,11 +1,14 @@
 """The whole workflow, tiny: three real systems from export to figure, and what makes a step run again."""
 
 import csv
+import json
 import os
 import shutil
 import time
 
 import pytest
+
+from mononn_bench.report.names import report_files
 
 CONFIG = "workflows/config.test.yaml"
 MODELS, SYSTEMS = ("bert-test", "mlp-test"), ("mononn", "onnxruntime", "openvino")
@@ -45,14 +48,26 @@ def test_every_cell_is_ok_and_has_an_interval(finished):
             assert row["verdict"] in {"faster", "slower", "tie", "unresolved"}
 
 
-def test_tables_and_figures_are_there_and_the_table_is_printed(finished):
+def test_the_report_is_there_and_its_table_is_printed(finished):
     (folder,) = (p for p in finished.folder.glob("results-test/*") if p.is_dir())
-    assert sorted(p.name for p in (folder / "tables").iterdir()) == [*(f"{m}.md" for m in ("bert-test",)),
-        "cells.csv", "mlp-test.md", "speedup.md"]  # fmt: skip
+    assert all((folder / name).is_file() for name in report_files(MODELS, SYSTEMS))
     assert (folder / "figures" / "speedup.pdf").read_bytes().startswith(b"%PDF")
     assert (folder / "tables" / "speedup.md").read_text() in finished.output
     assert "installation:" in finished.output
     assert len(list((folder / "raw").iterdir())) == 2
+
+
+def test_our_own_system_ran_twice_and_every_system_was_profiled(finished):
+    for path in finished.folder.glob("results-test/*/raw/*.json"):
+        labels = [system["label"] for system in json.loads(path.read_text())["systems"]]
+        assert labels == ["mononn", "mononn@2", *SYSTEMS[1:]]
+    for model in MODELS:
+        (path,) = finished.folder.glob(f"results-test/*/profiles/{model}.json")
+        rows = json.loads(path.read_text())["profiles"]
+        own = {row["system"]: row["status"] for row in rows if not row["tool"].startswith("Nsight")}
+        assert own == dict.fromkeys(SYSTEMS, "ok")
+        events = json.loads(path.with_suffix(".perfetto.json").read_text())["traceEvents"]
+        assert {e["args"]["name"] for e in events if e["name"] == "process_name"} == set(SYSTEMS)
 
 
 def test_a_second_run_does_nothing_and_soon(finished):
@@ -78,13 +93,13 @@ def test_a_touch_and_a_comment_do_nothing(edited):
 def test_a_version_bump_builds_that_system_and_measures_its_cases_whole(edited):
     path = edited.folder / "envs" / "openvino.txt"
     path.write_text(path.read_text() + "\nsome-package==1.0\n")
-    assert edited.planned(CONFIG) == {"environment": 1, "build": 2, "measure": 2, "report": 1}
+    assert edited.planned(CONFIG) == {"environment": 1, "build": 2, "measure": 2, "profile": 2, "report": 1}
 
 
 def test_a_change_of_the_compiler_builds_only_ours(edited):
     with (edited.folder / "mononn_core" / "errors.py").open("a") as stream:
         stream.write("\nANSWER = 42\n")
-    assert edited.planned(CONFIG) == {"build": 2, "measure": 2, "report": 1}
+    assert edited.planned(CONFIG) == {"build": 2, "measure": 2, "profile": 2, "report": 1}
 
 
 def test_a_change_of_the_report_measures_nothing(edited):
@@ -96,7 +111,7 @@ def test_a_change_of_the_report_measures_nothing(edited):
 def test_a_new_model_leaves_the_others_alone(edited):
     path = edited.folder / CONFIG
     path.write_text(path.read_text().replace("  mlp-test:", "  mlp-test:\n  mlp:"))
-    assert edited.planned(CONFIG) == {"export": 1, "reference": 1, "build": 3, "measure": 1, "report": 1}
+    assert edited.planned(CONFIG) == {"export": 1, "reference": 1, "build": 3, "measure": 1, "profile": 1, "report": 1}
 
 
 def test_other_rounds_measure_again_and_build_nothing(edited):

@@ -1,0 +1,125 @@
+"""Profiles: each real profiler's spans on a small network, Nsight's tables, and the timeline of them all."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from mononn_bench.measure.rounds import Course
+from mononn_bench.profile import nsight
+from mononn_bench.profile.case import profile_case
+from mononn_bench.profile.profilers import chrome_spans, onnxruntime_spans
+from mononn_bench.profile.timeline import operators, timeline
+from mononn_bench.record import CaseProfile, Operator, Span
+from tests.bench.conftest import QUICK, Contestants
+
+TIMES = """Generating SQLite file x.sqlite from x.nsys-rep
+Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name
+20.0,"1,000",5,200.0,200.0,190,210,5.0,softmax<float>
+80.0,4000,1,4000.0,4000.0,4000,4000,0.0,gemm_kernel
+"""
+COUNTERS = """==PROF== Connected to process 1
+"ID","Process ID","Kernel Name","Metric Name","Metric Unit","Metric Value"
+"0","1","gemm_kernel","dram__bytes.sum","Kbyte","2"
+"0","1","gemm_kernel","sm__warps_active.avg.pct_of_peak_sustained_active","%","50"
+"1","1","softmax<float>","dram__bytes.sum","byte","1,500"
+"2","1","softmax<float>","dram__bytes.sum","byte","500"
+"""
+
+
+def profiled(
+    contestants: Contestants, systems: list[str], folder: Path
+) -> tuple[CaseProfile, dict[str, tuple[Span, ...]]]:
+    model, made = contestants(systems)
+    course = Course(model, model / "reference.npz", "fp32", "cpu", QUICK, (0,), folder / "scratch")
+    return profile_case(made, course, machine_name="here", command="again", say=lambda _: None, lock=folder / "lock")
+
+
+def test_each_system_is_looked_into_by_its_own_profiler(contestants: Contestants, tmp_path: Path) -> None:
+    systems = ["mononn", "onnxruntime", "openvino", "fake-ok", "fake-missing"]
+    profile, spans = profiled(contestants, systems, tmp_path)
+    rows = {(row.system, row.tool): (row.status, row.reason) for row in profile.profiles}
+    assert rows["mononn", "mononn trace"] == rows["openvino", "OpenVINO PERF_COUNT"] == ("ok", "")
+    assert rows["onnxruntime", "ONNX Runtime profiling"] == ("ok", "")
+    assert rows["fake-ok", ""] == ("unavailable", "fake-ok has no profiler of its own here")
+    assert rows["fake-missing", ""] == ("unavailable", "the library fake is not installed")
+    assert list(spans) == systems[:3]
+    named = {label: " ".join(f"{s.kind} {s.name}" for s in found).lower() for label, found in spans.items()}
+    assert "matmul" in named["mononn"]
+    assert "gemm" in named["onnxruntime"] or "matmul" in named["onnxruntime"]
+    assert "fullyconnected" in named["openvino"]
+    assert all(min(s.start_ns for s in found) == 0 for found in spans.values())
+    assert not (tmp_path / "scratch").exists()
+
+
+def test_without_nsight_its_rows_say_so(
+    contestants: Contestants, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    profile, _ = profiled(contestants, ["fake-ok"], tmp_path)
+    (row,) = (row for row in profile.profiles if row.tool == "Nsight Systems")
+    assert (row.status, row.reason) == ("unavailable", "nsys not found")
+
+
+def test_nsight_watches_a_process_from_outside(
+    contestants: Contestants, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stand-ins that run what they are given, and print what the tools print."""
+    skip = 'while [ "${1#-}" != "$1" ] || [ "$1" = profile ]; do shift; done; "$@"'
+    tool = f'#!/bin/sh\ncase "$1" in stats|--import*) cat TABLE;; *) {skip};; esac\n'
+    for name, table in (("nsys", TIMES), ("ncu", COUNTERS)):
+        (tmp_path / f"{name}.csv").write_text(table)
+        (tmp_path / name).write_text(tool.replace("TABLE", str(tmp_path / f"{name}.csv")))
+        (tmp_path / name).chmod(stat.S_IRWXU)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    profile, _ = profiled(contestants, ["fake-ok", "fake-wrong"], tmp_path)
+    row = next(row for row in profile.profiles if row.tool == "Nsight Systems and Compute")
+    assert (row.status, [k.name for k in row.kernels]) == ("ok", ["gemm_kernel", "softmax<float>"])
+
+
+def test_nsight_tables_become_kernels() -> None:
+    gemm, softmax = nsight.kernels(TIMES, COUNTERS)
+    assert (gemm.launches, gemm.seconds, gemm.dram_bytes, gemm.occupancy) == (1, 4e-6, 2000.0, 0.5)
+    assert (softmax.launches, softmax.seconds, softmax.dram_bytes, softmax.occupancy) == (5, 1e-6, 1000.0, None)
+    assert [k.dram_bytes for k in nsight.kernels(TIMES, "")] == [None, None]
+    assert nsight.kernels("no kernels were launched\n", "") == ()
+
+
+def test_the_last_run_of_onnxruntimes_profile_counts() -> None:
+    def node(name: str, start: int) -> dict[str, object]:
+        return {"cat": "Node", "name": name, "ts": start, "dur": 5, "args": {"op_name": "Gemm"}}
+
+    runs = [{"cat": "Session", "name": "model_run", "ts": at, "dur": 50} for at in (0, 100)]
+    events = [node("a_kernel_time", 10), node("a_fence_before", 109), node("a_kernel_time", 110), *runs]
+    assert onnxruntime_spans(events) == [Span("a", "Gemm", "caller", 110_000, 5_000)]
+
+
+def test_spans_of_a_chrome_trace() -> None:
+    events = [
+        {"ph": "M", "name": "thread_name", "pid": 1, "tid": 2, "args": {"name": "pool"}},
+        {"ph": "X", "name": "dot.1", "pid": 1, "tid": 2, "ts": 1.5, "dur": 2},
+        {"ph": "X", "name": "$python", "pid": 1, "tid": 2, "ts": 1, "dur": 9},
+    ]
+    assert chrome_spans(events) == [Span("dot.1", "dot", "pool", 1500, 2000)]
+
+
+def test_own_time_leaves_out_what_is_inside() -> None:
+    spans = [
+        Span("outer", "linear", "t", 0, 100), Span("inner", "copy", "t", 10, 30), Span("deep", "copy", "t", 15, 5),
+        Span("next", "linear", "t", 100, 50), Span("other", "copy", "u", 0, 7),
+    ]  # fmt: skip
+    assert operators(spans) == (Operator("linear", 2, pytest.approx(120e-9)), Operator("copy", 3, pytest.approx(37e-9)))
+
+
+def test_a_timeline_has_a_process_a_system_and_a_track_a_thread() -> None:
+    text = timeline({"a": [Span("x", "k", "t0", 0, 10), Span("y", "", "t1", 5, 10)], "b": [Span("z", "k", "t0", 0, 1)]})
+    events = json.loads(text)["traceEvents"]
+    names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert names == {1: "a", 2: "b"}
+    tracks = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert tracks == {(1, 0): "t0", (1, 1): "t1", (2, 0): "t0"}
+    spans = [(e["pid"], e["tid"], e["name"], e["ts"], e["dur"]) for e in events if e["ph"] == "X"]
+    assert spans == [(1, 0, "x", 0, 0.01), (1, 1, "y", 0.005, 0.01), (2, 0, "z", 0, 0.001)]
