@@ -39,12 +39,12 @@ class Cost:
     def barrier_seconds(self) -> float:
         return self.machine.barrier_seconds + HAND_OFF_SECONDS
 
-    def phase_seconds(self, phase: Phase, dealt: Dealt) -> float:
-        """Seconds of the slowest worker when every owner is a worker of its own."""
+    def phase_seconds(self, phase: Phase, dealt: Dealt, share: float) -> float:
+        """Seconds of the slowest worker when every owner is a worker of its own and one has ``share`` of the work."""
         workers = 1 if dealt.kind == "single" else dealt.owners
-        compute = phase.flops / workers / (self.machine.peak_flops_per_core * self._efficiency(phase))
+        compute = phase.flops * share / (self.machine.peak_flops_per_core * self._efficiency(phase))
         if phase.task.template == "nest":
-            return max(compute, self._elements(phase) / workers * SECONDS_PER_ELEMENT)
+            return max(compute, self._elements(phase) * share * SECONDS_PER_ELEMENT)
         weights = sum(_bytes(o) for o in phase.task.operands if o.role == "b")
         mine = weights if dealt.kind in ("rows", "single") else weights / workers
         if self.weight_bytes > self.machine.l3_bytes:

@@ -8,7 +8,7 @@ several groups has zeros in its weights where a group does not read a channel.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 import numpy as np
@@ -22,6 +22,7 @@ from mononn_core.program.windows import Windows
 from mononn_core.schedule.decisions import Partition, image_rows
 from mononn_core.schedule.fuse import Stage, border_of
 from mononn_core.schedule.operands import ImageView, axis
+from mononn_core.schedule.ownership import owner_boxes
 from mononn_core.schedule.phases import Draft, PhaseBuilder, panel_buffer, unit_axes
 from mononn_core.schedule.views import matrix_shape
 
@@ -60,6 +61,11 @@ class Conv:
     def depthwise(self) -> bool:
         return self.group == self.out[3] == self.x[3] and self.group > 1
 
+    def narrowed(self, owners: int) -> Conv:
+        """A depthwise convolution whose channels are cut among owners."""
+        share = self.panel // owners
+        return replace(self, panel=share, reads=share)
+
     @property
     def flops(self) -> int:
         n, height, width, channels = self.out
@@ -67,7 +73,9 @@ class Conv:
 
     def first_channel(self, column: Expr) -> Expr:
         """The first input channel that the panel starting at output channel ``column`` reads."""
-        if self.group == 1 or self.depthwise:
+        if self.depthwise:
+            return column
+        if self.group == 1:
             return Const(0)
         start = column // (self.out[3] // self.group) * (self.x[3] // self.group)
         return minimum(start, Const(self.x[3] - self.reads))
@@ -111,7 +119,9 @@ def build_conv(builder: PhaseBuilder, stage: Stage, partition: Partition, name: 
         batches = n // owners
         image = o * batches + image
     elif partition.kind == "columns":
-        panels = ceil(panels / owners)
+        if conv.depthwise:
+            conv = conv.narrowed(owners)
+        panels = ceil(ceil(channels / conv.panel) / owners)
         n0 = o * (panels * conv.panel) + n0
     extents = {"o": owners, "b": batches, "r": blocks, "p": panels}
     draft = Draft(builder.views, {v: (0, e - 1) for v, e in extents.items()})
@@ -142,20 +152,22 @@ def _operands(
     pixel = simplify(image * view.image + y0 * (conv.strides[0] * view.pitch) + view.first, draft.outer)
     channel = simplify(conv.first_channel(n0) + view.column, draft.outer)
     height = conv.out[1]
-    whole = view.first + int(windows.last_pixel(height - 1)) if conv.out[0] == 1 else shape[0]
+    end = view.first + int(windows.last_pixel(height - 1)) if conv.out[0] == 1 else shape[0]
     size = (windows.pixels(windows.rows), conv.reads)
-    draft.add("a", view.tensor, Box((pixel, channel), size, (whole, view.column + conv.x[3])))
+    draft.add("a", view.tensor, Box((pixel, channel), size, (end, view.column + conv.x[3])))
     weight = node.inputs[1]
     matrix = conv.matrix(builder.views.graph.constants[weight])
     tag = "" if conv.group == 1 or conv.depthwise else "@groups"
-    packed = panel_buffer(weight + tag, (matrix.shape[0], matrix.shape[1]), conv.panel)
+    whole = -(-matrix.shape[1] // conv.panel) * conv.panel if conv.depthwise else conv.panel
+    packed = panel_buffer(weight + tag, (matrix.shape[0], matrix.shape[1]), whole)
     builder.packed[packed.id] = (packed, matrix)
     box = Box((Const(0), n0), (matrix.shape[0], conv.panel), (matrix.shape[0], matrix.shape[1]))
     draft.add("b", packed.id, box, packed=True)
 
 
-def build_border(builder: PhaseBuilder, stage: Stage, partition: Partition, name: str) -> Phase | None:
-    """A phase that fills the border of the image ``stage`` stores, dealt by columns; None where it has no border."""
+def build_border(builder: PhaseBuilder, stage: Stage, partition: Partition, inside: Phase) -> Phase | None:
+    """A phase that fills the border around what phase ``inside`` stores; None where there is none. It is dealt by
+    columns, as ``inside`` is where that is dealt by columns too."""
     border = border_of(stage)
     if border is None:
         return None
@@ -165,12 +177,15 @@ def build_border(builder: PhaseBuilder, stage: Stage, partition: Partition, name
     assert isinstance(value, (int, float))
     owners = partition.owners if partition.kind != "single" else 1
     share = ceil(channels / owners)
+    if partition.kind == "columns":
+        out = next(o for o in inside.task.operands if o.access == "write")
+        share = max(end for _, _, _, end in owner_boxes(inside, out)[0])
     draft = Draft(builder.views, {"o": (0, owners - 1)})
     x0 = Var("o") * share if owners > 1 else Const(0)
     total = (images * height * width, channels)
     draft.add("out", stage.stored, Box((Const(0), x0), (total[0], share), total), "write")
     top, left = before[1] * width + before[2], before[2] + after[2]
-    inside = width - left
+    row = width - left
     middle = height - before[1] - after[1] - 1
     bottom = after[2] + after[1] * width
     bound = simplify(Const(channels) + x0 * -1, draft.outer) if share * owners > channels else None
@@ -182,14 +197,14 @@ def build_border(builder: PhaseBuilder, stage: Stage, partition: Partition, name
         x = axis("x" + tag, share)
         index = (simplify(Var("i") * (height * width) + first + axis("z" + tag, count), {}), x0 + x)
         store: Statement = Store("out", index, const(value, builder.types[stage.stored].dtype))
-        row = For("x" + tag, share, (store,), "vector", bound) if share > 1 or bound is not None else store
-        return (For("z" + tag, count, (row,)) if count > 1 else row,)
+        pixel = For("x" + tag, share, (store,), "vector", bound) if share > 1 or bound is not None else store
+        return (For("z" + tag, count, (pixel,)) if count > 1 else pixel,)
 
-    between = run(Const(top + inside) + Var("h") * width, left, "m")
+    between = run(Const(top + row) + Var("h") * width, left, "m")
     body = (
         *run(Const(0), top, "t"),
         *((For("h", middle, between),) if between and middle > 0 else ()),
-        *run(Const(top + (middle + 1) * inside + middle * left), bottom, "e"),
+        *run(Const(top + (middle + 1) * row + middle * left), bottom, "e"),
     )
     task = Task("nest", tuple(draft.operands), body=(For("i", images, body),))
-    return builder.phase(f"{name}_border", stage, partition, {"o": owners}, task, 0)
+    return builder.phase(f"{inside.id}_border", stage, partition, {"o": owners}, task, 0)

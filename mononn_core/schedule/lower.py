@@ -62,8 +62,8 @@ def lower(graph: Graph, options: Options, machine: Machine) -> Lowered:
 
 def build_phases(builder: PhaseBuilder, stage: Stage, partition: Partition, name: str) -> tuple[Phase, ...]:
     """The phases of ``stage`` under ``partition``: its own, and one for the border of the image it stores."""
-    border = build_border(builder, stage, partition, name)
     phase = build_phase(builder, stage, partition, name)
+    border = build_border(builder, stage, partition, phase)
     return (phase,) if border is None else (phase, border)
 
 
@@ -132,12 +132,13 @@ def _matmul_partitions(stage: Stage, views: Views, owners: int, machine: Machine
 def _conv_partitions(
     node: Node, types: Mapping[str, TensorType], owners: int, machine: Machine
 ) -> tuple[list[Partition], int]:
-    conv = Conv.of(node, types, machine.vector_bytes // 4)
+    lanes = machine.vector_bytes // 4
+    conv = Conv.of(node, types, lanes)
     n, height, _, channels = conv.out
     found = [Partition("batch", owners)] if n % owners == 0 else []
     if (n == 1 and height >= owners) or height % owners == 0:
         found.append(Partition("rows", owners))
-    if not conv.depthwise and channels > conv.panel * (owners - 1):
+    if conv.panel // lanes % owners == 0 if conv.depthwise else channels > conv.panel * (owners - 1):
         found.append(Partition("columns", owners))
     return found, conv.flops
 

@@ -15,7 +15,9 @@ import numpy as np
 
 from mononn_core.cost.analytic import Cost
 from mononn_core.program.expr import evaluate_index
+from mononn_core.program.rules import WINDOWED
 from mononn_core.program.tile import Operand, Phase
+from mononn_core.program.windows import Windows
 from mononn_core.schedule.decisions import Partition
 from mononn_core.schedule.fuse import Stage
 
@@ -65,8 +67,8 @@ def owner_boxes(phase: Phase, operand: Operand) -> tuple[Boxes, ...]:
 def candidate(
     partition: Partition, phases: tuple[Phase, ...], stored: str, shape: tuple[int, int], cost: Cost
 ) -> Candidate:
-    """Measure what the stage's phases touch and what they cost. A border is dealt in another way than the inside: what
-    has one belongs to nobody, unless one owner does it all."""
+    """Measure what the stage's phases touch and what they cost. A border is dealt by columns, so what has one belongs to
+    nobody, unless the inside is dealt by columns or to one owner."""
     phase = phases[0]
     writes = np.full(shape, -1, np.int16)
     reads = []
@@ -80,9 +82,22 @@ def candidate(
                     writes[r0:r1, c0:c1] = owner
         else:
             reads.append((operand.buffer, boxes))
+    share = _largest_share(phase, partition, writes)
     if len(phases) > 1:
-        writes[:] = 0 if partition.kind == "single" or partition.owners == 1 else -1
-    return Candidate(partition, phases, cost.phase_seconds(phase, partition), tuple(reads), writes)
+        mine = partition.kind in ("columns", "single") or partition.owners == 1
+        writes[:] = writes.max(axis=0) if mine else -1
+    return Candidate(partition, phases, cost.phase_seconds(phase, partition, share), tuple(reads), writes)
+
+
+def _largest_share(phase: Phase, partition: Partition, writes: np.ndarray) -> float:
+    """Share of the work that the busiest owner has: of image rows for a convolution, of stored elements otherwise."""
+    if phase.task.template in WINDOWED and partition.kind == "rows":
+        a = next(o for o in phase.task.operands if o.role == "a")
+        windows = Windows.of(phase.task.params)
+        rows = [sum(windows.rows_in(r1 - r0) for r0, r1, _, _ in mine) for mine in owner_boxes(phase, a)]
+        return max(rows) / sum(rows)
+    parts = np.bincount(writes[writes >= 0].reshape(-1), minlength=1)
+    return float(parts.max() / parts.sum())
 
 
 def _fits(new: Candidate, inside: dict[str, Candidate]) -> bool:
