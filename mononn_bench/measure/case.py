@@ -33,7 +33,6 @@ from mononn_bench.record import (
     ModelRecord,
     ReferenceRecord,
     Round,
-    Settings,
     Status,
     SystemResult,
 )
@@ -79,16 +78,14 @@ def _measure(
     caches = machine.caches_kib
     last_level = max(caches.values(), default=0)
     sentinel = make_sentinel(course.scratch, course.cores, caches.get("L2", 0) * 1024, last_level * 1024)
-    state = _state(contestants, course.settings, model, sentinel.last_level_cache_bytes)
-    if state == "cold":
-        course = _colder(course, sentinel.last_level_cache_bytes)
+    state, course = _tempered(contestants, course, model, sentinel.last_level_cache_bytes)
     tallies = {c.label: Tally() for c in contestants}
     for contestant in contestants:
-        if contestant.build.status == "ok":
+        if contestant.build.stands:
             say(f"{model.name}: checking {contestant.label} alone")
             _check_alone(contestant, course, tallies[contestant.label])
     judged = _judge(contestants, course, model, reference, tallies)
-    running = [c for c in contestants if judged[c.label].status == "ok"]
+    running = [c for c in contestants if judged[c.label].status in ("ok", "undertuned")]
     slow = [c for c in running if tallies[c.label].slow]
     fast = [c for c in running if not tallies[c.label].slow]
     in_pairs = sum(tallies[c.label].peak_mb for c in fast) * 1e6 > MEMORY_SHARE * available_bytes()
@@ -123,19 +120,21 @@ def _measure(
     )
 
 
-def _state(contestants: Sequence[Contestant], settings: Settings, model: ModelRecord, cache_bytes: int) -> State:
-    """Emptying the caches changes nothing for weights and arena (ours) that they would not hold anyway."""
-    if not settings.cold:
-        return "warm"
-    arena = max((int(c.build.details.get("arena_bytes", 0)) for c in contestants if c.system == OURS), default=0)
-    return "as warm" if model.weight_bytes + arena >= FACTOR * cache_bytes else "cold"
+def _tempered(
+    contestants: Sequence[Contestant], course: Course, model: ModelRecord, cache_bytes: int
+) -> tuple[State, Course]:
+    """Where cold runs are asked for: caches emptied before each, and blocks long enough for COLD_SAMPLES in all.
 
-
-def _colder(course: Course, cache_bytes: int) -> Course:
-    """The same with caches emptied before each run, and blocks long enough for COLD_SAMPLES in all."""
+    That changes nothing for weights and arena (ours) that the caches would not hold anyway.
+    """
     s = course.settings
+    if not s.cold:
+        return "warm", course
+    arena = max((int(c.build.details.get("arena_bytes", 0)) for c in contestants if c.system == OURS), default=0)
+    if model.weight_bytes + arena >= FACTOR * cache_bytes:
+        return "as warm", course
     runs = max(s.block_runs, math.ceil(COLD_SAMPLES / (s.rounds * s.cycles)))
-    return replace(course, settings=replace(s, block_runs=runs), cold_bytes=cache_bytes)
+    return "cold", replace(course, settings=replace(s, block_runs=runs), cold_bytes=cache_bytes)
 
 
 def _check_alone(contestant: Contestant, course: Course, tally: Tally) -> None:
@@ -195,14 +194,14 @@ def _judge(
         tally, build = tallies[contestant.label], contestant.build
         checks = tuple(_compared(tally, course, model, limits))
         wrong = failure_reason(checks)
-        if build.status != "ok":
+        if not build.stands:
             judged[contestant.label] = Verdict(build.status, build.reason)
         elif tally.failure:
             judged[contestant.label] = Verdict(tally.failure.status, tally.failure.reason, checks)
         elif wrong:
             judged[contestant.label] = Verdict("incorrect", wrong, checks)
         else:
-            judged[contestant.label] = Verdict("ok", "", checks)
+            judged[contestant.label] = Verdict(build.status, build.reason, checks)
     return _disputed(contestants, reference, judged)
 
 

@@ -58,7 +58,7 @@ def profile_case(
 def _own(contestant: Contestant, course: Course) -> tuple[ProfileRecord, tuple[Span, ...]]:
     """The system's own profiler on one run."""
     label = contestant.label
-    if contestant.build.status != "ok":
+    if not contestant.build.stands:
         return ProfileRecord(label, "", "unavailable", contestant.build.reason or contestant.build.status), ()
     scratch = course.scratch / label
     try:
@@ -88,7 +88,7 @@ def _nsight(contestant: Contestant, course: Course) -> ProfileRecord:
 
 def _watched(contestant: Contestant, course: Course, suffix: str, launcher: Callable[[Path], list[str]]) -> Path:
     """The report of a tool that watches a process from outside."""
-    if contestant.build.status != "ok":
+    if not contestant.build.stands:
         raise SystemUnavailableError(contestant.build.reason or contestant.build.status)
     scratch, report = course.scratch / contestant.label, course.scratch / f"{contestant.label}.{suffix}"
     command = launcher(report.with_suffix(""))

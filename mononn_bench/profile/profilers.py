@@ -8,51 +8,22 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
-
+from mononn_bench.profile.subject import Subject
 from mononn_bench.record import Span
-from mononn_bench.systems.base import Arrays
 
 MARK = "mononn-bench: run"
 """The name of the profiled run where a profiler lets its user set one."""
 
 
-@dataclass(frozen=True)
-class Subject:
-    """A system about to be profiled. `ready` loads, binds and warms up; `run` is one inference."""
-
-    ready: Callable[[], None]
-    run: Callable[[], None]
-    buffers: Callable[[], Arrays]
-    build_folder: Path
-    threads: int
-    scratch: Path
-
-
 def profile_mononn(subject: Subject) -> list[Span]:
-    """Time stamps from inside the function: what each worker waited, and its phases."""
-    import mononn_core as mononn
+    """Time stamps from inside the function (trace.py): what each worker waited, and its phases."""
+    from mononn_bench.profile.trace import spans_of_a_run
 
-    subject.ready()
-    session = mononn.load(str(subject.build_folder / "model.mono"), threads=subject.threads)
-    phases = session.info["phases"]
-    stamps = np.zeros((session.threads, len(phases), 3), np.uint64)
-    binding = session.bind(subject.buffers(), trace=stamps)
-    for _ in range(3):
-        binding.run()
-    spans = []
-    for worker, times in enumerate(stamps.astype(np.int64)):
-        track = f"worker {worker}"
-        for phase, (begin, ready, end) in zip(phases, times.tolist(), strict=True):
-            if ready > begin:
-                spans.append(Span(f"wait for {phase['id']}", "wait", track, begin, ready - begin))
-            spans.append(Span(f"{phase['id']} {phase['origin']}".strip(), phase["template"], track, ready, end - ready))
-    return spans
+    return spans_of_a_run(subject)
 
 
 def profile_onnxruntime(subject: Subject) -> list[Span]:
