@@ -147,6 +147,11 @@ class BuildRecord:
     details: Mapping[str, Any]
     schema_version: int = SCHEMA_VERSION
 
+    @property
+    def stands(self) -> bool:
+        """Whether there is something to run: an undertuned build is measured too."""
+        return self.status in ("ok", "undertuned")
+
 
 @dataclass(frozen=True)
 class Disturbance:

@@ -77,6 +77,8 @@ def _built(
                 peak_mb=(worker.peak_bytes - base) / 1e6,
                 tuning=from_plain(Tuning, built["tuning"]) if built["tuning"] else None,
                 details=built["details"],
+                status="undertuned" if built["undertuned"] else "ok",
+                reason=built["undertuned"],
             )
             _build_identity(worker, model_folder, output, common, limits)
     except WorkerFailedError as error:

@@ -12,12 +12,16 @@ from mononn_bench.systems.onnxruntime import OnnxRuntime
 from mononn_bench.systems.openvino import OpenVino
 from mononn_bench.systems.torch_eager import TorchEager
 from mononn_bench.systems.torch_inductor import TorchInductor
+from mononn_bench.systems.tvm import Tvm, TvmUntuned
 from mononn_bench.systems.xla import Xla
 
-REAL: tuple[type[System], ...] = (Mononn, OnnxRuntime, OpenVino, TorchEager, TorchInductor, Xla)
+REAL: tuple[type[System], ...] = (Mononn, OnnxRuntime, OpenVino, TorchEager, TorchInductor, Xla, Tvm)
 """What a comparison names, ours first."""
 
-SYSTEMS: dict[str, type[System]] = {system.name: system for system in (*REAL, *FAKES)}
+SUITES_ONLY: tuple[type[System], ...] = (TvmUntuned,)
+"""What a suite may name and a plain comparison leaves out."""
+
+SYSTEMS: dict[str, type[System]] = {system.name: system for system in REAL + SUITES_ONLY + FAKES}
 """All of them, those for tests included."""
 
 OURS = Mononn.name

@@ -40,9 +40,13 @@ class Task:
 
 @dataclass(frozen=True)
 class Built:
-    """What a build says of itself beside the files it leaves in the build folder."""
+    """What a build says of itself beside the files it leaves in the build folder.
+
+    `undertuned` says why the system's tuning does not match this model or machine; empty where it does.
+    """
 
     tuning: Tuning | None = None
+    undertuned: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -91,7 +95,7 @@ class System(ABC):
 
     @abstractmethod
     def bind(self, inputs: Arrays) -> None:
-        """Take C-contiguous host arrays, one a graph input, whose values the harness rewrites between runs."""
+        """Take C-contiguous host arrays on cache-line borders, one a graph input, whose values the harness rewrites between runs."""
 
     def upload(self) -> None:  # noqa: B027 (most systems have nothing to do)
         """Bring the bound arrays' present values to the device, untimed. Nothing to do where they are read in place."""

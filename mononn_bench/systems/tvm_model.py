@@ -11,6 +11,7 @@ import gzip
 import json
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -87,17 +88,40 @@ def _replace(path: Path, content: bytes) -> None:
     partial.replace(path)
 
 
-def cpu_target(threads: int) -> Any:
-    """LLVM for this very processor with `threads` cores."""
+def make_target(kind: str, threads: int) -> Any:
+    """TVM's target for this very processor with `threads` cores (`cpu`) or this very GPU (`cuda`)."""
     import tvm
     from tvm.target.codegen import llvm_get_system_cpu
 
+    if kind == "cuda":
+        return tvm.target.Target.from_device("cuda")
     return tvm.target.Target({"kind": "llvm", "mcpu": str(llvm_get_system_cpu()), "num-cores": threads})
 
 
 def machine_folder(target: Any) -> str:
-    """The name of a target's database: its processor and how many cores it was tuned for."""
+    """The name of a target's database: its processor and how many cores it was tuned for, or its GPU architecture."""
+    if target.kind.name == "cuda":
+        return str(target.attrs["arch"])
     return f"{target.attrs['mcpu']}-{int(target.attrs['num-cores'])}c"
+
+
+def find_database(target: Any, shipped: Path = SHIPPED) -> tuple[Database, str] | None:
+    """The database for `target` and an empty reason, or another of its kind and why that does not match.
+
+    None where there is no database for this kind of target.
+    """
+    wanted = machine_folder(target)
+    databases = [Database(path.parent) for path in sorted(shipped.glob(f"*/{BUDGET}"))]
+    databases = [database for database in databases if database.budget.target["kind"] == target.kind.name]
+    databases.sort(key=lambda database: database.folder.name != wanted)
+    if not databases:
+        return None
+    nearest, installed = databases[0], version("apache-tvm")
+    if nearest.folder.name != wanted:
+        return nearest, f"its schedules were found for {nearest.folder.name}, and this is {wanted}"
+    if nearest.budget.version != installed:
+        return nearest, f"its schedules were found by TVM {nearest.budget.version}, and this is {installed}"
+    return nearest, ""
 
 
 def import_model(onnx_path: Path, target: Any) -> Any:
@@ -108,16 +132,11 @@ def import_model(onnx_path: Path, target: Any) -> Any:
     from tvm.relax.frontend.onnx import from_onnx
 
     passes = relax.transform
+    prepacked = [passes.AttachAttrLayoutFreeBuffers()] if target.kind.name == "llvm" else []
+    steps = [passes.DecomposeOpsForInference(), passes.CanonicalizeBindings(), relax.get_pipeline("zero"), *prepacked]
     module = from_onnx(onnx.load(onnx_path), keep_params_in_input=False)
     with target:
-        return tvm.transform.Sequential(
-            [
-                passes.DecomposeOpsForInference(),
-                passes.CanonicalizeBindings(),
-                relax.get_pipeline("zero"),
-                passes.AttachAttrLayoutFreeBuffers(),
-            ]
-        )(module)
+        return tvm.transform.Sequential(steps)(module)
 
 
 def untuned_tasks(module: Any, target: Any, database: Any) -> tuple[list[str], int]:
@@ -139,11 +158,14 @@ def apply_database(module: Any, target: Any, database: Any) -> Any:
     from tvm import relax
 
     passes = relax.transform
+    prepacked = [passes.SplitLayoutRewritePreproc(), passes.FoldConstant()] if target.kind.name == "llvm" else []
     with target, database:
-        return tvm.transform.Sequential(
-            [
-                passes.MetaScheduleApplyDatabase(),
-                passes.SplitLayoutRewritePreproc(),
-                passes.FoldConstant(),
-            ]
-        )(module)
+        return tvm.transform.Sequential([passes.MetaScheduleApplyDatabase(), *prepacked])(module)
+
+
+def compile_module(module: Any, target: Any) -> Any:
+    """The executable; on a GPU, runs are captured as CUDA graphs."""
+    import tvm
+
+    with tvm.transform.PassContext(opt_level=3, config={"relax.backend.use_cuda_graph": target.kind.name == "cuda"}):
+        return tvm.compile(module, target)

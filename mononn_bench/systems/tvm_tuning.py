@@ -28,26 +28,30 @@ from mononn_bench.systems.tvm_model import (
     Budget,
     Database,
     TuningRun,
-    cpu_target,
     import_model,
     machine_folder,
+    make_target,
     pack,
 )
 
 TRIALS_PER_ITERATION = 16
-ALL_TRIALS = 1_000_000
-"""No limit of its own: time ends a run."""
+BUILD_S, BUILDS_PER_PROCESS = 20.0, 256
+"""A candidate that compiles longer is dropped; a process of the builder is replaced after so many (it leaks)."""
 
 
-def tune(name: str, onnx_path: Path, *, seconds: float, threads: int, work: Path, shipped: Path = SHIPPED) -> TuningRun:
+def tune(
+    name: str, onnx_path: Path, *, kind: str, seconds: float, threads: int, work: Path, shipped: Path = SHIPPED
+) -> TuningRun:
     """Tune every operator of a model for `seconds`; write the best schedules and what was spent under `shipped`.
+
+    `kind` is the target: cpu or cuda.
 
     `work` keeps every measurement between runs; it starts from the shipped database where it is empty.
     """
     from tvm.s_tir.meta_schedule.database import JSONDatabase
 
     os.environ["TVM_NUM_THREADS"] = str(threads)
-    target = cpu_target(threads)
+    target = make_target(kind, threads)
     place = shipped / machine_folder(target)
     work = work / machine_folder(target)
     _start_work(work, place)
@@ -55,10 +59,7 @@ def tune(name: str, onnx_path: Path, *, seconds: float, threads: int, work: Path
     before, begun, started = _lines(work / SCHEDULES), time.monotonic(), datetime.now(UTC)
     try:
         module = import_model(onnx_path, target)
-        _search(module, target, database, work, begun + seconds)
-    except RuntimeError:
-        if time.monotonic() - begun < seconds:
-            raise
+        _search(module, target, database, work, threads, begun + seconds)
     finally:
         trials = _lines(work / SCHEDULES) - before
         run = TuningRun(name, f"{started:%Y-%m-%dT%H:%MZ}", time.monotonic() - begun, threads, trials)
@@ -66,74 +67,80 @@ def tune(name: str, onnx_path: Path, *, seconds: float, threads: int, work: Path
     return run
 
 
-def _search(module: Any, target: Any, database: Any, work: Path, deadline: float) -> None:
-    """Random schedules for each task that was never measured, as no cost model guides there; then TVM's gradient
-    scheduler and evolutionary search over all, slowest first.
+def _search(module: Any, target: Any, database: Any, work: Path, threads: int, deadline: float) -> None:
+    """One iteration at a time until the deadline, so that each leaves its measurements in the database.
+
+    A task never measured comes first, with random schedules, as no cost model guides there; then evolutionary search
+    for the task that has most to lose: the model's seconds in it over the square root of its trials so far.
     """
+    from tvm.s_tir.meta_schedule.cost_model import CostModel
     from tvm.s_tir.meta_schedule.relax_integration import extract_tasks, extracted_tasks_to_tune_contexts
     from tvm.s_tir.meta_schedule.tune import tune_tasks
 
     tasks = extract_tasks(module, target)
-    cost = {id(task): _weighted_seconds(task, target, database) for task in tasks}
-    new = [task for task in tasks if cost[id(task)] == float("inf")]
-    ordered = sorted(tasks, key=lambda task: cost[id(task)], reverse=True)
-    builder, callbacks = _make_builder(), _callbacks(deadline)
-    plans = ((new, "replay-trace", TRIALS_PER_ITERATION), (ordered, "evolutionary", ALL_TRIALS))
-    for chosen, strategy, trials in plans:
-        if not chosen:
-            continue
-        contexts, weights = extracted_tasks_to_tune_contexts(chosen, str(work), strategy=strategy)
+    trials = [_trials(task, database) for task in tasks]
+    builder, model = _make_builder(threads), CostModel.create("xgb", num_tuning_cores=threads, tree_method="auto")
+    while time.monotonic() < deadline:
+        scores = [
+            _seconds_at_stake(task, target, database) / max(1, n) ** 0.5 for task, n in zip(tasks, trials, strict=True)
+        ]
+        chosen = max(range(len(tasks)), key=scores.__getitem__)
+        strategy = "evolutionary" if trials[chosen] else "replay-trace"
+        contexts, weights = extracted_tasks_to_tune_contexts([tasks[chosen]], str(work), strategy=strategy)
         tune_tasks(
-            tasks=contexts, task_weights=weights, work_dir=str(work), max_trials_global=ALL_TRIALS,
-            max_trials_per_task=trials, num_trials_per_iter=TRIALS_PER_ITERATION, builder=builder, database=database,
-            measure_callbacks=callbacks,
+            tasks=contexts, task_weights=weights, work_dir=str(work), max_trials_global=TRIALS_PER_ITERATION,
+            num_trials_per_iter=TRIALS_PER_ITERATION, builder=builder, database=database, cost_model=model,
         )  # fmt: skip
+        trials[chosen] += TRIALS_PER_ITERATION
 
 
-def _weighted_seconds(task: Any, target: Any, database: Any) -> float:
-    """What the model spends in a task with its best schedule; infinite where it has none."""
+def _trials(task: Any, database: Any) -> int:
+    """How often a task was measured."""
+    module = task.dispatched[0]
+    return len(database.get_top_k(database.commit_workload(module), 1 << 20)) if database.has_workload(module) else 0
+
+
+def _seconds_at_stake(task: Any, target: Any, database: Any) -> float:
+    """What the model spends in a task with its best schedule; a second where none could be run yet."""
     record = database.query_tuning_record(task.dispatched[0], target, task.task_name)
-    return float("inf") if record is None else task.weight * min(float(s) for s in record.run_secs)
+    return 1.0 if record is None else task.weight * min(float(s) for s in record.run_secs)
 
 
-def _callbacks(deadline: float) -> list[Any]:
-    """TVM's own, which record measurements, and one that ends the run."""
-    from tvm.ir.utils import derived_object
-    from tvm.s_tir.meta_schedule.measure_callback import MeasureCallback, PyMeasureCallback
-
-    @derived_object
-    class Deadline(PyMeasureCallback):  # type: ignore[misc]
-        def apply(self, *_: Any) -> None:
-            if time.monotonic() > deadline:
-                raise RuntimeError("the seconds of this run are spent")
-
-    return [*MeasureCallback.create("default"), Deadline()]
-
-
-def _make_builder() -> Any:
-    """Builds candidates in this process: TVM's local builder imports its tensor intrinsics, 8 s, in each fresh one."""
-    from tvm.driver import build
+def _make_builder(workers: int) -> Any:
+    """Builds candidates in processes that live on; TVM's local builder makes fresh ones for every iteration, each of
+    which reads all tensor intrinsics first (8 s) that no fp32 schedule of these uses.
+    """
     from tvm.ir.utils import derived_object
     from tvm.s_tir.meta_schedule.builder import BuilderResult, PyBuilder
+    from tvm.support.popen_pool import PopenPoolExecutor, StatusKind
+
+    pool = PopenPoolExecutor(max_workers=workers, timeout=BUILD_S, maximum_process_uses=BUILDS_PER_PROCESS)
+
+    @derived_object
+    class LastingBuilder(PyBuilder):  # type: ignore[misc]
+        def build(self, build_inputs: list[Any]) -> list[Any]:
+            candidates = [(candidate.mod, candidate.target) for candidate in build_inputs]
+            done = pool.map_with_error_catching(lambda pair: build_candidate(*pair), candidates)
+            return [
+                BuilderResult(answer.value, None)
+                if answer.status == StatusKind.COMPLETE
+                else BuilderResult(None, f"{answer.status.name}: {answer.value}")
+                for answer in done
+            ]
+
+    return LastingBuilder()
+
+
+def build_candidate(module: Any, target: Any) -> str:
+    """Compile one candidate; the path of its archive. Runs in a process of the builder's pool."""
+    from tvm.driver import build
     from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
     from tvm.support.tar import tar
 
-    @derived_object
-    class InProcessBuilder(PyBuilder):  # type: ignore[misc]
-        def build(self, build_inputs: list[Any]) -> list[Any]:
-            return [self._one(candidate) for candidate in build_inputs]
-
-        @staticmethod
-        def _one(candidate: Any) -> Any:
-            try:
-                module = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(candidate.mod)
-                path = Path(tempfile.mkdtemp()) / f"candidate.{tar.output_format}"
-                build(module, target=candidate.target).export_library(str(path), fcompile=tar)
-            except Exception as error:  # a candidate the compiler refuses is one the tuner drops
-                return BuilderResult(None, str(error))
-            return BuilderResult(str(path), None)
-
-    return InProcessBuilder()
+    path = Path(tempfile.mkdtemp()) / f"candidate.{tar.output_format}"
+    module = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
+    build(module, target=target).export_library(str(path), fcompile=tar)
+    return str(path)
 
 
 def _start_work(work: Path, place: Path) -> None:
@@ -186,12 +193,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--model-folder", type=Path, required=True)
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--target", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--work", type=Path, required=True, help="where measurements are kept between runs")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     name = json.loads((options.model_folder / "model.json").read_text())["name"]
     onnx_path = options.model_folder / "model.onnx"
-    run = tune(name, onnx_path, seconds=options.seconds, threads=options.threads, work=options.work)
+    run = tune(
+        name, onnx_path, kind=options.target, seconds=options.seconds, threads=options.threads, work=options.work
+    )
     print(json.dumps(asdict(run)))
     return 0
 

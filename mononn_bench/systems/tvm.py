@@ -1,0 +1,138 @@
+"""TVM: the Relax importer, schedules found by MetaSchedule, one shared library loaded by the Relax virtual machine."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from mononn_bench.errors import SystemUnavailableError
+from mononn_bench.record import Option
+from mononn_bench.systems.base import Arrays, Built, System, Task, require_fp32
+from mononn_bench.systems.tvm_model import (
+    SHIPPED,
+    apply_database,
+    compile_module,
+    find_database,
+    import_model,
+    machine_folder,
+    make_target,
+    untuned_tasks,
+)
+
+LIBRARY = "model.so"
+
+
+class Tvm(System):
+    """Schedules of the database for this kind of machine; a model it does not cover reads undertuned."""
+
+    name: ClassVar[str] = "tvm"
+    environment: ClassVar[str] = "tvm"
+    family: ClassVar[str] = "tvm"
+    cuda_environment: ClassVar[str] = "tvm-cuda"
+    on_cuda: ClassVar[tuple[str, ...]] = ("tvm",)
+    more_sources: ClassVar[tuple[Path, ...]] = (SHIPPED,)
+
+    def __init__(self) -> None:
+        self._machine: Any = None
+        self._main: Any = None
+        self._device: Any = None
+        self._on_gpu = False
+        self._inputs: Arrays = {}
+        self._arguments: Sequence[Any] = ()
+        self._names: list[str] = []
+        self._result: Any = None
+
+    def probe(self) -> dict[str, str]:
+        try:
+            import tvm
+            import tvm_ffi
+        except ImportError as error:
+            raise SystemUnavailableError(f"TVM cannot be imported: {error}") from error
+        return {"apache-tvm": tvm.__version__, "apache-tvm-ffi": tvm_ffi.__version__}
+
+    def options(self, task: Task) -> tuple[Option, ...]:
+        return (
+            Option("target", str(make_target(task.target, task.threads)), "TVM: Target, -mcpu"),
+            Option("MetaScheduleApplyDatabase", "best of each task", "TVM: End-to-End Optimize Model"),
+            Option("cpu_weight_prepack", "true", "TVM: relax.pipeline.static_shape_tuning_pipeline"),
+            Option("TVM_NUM_THREADS", str(task.threads), "TVM: runtime threading backend"),
+            Option("export_library", "Relax virtual machine", "TVM: Export and Load Relax Executables"),
+        )
+
+    def build(self, task: Task) -> Built:
+        require_fp32(task, self.name)
+        self._prepare(task)
+        target = make_target(task.target, task.threads)
+        module = import_model(task.onnx, target)
+        module, built = self._scheduled(module, target, task)
+        compile_module(module, target).export_library(str(task.build_folder / LIBRARY))
+        return built
+
+    def _scheduled(self, module: Any, target: Any, task: Task) -> tuple[Any, Built]:
+        """`module` with the schedules of the database, and whether they match."""
+        found = find_database(target)
+        if found is None:
+            return module, Built(
+                undertuned=f"no schedules for {machine_folder(target)} (workflows/suites/tvm-tune.yaml)"
+            )
+        shipped, reason = found
+        with tempfile.TemporaryDirectory() as folder:
+            database = shipped.unpack(Path(folder))
+            missing, count = untuned_tasks(module, target, database)
+            module = apply_database(module, target, database)
+        if missing and not reason:
+            reason = f"{len(missing)} of its {count} operators have no schedule in the database ({missing[0]})"
+        return module, Built(shipped.budget.spent_on(task.model.name), undertuned=reason)
+
+    def load(self, task: Task) -> None:
+        self._prepare(task)
+        import tvm
+        from tvm import relax
+
+        self._on_gpu = task.target == "cuda"
+        self._device = tvm.device(task.target, 0)
+        library = tvm.runtime.load_module(str(task.build_folder / LIBRARY))
+        self._machine = relax.VirtualMachine(library, self._device)
+        self._main = self._machine["main"]
+        self._names = [tensor.name for tensor in task.model.outputs]
+
+    def bind(self, inputs: Arrays) -> None:
+        import tvm
+
+        self._inputs = inputs
+        if self._on_gpu:
+            self._arguments = [tvm.runtime.tensor(array, self._device) for array in inputs.values()]
+        else:
+            self._arguments = [tvm.runtime.from_dlpack(array) for array in inputs.values()]
+
+    def upload(self) -> None:
+        if self._on_gpu:
+            for array, tensor in zip(self._inputs.values(), self._arguments, strict=True):
+                tensor.copyfrom(array)
+            self._device.sync()
+
+    def run(self) -> None:
+        self._result = self._main(*self._arguments)
+        if self._on_gpu:
+            self._device.sync()
+
+    def outputs(self) -> Arrays:
+        results = [self._result] if hasattr(self._result, "numpy") else list(self._result)
+        return {name: tensor.numpy() for name, tensor in zip(self._names, results, strict=True)}
+
+    @staticmethod
+    def _prepare(task: Task) -> None:
+        os.environ["TVM_NUM_THREADS"] = str(task.threads)
+
+
+class TvmUntuned(Tvm):
+    """The same without a database, for suites that ask what tuning is worth."""
+
+    name: ClassVar[str] = "tvm-untuned"
+    on_cuda: ClassVar[tuple[str, ...]] = ("tvm-untuned",)
+
+    def _scheduled(self, module: Any, target: Any, task: Task) -> tuple[Any, Built]:
+        return module, Built()
