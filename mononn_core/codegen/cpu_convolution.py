@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from mononn_core.codegen.cpu_storage import CpuStorage, row_stride
-from mononn_core.codegen.cstyle import Printer
+from mononn_core.codegen.cstyle import Printer, varies
 from mononn_core.codegen.loops import is_cheap, write_element
-from mononn_core.program.tile import Phase
+from mononn_core.program.expr import Load, walk
+from mononn_core.program.tile import Phase, Result
 from mononn_core.program.windows import Windows
 
 HEADER = "mononn_conv.hpp"
@@ -27,6 +28,8 @@ class CpuConvolution(CpuStorage):
         inner = self.element_printer(printer, result.axes, (windows.rows, windows.width, panel))
         with self.out.block(f"auto element_ = [&](long {y}, long {x}, long {n}, auto v_) {{", "};"):
             write_element(self.out, result, inner)
+        if not depthwise:
+            self._ahead(result, inner)
         function = "element_"
         if columns != (panel,):
             function = "edge_"
@@ -47,7 +50,20 @@ class CpuConvolution(CpuStorage):
             else:
                 cheap = "true" if is_cheap(result) else "false"
                 guard = "if (end_ > 0) " if min(columns) == 0 else ""
-                call = f"{guard}mn::conv<Windows_, {rows}, {panel}, {cheap}>({corners}, {function});"
+                call = f"{guard}mn::conv<Windows_, {rows}, {panel}, {cheap}>({corners}, {function}, ahead_);"
             if rows:
                 calls.append((pixels_text, count, call))
         self.choose(calls, windows.rows_in(min(pixels)) == 0)
+
+    def _ahead(self, result: Result, printer: Printer) -> None:
+        """A function that prefetches the line an epilogue stores to and those it reads of other images."""
+        y, x, n = result.axes
+        loads = [(e.operand, e.index) for e in walk(result.value) if isinstance(e, Load)]
+        with self.out.block(f"auto ahead_ = [&](long {y}, long {x}, long {n}) {{", "};"):
+            for operand, index in dict.fromkeys([(result.operand, result.index), *loads]):
+                pointer = printer.pointers[operand]
+                offset = pointer.address(index, printer.ranges)
+                known = not any(isinstance(e, Load) for e in walk(offset))
+                if known and (varies(offset, y) or varies(offset, x)):
+                    function = "mn::prefetch_write" if operand == result.operand else "__builtin_prefetch"
+                    self.out.line(f"{function}({pointer.name} + {printer.index(offset)});")

@@ -65,13 +65,19 @@ MN_INLINE void window_tile(const float *__restrict A, const float *__restrict B,
   epilogue(c);
 }
 
+struct Nothing {
+  void operator()(long, long, long) const {}
+};
+
 // ROWS rows of G::OW output pixels by PANEL channels; ``element(y, x, n, v)`` takes W neighbouring channels from n on.
-// A is the first pixel of the first window (border included), B the panel.
-template <class G, int ROWS, int PANEL, bool CHEAP, class Element>
-static inline void conv(const float *A, const float *B, Element &&element) {
-  constexpr int NV = PANEL / W;
-  constexpr int MOST = Shape<ROWS * G::OW, PANEL>::MOST, HEIGHT = G::OW < MOST ? MOST / G::OW : 1;
+// A is the first pixel of the first window (border included), B the panel. ``ahead(y, x, n)`` may prefetch what
+// ``element`` will touch in a cache line: it runs before a tile's multiply-adds.
+template <class G, int ROWS, int PANEL, bool CHEAP, class Element, class Ahead = Nothing>
+static inline void conv(const float *A, const float *B, Element &&element, Ahead &&ahead = Nothing{}) {
+  constexpr int NV = PANEL / W, MOST = Shape<ROWS * G::OW, PANEL>::MOST, HEIGHT = G::OW < MOST ? MOST / G::OW : 1;
   Cut<ROWS, G::OW, MOST, HEIGHT>::each([&]<int RH, int RW>(long y, long x) __attribute__((always_inline)) {
+    MN_UNROLL for (int i = 0; i < RH * RW; ++i)
+      MN_UNROLL for (int n = 0; n < PANEL; n += 16) ahead(y + i / RW, x + i % RW, n);
     window_tile<G, RH, RW, NV>(A + G::at(y * G::SH, x * G::SW), B, [&](auto &c) __attribute__((always_inline)) {
       finish<CHEAP, RH * RW, NV>(c, 0, [&](long i, long n, V v) __attribute__((always_inline)) {
         element(y + i / RW, x + i % RW, n, v);

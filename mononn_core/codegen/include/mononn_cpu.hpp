@@ -110,6 +110,14 @@ MN_INLINE long first_of(long count, long w, long workers) { return count * w / w
 // The worker that has task ``i`` of ``count``.
 MN_INLINE long owner_of(long i, long count, long workers) { return ((i + 1) * workers - 1) / count; }
 
+// The cache line of ``p`` will be written.
+MN_INLINE void prefetch_write(const void *p) {
+#if defined(__x86_64__)
+  asm volatile("prefetchw %0" : : "m"(*(const char *)p));
+#else
+  __builtin_prefetch(p, 1);
+#endif
+}
 MN_INLINE void touch(const void *p, long bytes) {
   for (long i = 0; i < bytes; i += 64) __builtin_prefetch((const char *)p + i, 0, 2);
 }
