@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import subprocess
 import sys
 import time
@@ -12,8 +13,16 @@ from pathlib import Path
 
 from mononn_bench.errors import BenchError
 from mononn_bench.models.user import read_user_model
+from mononn_bench.report.names import PAGE
 from mononn_bench.workflow.config import ROOT, read_config
-from mononn_bench.workflow.plan import make_plan
+from mononn_bench.workflow.plan import Plan, make_plan
+from mononn_bench.workflow.progress import Progress, steps_to_make
+
+LOOK_S = 10.0
+"""How often the log of a measurement is looked at: seldom, since whatever runs disturbs it."""
+ENDING_S = 30.0
+"""How long Snakemake may take to end its jobs when it is interrupted."""
+INTERRUPTED = 130
 
 
 class BusyError(BenchError):
@@ -21,7 +30,9 @@ class BusyError(BenchError):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the workflow in the current folder; 0 when all is made, 1 when a job failed, 2 on bad input."""
+    """Run the workflow in the current folder; 0 when all is made, 1 when a job failed, 2 on bad input, 130 when it was
+    interrupted.
+    """
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--cores", default="all", help="cores the workflow may use (default: all)")
     parser.add_argument("--configfile", type=Path, default=ROOT / "workflows" / "config.yaml")
@@ -36,15 +47,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     started = time.monotonic()
-    if _snakemake(options, "environments") != 0:
-        return 1
-    print(f"installation: {time.monotonic() - started:.0f} s (environments of the compared systems)", flush=True)
-    if _snakemake(options, "all") != 0:
-        return 1
-    print((plan.results / "tables" / "speedup.md").read_text())
-    print(f"tables:  {plan.results / 'tables'}\nfigures: {plan.results / 'figures'}\nrecords: {plan.results / 'raw'}")
+    try:
+        for target in ("environments", "all"):
+            if _snakemake(options, target, plan) != 0:
+                return 1
+            if target == "environments":
+                print(f"installation: {time.monotonic() - started:.0f} s (environments of the compared systems)")
+    except KeyboardInterrupt:
+        print("\nStopped. What is finished is kept: the same command goes on from here.", file=sys.stderr)
+        return INTERRUPTED
+    _show(plan)
     print(f"time: {time.monotonic() - started:.0f} s")
     return 0
+
+
+def _show(plan: Plan) -> None:
+    print((plan.results / "tables" / "speedup.md").read_text())
+    print(f"page:    {plan.results / PAGE}")
+    print(f"tables:  {plan.results / 'tables'}\nfigures: {plan.results / 'figures'}\nrecords: {plan.results / 'raw'}")
 
 
 def free_stale_lock(folder: Path) -> None:
@@ -72,11 +92,44 @@ def _snakemake_in(folder: Path) -> int | None:
     return None
 
 
-def _snakemake(options: argparse.Namespace, target: str) -> int:
+def _snakemake(options: argparse.Namespace, target: str, plan: Plan) -> int:
+    """Run a target, showing steps with the minutes left; Snakemake's exit status.
+
+    Raises KeyboardInterrupt once Snakemake, which the terminal interrupts too, has ended its jobs.
+    """
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", options.cores]
     command += ["--configfile", str(options.configfile), "--", target]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, env=environment, check=False).returncode
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    progress = Progress(steps_to_make(plan), plan.cache / "durations.json")
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        try:
+            _follow(process, progress)
+            return process.wait()
+        except KeyboardInterrupt:
+            try:
+                process.wait(ENDING_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            raise
+
+
+def _follow(process: subprocess.Popen[bytes], progress: Progress) -> None:
+    """Print what `progress` makes of the process's lines, until it closes its output."""
+    assert process.stdout is not None
+    rest = b""
+    while True:
+        ready, _, _ = select.select([process.stdout], [], [], LOOK_S)
+        if not ready:
+            lines = [progress.round()]
+        else:
+            read = os.read(process.stdout.fileno(), 1 << 16)
+            *whole, rest = (rest + read).split(b"\n")
+            lines = [progress.line(line.decode(errors="replace"), time.monotonic()) for line in whole]
+        for line in lines:
+            if line is not None:
+                print(line, flush=True)
+        if ready and not read:
+            return
 
 
 if __name__ == "__main__":
