@@ -184,9 +184,13 @@ class Worker:
 def worker_command(system: str, python: Path, server: str, settings: Mapping[str, Any]) -> list[str]:
     """What starts `server`'s `serve` with `settings` in the system's interpreter."""
     packages = {"mononn_bench": str(PACKAGE)}
-    packages |= {folder.name: str(folder) for folder in get_system(system).more_sources if folder.is_dir()}
+    packages |= {folder.name: str(folder) for folder in get_system(system).more_sources if _is_package(folder)}
     whole = {**settings, "system": system, "server": server, "packages": packages}
     return [str(python), "-I", "-c", _BOOTSTRAP, json.dumps(whole)]
+
+
+def _is_package(folder: Path) -> bool:
+    return (folder / "__init__.py").is_file()
 
 
 def worker_variables(scratch: Path) -> dict[str, str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from mononn_bench.record import Span
 
 MARK = "mononn-bench: run"
 """The name of the profiled run where a profiler lets its user set one."""
+GO_ON = 0
+"""TVM's VMInstrumentReturnKind.NO_OP: run the call."""
 
 
 def profile_mononn(subject: Subject) -> list[Span]:
@@ -127,6 +130,36 @@ def chrome_spans(events: Iterable[dict[str, Any]]) -> list[Span]:
     ]
 
 
+def profile_tvm(subject: Subject) -> list[Span]:
+    """The Relax virtual machine's instrument: called before and after every call it makes."""
+    from tvm import relax
+
+    make, machines = relax.VirtualMachine.__init__, []
+
+    def keep(machine: Any, *arguments: Any, **options: Any) -> None:
+        make(machine, *arguments, **options)
+        machines.append(machine)
+
+    with patch.object(relax.VirtualMachine, "__init__", keep):
+        subject.ready()
+    begun: list[int] = []
+    spans: list[Span] = []
+
+    def instrument(_: Any, name: str, before: bool, *rest: Any) -> int:
+        if before:
+            begun.append(time.perf_counter_ns())
+        else:
+            start = begun.pop()
+            spans.append(Span(name, name.rstrip("0123456789_"), "caller", start, time.perf_counter_ns() - start))
+        return GO_ON
+
+    machines[-1].set_instrument(instrument)
+    subject.run()  # the first run under the instrument pays for starting it
+    spans.clear()
+    subject.run()
+    return spans
+
+
 def _span(name: str, kind: str, track: str, start_us: float, length_us: float) -> Span:
     return Span(name, kind, track, round(start_us * 1e3), round(length_us * 1e3))
 
@@ -137,5 +170,6 @@ PROFILERS: dict[str, tuple[str, Callable[[Subject], list[Span]]]] = {
     "openvino": ("OpenVINO PERF_COUNT", profile_openvino),
     "pytorch": ("torch.profiler", profile_torch),
     "xla": ("jax.profiler", profile_xla),
+    "tvm": ("TVM instrument", profile_tvm),
 }
 """By code base: the profiler's name, and how it is used."""
