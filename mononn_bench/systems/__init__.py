@@ -9,19 +9,26 @@ from mononn_bench.systems.base import System
 from mononn_bench.systems.fake import FAKES
 from mononn_bench.systems.mononn import Mononn
 from mononn_bench.systems.onnxruntime import OnnxRuntime
+from mononn_bench.systems.onnxruntime_gpu import OnnxRuntimeCuda, OnnxRuntimeTensorRt
 from mononn_bench.systems.openvino import OpenVino
+from mononn_bench.systems.tensorrt import TensorRt
 from mononn_bench.systems.torch_eager import TorchEager
 from mononn_bench.systems.torch_inductor import TorchInductor
 from mononn_bench.systems.tvm import Tvm, TvmUntuned
 from mononn_bench.systems.xla import Xla
 
-REAL: tuple[type[System], ...] = (Mononn, OnnxRuntime, OpenVino, TorchEager, TorchInductor, Xla, Tvm)
+REAL: tuple[type[System], ...] = (
+    Mononn, OnnxRuntime, OpenVino, TorchEager, TorchInductor, Xla, Tvm, TensorRt,
+)  # fmt: skip
 """What a comparison names, ours first."""
+
+GPU_ONLY: tuple[type[System], ...] = (OnnxRuntimeCuda, OnnxRuntimeTensorRt)
+"""What stands for others in a case on an NVIDIA GPU (`on_cuda`)."""
 
 SUITES_ONLY: tuple[type[System], ...] = (TvmUntuned,)
 """What a suite may name and a plain comparison leaves out."""
 
-SYSTEMS: dict[str, type[System]] = {system.name: system for system in REAL + SUITES_ONLY + FAKES}
+SYSTEMS: dict[str, type[System]] = {system.name: system for system in REAL + GPU_ONLY + SUITES_ONLY + FAKES}
 """All of them, those for tests included."""
 
 OURS = Mononn.name

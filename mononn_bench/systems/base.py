@@ -95,7 +95,10 @@ class System(ABC):
 
     @abstractmethod
     def bind(self, inputs: Arrays) -> None:
-        """Take C-contiguous host arrays on cache-line borders, one a graph input, whose values the harness rewrites between runs."""
+        """Take host arrays, one a graph input, whose values the harness rewrites between runs.
+
+        They are C-contiguous and begin on a cache line.
+        """
 
     def upload(self) -> None:  # noqa: B027 (most systems have nothing to do)
         """Bring the bound arrays' present values to the device, untimed. Nothing to do where they are read in place."""

@@ -18,6 +18,7 @@ class OnnxRuntime(System):
 
     name: ClassVar[str] = "onnxruntime"
     environment: ClassVar[str] = "onnxruntime"
+    on_cuda: ClassVar[tuple[str, ...]] = ("onnxruntime-cuda", "onnxruntime-tensorrt")
     family: ClassVar[str] = "onnxruntime"
 
     def __init__(self) -> None:

@@ -8,9 +8,15 @@ from typing import Any, ClassVar
 from mononn_bench.errors import SystemUnavailableError
 from mononn_bench.models.zoo import get_model
 from mononn_bench.record import Option
-from mononn_bench.systems.base import Arrays, Built, System, Task, require_cpu_fp32, require_module
+from mononn_bench.systems.base import Arrays, Built, System, Task, require_fp32, require_module
+from mononn_bench.systems.torch_cuda import CapturedCall, exact_fp32
 
 WEIGHTS = "weights.safetensors"
+CUDA_OPTIONS = (
+    Option("CUDA graph", "one replay a run", "PyTorch: CUDA semantics, CUDA Graphs"),
+    Option("allow_tf32", "false", "PyTorch: CUDA semantics, TensorFloat-32"),
+    Option("cudnn.benchmark", "true", "PyTorch: Performance Tuning Guide, Enable cuDNN auto-tuner"),
+)
 
 
 def probe_torch() -> dict[str, str]:
@@ -23,26 +29,63 @@ def probe_torch() -> dict[str, str]:
     return {"torch": torch.__version__, "transformers": transformers.__version__}
 
 
-def prepare_torch(threads: int) -> None:
-    """Set the threads of the pool and leave autograd for good."""
+def prepare_torch(task: Task, *, inference: bool = True) -> None:
+    """Set the threads of the pool, exact arithmetic on a GPU, and leave autograd for good unless told otherwise."""
     import torch
 
-    torch.set_num_threads(threads)
-    torch.inference_mode().__enter__()
+    torch.set_num_threads(task.threads)
+    if task.target == "cuda":
+        exact_fp32()
+    if inference:
+        torch.inference_mode().__enter__()
 
 
-class TorchEager(System):
-    """The module of the model folder, its attention by PyTorch's fused operator (the export writes it out)."""
+class TorchSystem(System):
+    """What PyTorch's systems share: a call, made in place on a CPU and captured on a GPU. `load` sets `_call`."""
 
-    name: ClassVar[str] = "torch-eager"
+    name: ClassVar[str] = "torch"
     environment: ClassVar[str] = "torch"
+    cuda_environment: ClassVar[str] = "torch-cuda"
     family: ClassVar[str] = "pytorch"
 
     def __init__(self) -> None:
-        self._module: Any = None
+        self._call: Any = None
+        self._captured: CapturedCall | None = None
+        self._on_gpu = False
         self._arguments: list[Any] = []
         self._names: list[str] = []
         self._result: Any = None
+
+    def bind(self, inputs: Arrays) -> None:
+        import torch
+
+        if self._on_gpu:
+            self._captured = CapturedCall(self._call, inputs)
+            self._result = self._captured.result
+            self.run = self._captured.run  # type: ignore[method-assign]
+        else:
+            self._arguments = [torch.from_numpy(array) for array in inputs.values()]
+
+    def upload(self) -> None:
+        if self._captured is not None:
+            self._captured.upload()
+
+    def run(self) -> None:
+        self._result = self._call(*self._arguments)
+
+    def device_seconds(self) -> float | None:
+        return self._captured.seconds() if self._captured is not None else None
+
+    def outputs(self) -> Arrays:
+        results = self._result if isinstance(self._result, tuple | list) else (self._result,)
+        return {name: tensor.cpu().numpy() for name, tensor in zip(self._names, results, strict=True)}
+
+
+class TorchEager(TorchSystem):
+    """The module of the model folder, its attention by PyTorch's fused operator (the export writes it out)."""
+
+    name: ClassVar[str] = "torch-eager"
+    on_cuda: ClassVar[tuple[str, ...]] = ("torch-eager",)
 
     def probe(self) -> dict[str, str]:
         versions = probe_torch()
@@ -54,10 +97,11 @@ class TorchEager(System):
             Option("inference_mode", "on", "PyTorch: inference_mode"),
             Option("set_num_threads", str(task.threads), "PyTorch: CPU threading and TorchScript inference"),
             Option("attn_implementation", "sdpa", "transformers: Attention backends"),
+            *(CUDA_OPTIONS if task.target == "cuda" else ()),
         )
 
     def build(self, task: Task) -> Built:
-        require_cpu_fp32(task, self.name)
+        require_fp32(task, self.name)
         require_module(task, self.name)
         (task.build_folder / WEIGHTS).hardlink_to(task.model_folder / WEIGHTS)
         return Built()
@@ -65,18 +109,8 @@ class TorchEager(System):
     def load(self, task: Task) -> None:
         from mononn_bench.models.modules import load_module
 
-        prepare_torch(task.threads)
-        self._module = load_module(get_model(task.model.name), task.build_folder / WEIGHTS, attention="sdpa")
+        prepare_torch(task)
+        self._on_gpu = task.target == "cuda"
+        module = load_module(get_model(task.model.name), task.build_folder / WEIGHTS, attention="sdpa")
+        self._call = module.cuda() if self._on_gpu else module
         self._names = [tensor.name for tensor in task.model.outputs]
-
-    def bind(self, inputs: Arrays) -> None:
-        import torch
-
-        self._arguments = [torch.from_numpy(array) for array in inputs.values()]
-
-    def run(self) -> None:
-        self._result = self._module(*self._arguments)
-
-    def outputs(self) -> Arrays:
-        results = self._result if isinstance(self._result, tuple | list) else (self._result,)
-        return {name: tensor.numpy() for name, tensor in zip(self._names, results, strict=True)}

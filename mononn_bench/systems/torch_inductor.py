@@ -9,31 +9,23 @@ import os
 import time
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from mononn_bench.models.inputs import make_inputs
 from mononn_bench.models.zoo import get_model
 from mononn_bench.record import Option, Tuning
-from mononn_bench.systems.base import Arrays, Built, System, Task, require_cpu_fp32, require_module
-from mononn_bench.systems.torch_eager import WEIGHTS, prepare_torch, probe_torch
+from mononn_bench.systems.base import Built, Task, require_fp32, require_module
+from mononn_bench.systems.torch_eager import CUDA_OPTIONS, WEIGHTS, TorchSystem, prepare_torch, probe_torch
 
 PACKAGE = "model.pt2"
 LARGE_BYTES = 1_000_000
 
 
-class TorchInductor(System):
+class TorchInductor(TorchSystem):
     """Exported program, compiled with frozen weights and autotuned products, called through its C++ loader."""
 
     name: ClassVar[str] = "torch-inductor"
-    environment: ClassVar[str] = "torch"
-    family: ClassVar[str] = "pytorch"
-    more_sources: ClassVar[tuple[Path, ...]] = (Path(__file__).with_name("torch_eager.py"),)
-
-    def __init__(self) -> None:
-        self._call: Any = None
-        self._arguments: list[Any] = []
-        self._names: list[str] = []
-        self._result: Any = None
+    on_cuda: ClassVar[tuple[str, ...]] = ("torch-inductor",)
 
     def probe(self) -> dict[str, str]:
         versions = probe_torch()
@@ -48,10 +40,11 @@ class TorchInductor(System):
             Option("max_autotune", "true", "PyTorch: Using Max-Autotune Compilation on CPU for Better Performance"),
             Option("set_num_threads", str(task.threads), "PyTorch: CPU threading and TorchScript inference"),
             Option("attn_implementation", "sdpa", "transformers: Attention backends"),
+            *(CUDA_OPTIONS if task.target == "cuda" else ()),
         )
 
     def build(self, task: Task) -> Built:
-        require_cpu_fp32(task, self.name)
+        require_fp32(task, self.name)
         require_module(task, self.name)
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(_cache_folder(task))
         import torch
@@ -61,12 +54,12 @@ class TorchInductor(System):
 
         trials: list[int] = []
         add_feedback_saver(lambda timings, *_: trials.append(len(timings)))
-        torch.set_num_threads(task.threads)
+        prepare_torch(task, inference=False)
         spec = get_model(task.model.name)
-        module = load_module(spec, task.model_folder / WEIGHTS, attention="sdpa")
+        module = load_module(spec, task.model_folder / WEIGHTS, attention="sdpa").to(task.target)
         example = make_inputs(spec.inputs, sets=2, seed=0)[1]
         with torch.no_grad():
-            program = torch.export.export(module, tuple(torch.from_numpy(a) for a in example.values()))
+            program = torch.export.export(module, tuple(torch.from_numpy(a).to(task.target) for a in example.values()))
             started = time.perf_counter()
             torch._inductor.aoti_compile_and_package(
                 program,
@@ -81,20 +74,14 @@ class TorchInductor(System):
         import torch
 
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(_cache_folder(task))
-        prepare_torch(task.threads)
-        self._call = torch._inductor.aoti_load_package(str(task.build_folder / PACKAGE)).loader.run
+        prepare_torch(task)
+        self._on_gpu = task.target == "cuda"
+        package = torch._inductor.aoti_load_package(str(task.build_folder / PACKAGE)).loader.run
+        self._call = (lambda *arguments: package(list(arguments))) if self._on_gpu else package
         self._names = [tensor.name for tensor in task.model.outputs]
-
-    def bind(self, inputs: Arrays) -> None:
-        import torch
-
-        self._arguments = [torch.from_numpy(array) for array in inputs.values()]
 
     def run(self) -> None:
         self._result = self._call(self._arguments)
-
-    def outputs(self) -> Arrays:
-        return {name: tensor.numpy() for name, tensor in zip(self._names, self._result, strict=True)}
 
 
 def _cache_folder(task: Task) -> Path:

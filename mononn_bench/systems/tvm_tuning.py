@@ -1,7 +1,7 @@
-"""Tunes TVM for a model by MetaSchedule, for so many seconds, adding to the database of this kind of machine.
+"""Tunes TVM by MetaSchedule for some models, so many seconds each, adding to the database of this kind of machine.
 
-Runs in TVM's environment: python -m mononn_bench.systems.tvm_tuning --model-folder FOLDER --seconds N. A run can be
-stopped at any time; the next goes on from what was measured.
+Runs in TVM's environment: python -m mononn_bench.systems.tvm_tuning MODEL_FOLDER.. --seconds N --work FOLDER. A run
+can be stopped at any time; the next goes on from what was measured.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from mononn_bench.systems.tvm_model import (
     pack,
 )
 
-TRIALS_PER_ITERATION = 16
+FIRST_TRIALS, TRIALS = 8, 16
+"""Trials of a task's first iteration, whose schedules are random, and of each later one."""
 BUILD_S, BUILDS_PER_PROCESS = 20.0, 256
 """A candidate that compiles longer is dropped; a process of the builder is replaced after so many (it leaks)."""
 
@@ -85,13 +86,13 @@ def _search(module: Any, target: Any, database: Any, work: Path, threads: int, d
             _seconds_at_stake(task, target, database) / max(1, n) ** 0.5 for task, n in zip(tasks, trials, strict=True)
         ]
         chosen = max(range(len(tasks)), key=scores.__getitem__)
-        strategy = "evolutionary" if trials[chosen] else "replay-trace"
+        strategy, count = ("evolutionary", TRIALS) if trials[chosen] else ("replay-trace", FIRST_TRIALS)
         contexts, weights = extracted_tasks_to_tune_contexts([tasks[chosen]], str(work), strategy=strategy)
         tune_tasks(
-            tasks=contexts, task_weights=weights, work_dir=str(work), max_trials_global=TRIALS_PER_ITERATION,
-            num_trials_per_iter=TRIALS_PER_ITERATION, builder=builder, database=database, cost_model=model,
+            tasks=contexts, task_weights=weights, work_dir=str(work), max_trials_global=count,
+            num_trials_per_iter=count, builder=builder, database=database, cost_model=model,
         )  # fmt: skip
-        trials[chosen] += TRIALS_PER_ITERATION
+        trials[chosen] += count
 
 
 def _trials(task: Any, database: Any) -> int:
@@ -188,21 +189,20 @@ def _cpu_name() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Tune the model of a folder; prints what was spent."""
+    """Tune the models of some folders, one after the other; prints what was spent."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model-folder", type=Path, required=True)
-    parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("model_folders", type=Path, nargs="+", metavar="MODEL_FOLDER")
+    parser.add_argument("--seconds", type=float, required=True, help="for each model")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--target", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--work", type=Path, required=True, help="where measurements are kept between runs")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    name = json.loads((options.model_folder / "model.json").read_text())["name"]
-    onnx_path = options.model_folder / "model.onnx"
-    run = tune(
-        name, onnx_path, kind=options.target, seconds=options.seconds, threads=options.threads, work=options.work
-    )
-    print(json.dumps(asdict(run)))
+    for folder in options.model_folders:
+        name = json.loads((folder / "model.json").read_text())["name"]
+        how = {"kind": options.target, "seconds": options.seconds, "threads": options.threads, "work": options.work}
+        run = tune(name, folder / "model.onnx", **how)
+        print(json.dumps(asdict(run)), flush=True)
     return 0
 
 

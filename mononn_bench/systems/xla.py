@@ -27,6 +27,7 @@ class Xla(System):
     name: ClassVar[str] = "xla"
     environment: ClassVar[str] = "xla"
     cuda_environment: ClassVar[str] = "xla-cuda"
+    on_cuda: ClassVar[tuple[str, ...]] = ("xla",)
     family: ClassVar[str] = "xla"
     more_sources: ClassVar[tuple[Path, ...]] = (Path(__file__).parents[2] / "mononn_core",)
 
