@@ -90,15 +90,18 @@ def element_offset(layout: Layout, index: tuple[Expr, ...]) -> Expr:
     return total
 
 
-def varies(e: Expr, var: str) -> bool:
-    return var in variables(e)
+def varies(e: Expr, var: str, bound: frozenset[str] = frozenset()) -> bool:
+    """Whether ``e`` differs along ``var``, itself or through names that are ``bound`` to vectors."""
+    return not {var, *bound}.isdisjoint(variables(e))
 
 
-def vectorisable(e: Expr, var: str) -> bool:
-    """Whether ``e`` can be printed in vector mode along ``var``."""
-    if not varies(e, var):
+def vectorisable(e: Expr, var: str, bound: frozenset[str] = frozenset()) -> bool:
+    """Whether ``e`` can be printed in vector mode along ``var``; ``bound`` names hold vectors."""
+    if not varies(e, var, bound):
         return e.dtype in ("float32", "bool")
     match e:
+        case Var():
+            return e.name in bound
         case Load():
             return e.dtype == "float32" and not any(
                 isinstance(n, Load) and varies(n, var) for i in e.index for n in walk(i)
@@ -107,10 +110,10 @@ def vectorisable(e: Expr, var: str) -> bool:
             return e.dtype == "float32"
         case Op():
             return all(a.dtype == "float32" or (e.dtype == "bool" and a.dtype == "bool") for a in e.args) and all(
-                vectorisable(a, var) for a in e.args
+                vectorisable(a, var, bound) for a in e.args
             )
         case Select():
-            return all(vectorisable(a, var) for a in children(e)) and e.then.dtype == "float32"
+            return all(vectorisable(a, var, bound) for a in children(e)) and e.then.dtype == "float32"
         case _:
             return False
 
@@ -125,6 +128,7 @@ class Printer:
         phase: C expression of the executed phase's ordinal, for error reports.
         vector: the variable whose neighbours make a vector, or "" in scalar mode.
         acc: text of the accumulator.
+        bound: names that hold vectors.
     """
 
     pointers: Mapping[str, Pointer]
@@ -132,6 +136,7 @@ class Printer:
     phase: str = "ordinal"
     vector: str = ""
     acc: str = "v_"
+    bound: frozenset[str] = frozenset()
 
     def value(self, e: Expr) -> str:
         """A value in the current mode: a ``T`` in vector mode, an ordinary C value in scalar mode."""
@@ -213,10 +218,12 @@ class Printer:
     # -- vector mode ------------------------------------------------------------------------------------------------
 
     def _vector(self, e: Expr) -> str:
-        if not varies(e, self.vector) and not any(isinstance(n, Acc) for n in walk(e)):
+        if not varies(e, self.vector, self.bound) and not any(isinstance(n, Acc) for n in walk(e)):
             text = self.scalar(e)
             return text if e.dtype == "bool" else f"mn::splat<T>({text})"
         match e:
+            case Var():
+                return e.name
             case Acc():
                 return self.acc
             case Load():

@@ -13,6 +13,8 @@ from mononn_core.program.tile import For, Let, Reduce, Result, Statement, Store
 REDUCERS = {"add": "mn::Add", "mul": "mn::Mul", "max": "mn::Max", "min": "mn::Min"}
 EXPENSIVE = frozenset(["exp", "log", "tanh", "erf", "sigmoid", "softplus", "pow", "div", "sin", "cos", "sqrt"])
 CHEAP_OPERATIONS = 4
+UNROLLED = 16
+"""Reductions of so few terms, the taps of a pooling, are written out."""
 
 
 def write_statements(out: Writer, body: tuple[Statement, ...], printer: Printer) -> None:
@@ -42,27 +44,55 @@ def _inside(printer: Printer, var: str, extent: int) -> Printer:
 def _write_for(out: Writer, loop: For, printer: Printer) -> None:
     inner = _inside(printer, loop.var, loop.extent)
     limit = printer.index(_limit(loop, printer))
-    store = loop.body[0]
-    if (
-        loop.kind == "vector"
-        and len(loop.body) == 1
-        and isinstance(store, Store)
-        and _is_vector(store, loop.var, inner)
-    ):
+    vectors = _vectors(loop, inner) if loop.kind == "vector" else None
+    if vectors is not None:
         with out.block(f"mn::each_lane({limit}, [&](auto tag, long {loop.var}) {{", "});"):
             out.line("using T = decltype(tag);")
-            write_vector_store(out, store, replace(inner, vector=loop.var))
+            for statement in loop.body:
+                _write_vector(out, statement, replace(inner, vector=loop.var, bound=vectors))
         return
     with out.block(f"for (long {loop.var} = 0; {loop.var} < {limit}; ++{loop.var}) {{"):
         write_statements(out, loop.body, inner)
 
 
-def _is_vector(store: Statement, var: str, printer: Printer) -> bool:
+def _vectors(loop: For, printer: Printer) -> frozenset[str] | None:
+    """The names that hold vectors where neighbours along the loop's variable can be computed side by side: scalars
+    that vary along it, and one store; None where they cannot."""
+    *before, store = loop.body
+    bound: frozenset[str] = frozenset()
+    for s in before:
+        if not isinstance(s, (Let, Reduce)) or s.value.dtype != "float32":
+            return None
+        if not vectorisable(s.value, loop.var, bound):
+            return None
+        bound |= {s.name}
+    return bound if _is_vector(store, loop.var, printer, bound) else None
+
+
+def _write_vector(out: Writer, statement: Statement, printer: Printer) -> None:
+    """A statement of a vector loop; what it binds is a ``T``."""
+    match statement:
+        case Let():
+            out.line(f"const T {statement.name} = {printer.value(statement.value)};")
+        case Reduce():
+            reducer = REDUCERS[statement.op]
+            inner = _inside(printer, statement.var, statement.extent)
+            out.line(f"T {statement.name} = mn::splat<T>({reducer}::identity);")
+            unroll = "MN_UNROLL " if statement.extent <= UNROLLED else ""
+            with out.block(
+                f"{unroll}for (long {statement.var} = 0; {statement.var} < {statement.extent}; ++{statement.var}) {{"
+            ):
+                out.line(f"{statement.name} = {reducer}::apply<T>({statement.name}, {inner.value(statement.value)});")
+        case Store():
+            write_vector_store(out, statement, printer)
+
+
+def _is_vector(store: Statement, var: str, printer: Printer, bound: frozenset[str] = frozenset()) -> bool:
     return (
         isinstance(store, Store)
         and printer.pointers[store.operand].buffer.dtype == "float32"
         and store.value.dtype == "float32"
-        and vectorisable(store.value, var)
+        and vectorisable(store.value, var, bound)
     )
 
 

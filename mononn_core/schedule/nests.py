@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import ceil
 
 from mononn_core.program.expr import Const, Expr, Load, Ranges, Select, Var, children, rebuild, variables, walk
@@ -80,14 +81,15 @@ def _map_statement(statement: Statement, bind: Bind) -> Statement:
 def _loops(
     prelude: tuple[Statement, ...], store: Store, extents: tuple[int, int], bounds: tuple[Expr | None, Expr | None]
 ) -> tuple[Statement, ...]:
-    """For y: prelude, bindings, for x: store. A prelude that needs the column goes inside the column loop."""
+    """For y: prelude, bindings, for x: store. A prelude that needs the column goes inside the column loop, whose
+    neighbouring columns are then reduced side by side, each in order."""
     rows, columns = extents
     needs_column = any(_mentions(s, "x") for s in prelude)
-    inside = prelude if needs_column else ()
+    inside = tuple(replace(s, lanes=1) if isinstance(s, Reduce) else s for s in prelude) if needs_column else ()
     lets, value = ((), store.value) if inside else hoist(store.value, "x")
     body: tuple[Statement, ...] = (*inside, Store(store.operand, store.index, value))
     if columns > 1 or bounds[1] is not None:
-        body = (For("x", columns, body, "serial" if inside else "vector", bounds[1]),)
+        body = (For("x", columns, body, "vector", bounds[1]),)
     body = (*(() if needs_column else prelude), *lets, *body)
     if rows > 1 or bounds[0] is not None:
         body = (For("y", rows, body, "serial", bounds[0]),)

@@ -67,8 +67,8 @@ def owner_boxes(phase: Phase, operand: Operand) -> tuple[Boxes, ...]:
 def candidate(
     partition: Partition, phases: tuple[Phase, ...], stored: str, shape: tuple[int, int], cost: Cost
 ) -> Candidate:
-    """Measure what the stage's phases touch and what they cost. A border is dealt by columns, so what has one belongs to
-    nobody, unless the inside is dealt by columns or to one owner."""
+    """Measure what the stage's phases touch and what they cost. A border is dealt by columns: what has one belongs to
+    nobody, unless its inside is dealt by columns or to one owner."""
     phase = phases[0]
     writes = np.full(shape, -1, np.int16)
     reads = []
@@ -84,8 +84,8 @@ def candidate(
             reads.append((operand.buffer, boxes))
     share = _largest_share(phase, partition, writes)
     if len(phases) > 1:
-        mine = partition.kind in ("columns", "single") or partition.owners == 1
-        writes[:] = writes.max(axis=0) if mine else -1
+        alike = partition.kind in ("columns", "single") or partition.owners == 1
+        writes[:] = writes.max(axis=0) if alike else -1
     return Candidate(partition, phases, cost.phase_seconds(phase, partition, share), tuple(reads), writes)
 
 
