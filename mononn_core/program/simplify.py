@@ -87,7 +87,9 @@ def simplify(e: Expr, ranges: Ranges) -> Expr:
 
 
 def _simplify_node(e: Expr, ranges: Ranges) -> Expr:
-    if e.dtype not in (INDEX, "bool") or not isinstance(e, (Op, Select)):
+    if isinstance(e, Select):
+        return e.then if e.condition == TRUE or e.then == e.otherwise else e.otherwise if e.condition == FALSE else e
+    if e.dtype not in (INDEX, "bool") or not isinstance(e, Op):
         return e
     match e:
         case Op("add" | "sub" | "mul" | "neg") if e.dtype == INDEX:
@@ -109,8 +111,6 @@ def _simplify_node(e: Expr, ranges: Ranges) -> Expr:
             return b if a == TRUE else a if b == TRUE else FALSE if FALSE in (a, b) else e
         case Op("or", (a, b)):
             return b if a == FALSE else a if b == FALSE else TRUE if TRUE in (a, b) else e
-        case Select(c, a, b):
-            return a if c == TRUE or a == b else b if c == FALSE else e
         case _:
             return e
 

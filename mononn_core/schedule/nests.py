@@ -6,8 +6,21 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import ceil
 
-from mononn_core.program.expr import Const, Expr, Load, Ranges, Select, Var, children, rebuild, variables, walk
-from mononn_core.program.simplify import simplify
+from mononn_core.program.expr import (
+    Const,
+    Expr,
+    Load,
+    Op,
+    Ranges,
+    Select,
+    Var,
+    children,
+    rebuild,
+    substitute,
+    variables,
+    walk,
+)
+from mononn_core.program.simplify import linear, simplify
 from mononn_core.program.tile import For, Let, Phase, Reduce, Statement, Store, Task
 from mononn_core.schedule.decisions import Partition
 from mononn_core.schedule.fuse import Stage, run_chain
@@ -15,6 +28,11 @@ from mononn_core.schedule.operands import axis
 from mononn_core.schedule.phases import Draft, PhaseBuilder
 from mononn_core.schedule.rows import row_body
 from mononn_core.schedule.views import matrix_index, matrix_shape, tensor_index
+
+BORDERS = {"lt": 0, "ge": 0, "le": 1, "gt": 1}
+"""Comparison with a constant n -> how far from n it changes."""
+PIECES = 64
+"""Most pieces a row is cut into."""
 
 
 def build_nest(builder: PhaseBuilder, stage: Stage, partition: Partition, name: str) -> Phase:
@@ -41,16 +59,48 @@ def build_nest(builder: PhaseBuilder, stage: Stage, partition: Partition, name: 
     matrix = matrix_index(types[stage.stored].shape, index)
     bind = _binder(draft, inner)
     prelude = tuple(_map_statement(st, bind) for st in prelude)
-    value = bind(value, {})
     position = draft.output(stage.stored, matrix, inner)
     bounds = (
         simplify(Const(total) + y0 * -1, draft.outer) if rows * owners > total and not by_columns else None,
         simplify(Const(width) + x0 * -1, draft.outer) if columns * owners > width and by_columns else None,
     )
-    body = _loops(prelude, Store("out", position, value), (rows, columns), bounds)
+    cuts = () if prelude or by_columns else _cuts(value, width)
+    if cuts:
+        body = _pieces(draft, value, matrix, (rows, (*cuts, width)), bounds[0])
+    else:
+        body = _loops(prelude, Store("out", position, bind(value, {})), (rows, columns), bounds)
     flops = total * width * (1 + len(stage.chain))
     task = Task("nest", tuple(draft.operands), body=body)
     return builder.phase(name, stage, partition, {"o": owners}, task, flops)
+
+
+def _cuts(value: Expr, width: int) -> tuple[int, ...]:
+    """Columns at which a condition on the column alone changes, as in a concatenation; 0 is not among them."""
+    found = set()
+    for e in walk(value):
+        if isinstance(e, Op) and e.name in BORDERS and isinstance(e.args[1], Const):
+            terms, constant = linear(e.args[0])
+            if terms == {Var("column"): 1}:
+                found.add(int(e.args[1].value) - constant + BORDERS[e.name])
+    return tuple(sorted(c for c in found if 0 < c < width)) if len(found) <= PIECES else ()
+
+
+def _pieces(
+    draft: Draft, value: Expr, matrix: tuple[Expr, ...], extents: tuple[int, tuple[int, ...]], bound: Expr | None
+) -> tuple[Statement, ...]:
+    """For y: a loop over the columns of each piece, in which every condition on the column is settled."""
+    rows, ends = extents
+    body: tuple[Statement, ...] = ()
+    start = 0
+    for number, end in enumerate(ends):
+        inner = {"y": (0, rows - 1), "x": (0, end - start - 1)}
+        here: dict[str, Expr] = {"column": axis("x", end - start) + start}
+        index = tuple(draft.simplify(substitute(e, here), inner) for e in matrix)
+        lets, piece = hoist(draft.bind(substitute(value, here), inner), "x", f"h{number}_")
+        store: Statement = Store("out", index, piece)
+        body += (*lets, For("x", end - start, (store,), "vector") if end - start > 1 else store)
+        start = end
+    return (For("y", rows, body, "serial", bound),) if rows > 1 or bound is not None else body
 
 
 Bind = Callable[[Expr, Ranges], Expr]
@@ -104,7 +154,7 @@ def _mentions(statement: Statement, var: str) -> bool:
             return True
 
 
-def hoist(e: Expr, var: str) -> tuple[tuple[Statement, ...], Expr]:
+def hoist(e: Expr, var: str, prefix: str = "h") -> tuple[tuple[Statement, ...], Expr]:
     """Bind every largest loading subexpression that does not depend on ``var``, so that a loop over ``var`` reads it
     once. What a Select guards stays behind its guard: it may be out of range elsewhere."""
     bound: dict[Expr, Var] = {}
@@ -113,7 +163,7 @@ def hoist(e: Expr, var: str) -> tuple[tuple[Statement, ...], Expr]:
         if var not in variables(n):
             if not any(isinstance(m, Load) for m in walk(n)):
                 return n
-            return bound.setdefault(n, Var(f"h{len(bound)}", n.dtype))
+            return bound.setdefault(n, Var(f"{prefix}{len(bound)}", n.dtype))
         parts = children(n)
         if isinstance(n, Select):
             return Select(visit(n.condition), n.then, n.otherwise)
