@@ -172,6 +172,7 @@ class Block:
     taken.
 
     `accepted` is False for a block that was repeated; `undisturbed` is False where the last repeat was disturbed too.
+    `device_s` is the median of what the device's own events say, None on a CPU.
     """
 
     system: str
@@ -184,6 +185,7 @@ class Block:
     warm_up_runs: int
     samples_ns: tuple[int, ...]
     disturbance: Disturbance
+    device_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -240,7 +242,8 @@ class AccuracyCheck:
 class SystemResult:
     """One cell of the case. `label` is unique in it: a system measured twice is `name` and `name@2`.
 
-    `slow` marks over 2 s a run (raw times only). `peak_mb` is the proportional set size above the adapter's own
+    `slow` marks over 2 s a run (raw times only). `algorithm` names what saves arithmetic, or is empty where the direct
+    algorithms are used. `peak_mb` is the proportional set size above the adapter's own
     after import.
     """
 
@@ -260,6 +263,7 @@ class SystemResult:
     identity_us: float | None
     slow: bool
     accuracy: tuple[AccuracyCheck, ...]
+    algorithm: str = ""
 
 
 @dataclass(frozen=True)

@@ -250,6 +250,7 @@ def _result(contestant: Contestant, tally: Tally, verdict: Verdict) -> SystemRes
         identity_us=median(tally.identity_us) if tally.identity_us else None,
         slow=tally.slow,
         accuracy=verdict.checks,
+        algorithm=str(build.details.get("algorithm", "")),
     )
 
 

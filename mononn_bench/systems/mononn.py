@@ -56,7 +56,9 @@ class Mononn(System):
         session.save(str(task.build_folder / "model.mono"))
         info = session.info
         kept = ("phases", "barriers", "flops", "bytes", "arena_bytes", "weight_bytes")
-        return Built(details={key: info[key] for key in kept if isinstance(info.get(key), int | float)})
+        details = {key: info[key] for key in kept if isinstance(info.get(key), int | float)}
+        templates = {phase["template"] for phase in info["phases"]}
+        return Built(details={**details, "algorithm": "Winograd" if "winograd" in templates else ""})
 
     def load(self, task: Task) -> None:
         import mononn_core as mononn

@@ -1,8 +1,8 @@
 """Early fetches: before waiting at a barrier, each worker asks for the first weights that it will read after it.
 
-A phase in front of a barrier gets a cache hint for the phase behind it, where that one is a product with a constant
-right-hand side. In a Loop the last phase's next one is the first of the next round; what follows the Loop is not asked
-for in every round.
+A phase in front of a barrier gets a cache hint for the phase behind it, where that one is a product or a convolution
+with a constant right-hand side. In a Loop the last phase's next one is the first of the next round; what follows the
+Loop is not asked for in every round.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from mononn_core.program.tile import Barrier, Item, Loop, Phase, Prefetch, Program
 
-WEIGHT_ROLE = "b"
-"""The right-hand side of a product."""
+TEMPLATES, WEIGHT_ROLE = ("matmul", "gemv", "conv"), "b"
+"""Products and convolutions, and their right-hand side."""
 
 
 def prefetch_weights(program: Program) -> Program:
@@ -38,7 +38,7 @@ def _hinted(item: Phase | Barrier, following: Sequence[Phase | Barrier]) -> Phas
     if not isinstance(item, Phase) or len(following) < 2 or not isinstance(following[0], Barrier):
         return item
     target = following[1]
-    if not isinstance(target, Phase) or target.task.template not in ("matmul", "gemv"):
+    if not isinstance(target, Phase) or target.task.template not in TEMPLATES:
         return item
     if not any(o.role == WEIGHT_ROLE and o.stable for o in target.task.operands):
         return item
