@@ -92,6 +92,9 @@ class _CpuPrinter(CpuTemplates, CpuConvolution, CpuSync):
             printer = Printer(pointers, ranges)
             for prefetch in (p for p in phase.prefetches if p.into):
                 self.prefetch(prefetch, phase, loop)
+            if phase.task.template == "winograd":
+                self.out.line(self.local_floats())
+                self.out.line("const float *transformed_ = nullptr;  // the windows that lie in local_")
             self._deal(phase, printer)
             for prefetch in (p for p in phase.prefetches if not p.into):
                 self.prefetch(prefetch, phase, loop)
@@ -142,7 +145,7 @@ class _CpuPrinter(CpuTemplates, CpuConvolution, CpuSync):
                 self.matmul(phase, printer)
             case "attention":
                 self.attention(phase, printer)
-            case "conv" | "depthwise":
+            case "conv" | "winograd" | "depthwise":
                 self.conv(phase, printer)
             case _:
                 write_statements(self.out, phase.task.body, printer)

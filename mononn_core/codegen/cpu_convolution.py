@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from mononn_core.codegen.cpu_storage import CpuStorage, row_stride
+from mononn_core.codegen.cpu_storage import CpuStorage, row_stride, template_base
 from mononn_core.codegen.cstyle import Printer, varies
 from mononn_core.codegen.loops import is_cheap, write_element
 from mononn_core.program.expr import Load, walk
 from mononn_core.program.tile import Phase, Result
 from mononn_core.program.windows import Windows
 
-HEADER = "mononn_conv.hpp"
+HEADER = "mononn_winograd.hpp"
 
 
 class CpuConvolution(CpuStorage):
@@ -47,6 +47,8 @@ class CpuConvolution(CpuStorage):
             rows = windows.rows_in(count)
             if depthwise:
                 call = f"mn::depthwise<Windows_, {rows}>({corners}, {ldb}, {function});"
+            elif task.template == "winograd":
+                call = self._winograd(rows, panel, corners, function)
             else:
                 cheap = "true" if is_cheap(result) else "false"
                 guard = "if (end_ > 0) " if min(columns) == 0 else ""
@@ -54,6 +56,12 @@ class CpuConvolution(CpuStorage):
             if rows:
                 calls.append((pixels_text, count, call))
         self.choose(calls, windows.rows_in(min(pixels)) == 0)
+
+    def _winograd(self, rows: int, panel: int, corners: str, function: str) -> str:
+        """A call that transforms the windows unless they lie in local memory already."""
+        kernel = f"mn::Winograd<Windows_, {rows}, {panel}>"
+        self.out.line(f"static_assert({kernel}::FLOATS * 4 <= {self.scratch - template_base(self.program)});")
+        return f"{kernel}::run({corners}, local_, transformed_, {function}, ahead_);"
 
     def _ahead(self, result: Result, printer: Printer) -> None:
         """A function that prefetches the line an epilogue stores to and those it reads of other images."""

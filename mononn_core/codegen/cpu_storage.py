@@ -6,16 +6,18 @@ from itertools import product as cartesian
 
 from mononn_core.codegen.cstyle import Pointer, Printer, c_type
 from mononn_core.codegen.writer import Writer
+from mononn_core.program import winograd
 from mononn_core.program.expr import Const, add, evaluate_index, minimum, mul
 from mononn_core.program.simplify import simplify
 from mononn_core.program.tile import Buffer, Operand, Phase, Program, Slot
+from mononn_core.program.windows import Windows
 
 BASES = {"arena": "call->arena", "weight": "call->weights"}
 
 
 def worker_bytes(program: Program, vector_bytes: int) -> int:
     """Scratch a worker needs: the Program's own local buffers, then what its templates pack (whole pages)."""
-    most = max((_attention_floats(p, vector_bytes // 4) for p in program.phases()), default=0)
+    most = max((_template_floats(p, vector_bytes // 4) for p in program.phases()), default=0)
     return -(-(template_base(program) + most * 4) // 4096) * 4096
 
 
@@ -23,11 +25,17 @@ def template_base(program: Program) -> int:
     return -(-program.scratch_bytes // 64) * 64
 
 
-def _attention_floats(phase: Phase, lanes: int) -> int:
-    """Packed K and V of a head and the scores of a row block; the vocabulary's Attention::FLOATS is at most this."""
+def _template_floats(phase: Phase, lanes: int) -> int:
+    """What a template keeps in a worker's memory; the vocabulary's FLOATS are at most this. Attention: packed K and V
+    of a head and the scores of a row block. Winograd's convolution: transformed windows, and the products of 16 tiles.
+    """
+    sizes = {o.role: o.box.size for o in phase.task.operands}
+    if phase.task.template == "winograd":
+        windows = Windows.of(phase.task.params)
+        values = winograd.tiles(windows.rows, windows.width) * (sizes["a"][1] + 16)
+        return winograd.PRODUCTS * (values + 16 * int(phase.task.params["panel"]))
     if phase.task.template != "attention":
         return 0
-    sizes = {o.role: o.box.size for o in phase.task.operands}
     (rows, depth), (keys, _), (_, width) = sizes["q"], sizes["k"], sizes["v"]
     panel = 2 * lanes
     padded = -(-keys // panel) * panel
@@ -93,6 +101,11 @@ class CpuStorage:
             return
         for text, size, call in calls:
             self.out.line(f"if ({text} == {size}) {call}")
+
+    def local_floats(self) -> str:
+        """Declares the part of a worker's scratch that is its template's."""
+        base = f"(long)worker * {self.scratch} + {template_base(self.program)}"
+        return f"float *local_ = (float *)(call->scratch + {base});"
 
     def element_printer(self, printer: Printer, axes: tuple[str, ...], extents: tuple[int, ...]) -> Printer:
         more = {a: (0, e - 1) for a, e in zip(axes, extents, strict=True)}

@@ -84,8 +84,7 @@ class CpuTemplates(CpuStorage):
         result = task.results[0]
         inner = self.element_printer(printer, result.axes, (q.box.size[0], v.box.size[1]))
         scores = self.element_printer(printer, ("i", "j"), (q.box.size[0], k.box.size[0]))
-        base = f"(long)worker * {self.scratch} + {template_base(self.program)}"
-        self.out.line(f"float *local_ = (float *)(call->scratch + {base});")
+        self.out.line(self.local_floats())
         with self.out.block("auto score_ = [&](long i, long j, auto v_) {", "};"):
             self.out.line("using T = decltype(v_);")
             self.out.line("(void)i, (void)j;")

@@ -61,7 +61,7 @@ class Cost:
         if phase.task.template == "nest":
             return 0.1
         if phase.task.template in WINDOWED:
-            return 0.2 if phase.task.template == "depthwise" else 0.9
+            return {"depthwise": 0.2, "winograd": 0.85 * 36 / 16}.get(phase.task.template, 0.9)
         rows = next(o.box.size[0] for o in phase.task.operands if o.role == "a")
         return min(0.95, 0.2 + 0.1 * rows)
 

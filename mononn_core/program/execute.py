@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from mononn_core.errors import VerifyError
+from mononn_core.program import winograd
 from mononn_core.program.expr import Expr, Load, evaluate_index, walk
 from mononn_core.program.memory import PRIVATE, Memory, View
 from mononn_core.program.scalar import Frame, evaluate
@@ -198,6 +199,11 @@ def _conv(task: RunningTask, spec: Task) -> None:
     task.epilogue(spec.results, sum(np.matmul(tap, part) for tap, part in zip(taps, parts, strict=True)))
 
 
+def _winograd(task: RunningTask, spec: Task) -> None:
+    a, b = _wide(matrix(task.read_box("a"))), _wide(matrix(task.read_box("b")))
+    task.epilogue(spec.results, winograd.convolve(Windows.of(spec.params), a, b))
+
+
 def _depthwise(task: RunningTask, spec: Task) -> None:
     a, b = _wide(matrix(task.read_box("a"))), _wide(matrix(task.read_box("b")))
     taps = Windows.of(spec.params).taps_of(a)
@@ -213,6 +219,7 @@ _TEMPLATES: dict[str, Callable[[RunningTask, Task], None]] = {
     "gemv": _matmul,
     "attention": _attention,
     "conv": _conv,
+    "winograd": _winograd,
     "depthwise": _depthwise,
     "nest": _nest,
 }

@@ -8,7 +8,7 @@ from mononn_core.errors import VerifyError
 from mononn_core.program.expr import Expr, variables
 from mononn_core.program.tile import For, Let, Loop, Phase, Program, Reduce, Statement, Store
 
-WINDOWED = ("conv", "depthwise")
+WINDOWED = ("conv", "winograd", "depthwise")
 """Templates over the windows of an image."""
 
 

@@ -291,6 +291,8 @@ class Task:
     * "conv": a holds pixels [R, C], b [KH KW C, N]; ``params`` are those of
       :class:`~mononn_core.program.windows.Windows`; result axes (y, x, n): image row, pixel and channel, the sum over
       i, j, c of a[(y sh + i dh) pitch + x sw + j dw, c] b[(i KW + j) C + c, n].
+    * "winograd": the same for a 3x3 kernel and strides of 1, computed by :mod:`~mononn_core.program.winograd`, which
+      also says what b [16 C, N] holds.
     * "depthwise": b [KH KW, C]; the same sum over i and j alone, with a's channel n and b[i KW + j, n].
     """
 

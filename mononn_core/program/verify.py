@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mononn_core.program import ordering, wellformed, worker_local
+from mononn_core.program import ordering, wellformed, winograd, worker_local
 from mononn_core.program.expr import Acc, Const, Var
 from mononn_core.program.footprint import Site
 from mononn_core.program.rules import WINDOWED, depends, matrix_dims, phases_with_loops, refuse
@@ -63,7 +63,8 @@ def _check_contraction(site: Site) -> None:
     elif task.template == "depthwise":
         pairs = ((("a", True), ("b", True)),)
     if task.template in WINDOWED:
-        terms = Windows.of(task.params).taps * (_extent(site, "a", True) if task.template == "conv" else 1)
+        taps = winograd.PRODUCTS if task.template == "winograd" else Windows.of(task.params).taps
+        terms = taps * (1 if task.template == "depthwise" else _extent(site, "a", True))
         if (_extent(site, "b", False) != terms).any():
             raise site.refuse("contractions agree", f"operand 'b' does not have the {terms} rows of its windows")
     for first, second in pairs:

@@ -9,6 +9,7 @@ from math import prod
 import numpy as np
 
 from mononn_core.errors import VerifyError
+from mononn_core.program import winograd
 from mononn_core.program.expr import (
     BINARY,
     COMPARISONS,
@@ -284,6 +285,8 @@ class PhaseRules:
         a, _ = self.operands["a"]
         if not windows.valid or a.box.size[matrix_dims(a.box.size)[0]] != windows.pixels(windows.rows):
             raise self.refuse("windows fit", f"reads {a.box.size} pixels for {windows}")
+        if self.phase.task.template == "winograd" and not winograd.applies(windows):
+            raise self.refuse("windows fit", f"has other windows than 3 x 3 pixels, one apart: {windows}")
 
     def _bind(self, scope: Mapping[str, str], name: str, dtype: str) -> dict[str, str]:
         if name in scope:

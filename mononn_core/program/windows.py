@@ -1,4 +1,5 @@
-"""The geometry of a convolution's windows over a matrix of pixels, as templates "conv" and "depthwise" use it."""
+"""The geometry of a convolution's windows over a matrix of pixels, as templates "conv", "winograd" and
+"depthwise" use it."""
 
 from __future__ import annotations
 

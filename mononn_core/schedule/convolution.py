@@ -15,11 +15,12 @@ import numpy as np
 
 from mononn_core.graph import Node, TensorType
 from mononn_core.ops.common import integer, integers
+from mononn_core.program import winograd
 from mononn_core.program.expr import Const, Expr, Var, const, minimum
 from mononn_core.program.simplify import simplify
 from mononn_core.program.tile import Box, For, Phase, Statement, Store, Task
 from mononn_core.program.windows import Windows
-from mononn_core.schedule.decisions import Partition, image_rows
+from mononn_core.schedule.decisions import Partition, image_rows, tile_rows, winograd_pays
 from mononn_core.schedule.fuse import Stage, border_of
 from mononn_core.schedule.operands import ImageView, axis
 from mononn_core.schedule.ownership import owner_boxes
@@ -29,7 +30,8 @@ from mononn_core.schedule.views import matrix_shape
 
 @dataclass(frozen=True)
 class Conv:
-    """Shapes of a ``conv`` node. ``reads``: input channels a panel reads (all of them without groups)."""
+    """Shapes of a ``conv`` node. ``reads``: input channels a panel reads (all of them without groups); ``winograd``:
+    whether template "winograd" computes it."""
 
     x: tuple[int, ...]
     out: tuple[int, ...]
@@ -39,6 +41,7 @@ class Conv:
     group: int
     panel: int
     reads: int
+    winograd: bool = False
 
     @staticmethod
     def of(node: Node, types: Mapping[str, TensorType], lanes: int) -> Conv:
@@ -55,7 +58,9 @@ class Conv:
             ends = ((n, min(n + panel, channels) - 1) for n in range(0, channels, panel))
             reads = max((last // width - first // width + 1) * mine for first, last in ends)
         (kh, kw), (sh, sw), (dh, dw) = w[:2], integers(node.attrs, "strides"), integers(node.attrs, "dilations")
-        return Conv(x, out, (kh, kw), (sh, sw), (dh, dw), group, panel, reads)
+        conv = Conv(x, out, (kh, kw), (sh, sw), (dh, dw), group, panel, reads)
+        fits = group == 1 and winograd.applies(Windows((kh, kw), (sh, sw), (dh, dw), x[2], out[2], out[1]))
+        return replace(conv, winograd=fits and winograd_pays(x[3], out, lanes))
 
     @property
     def depthwise(self) -> bool:
@@ -68,6 +73,7 @@ class Conv:
 
     @property
     def flops(self) -> int:
+        """Of the direct algorithm."""
         n, height, width, channels = self.out
         return 2 * n * height * width * channels * self.kernel[0] * self.kernel[1] * self.x[3] // self.group
 
@@ -80,9 +86,22 @@ class Conv:
         start = column // (self.out[3] // self.group) * (self.x[3] // self.group)
         return minimum(start, Const(self.x[3] - self.reads))
 
+    @property
+    def matrix_shape(self) -> tuple[int, int]:
+        """Of the weights as a template reads them."""
+        taps = winograd.PRODUCTS if self.winograd else self.kernel[0] * self.kernel[1]
+        return taps if self.depthwise else taps * self.reads, self.out[3]
+
+    @property
+    def tag(self) -> str:
+        """Tells the packed weights from those that other forms of a convolution read."""
+        return "@winograd" if self.winograd else "" if self.group == 1 or self.depthwise else "@groups"
+
     def matrix(self, w: np.ndarray) -> np.ndarray:
         """The weights [KH, KW, C / group, M] as the matrix a template reads: [taps, M] for a depthwise convolution,
-        else [taps * reads, M] with zeros where a channel's group does not read."""
+        transformed for Winograd's, else [taps * reads, M] with zeros where a channel's group does not read."""
+        if self.winograd:
+            return winograd.transformed_weights(w)
         taps, mine, channels = self.kernel[0] * self.kernel[1], w.shape[2], w.shape[3]
         if self.depthwise or self.group == 1:
             return w.reshape(taps * mine, channels)
@@ -112,6 +131,8 @@ def build_conv(builder: PhaseBuilder, stage: Stage, partition: Partition, name: 
     image: Expr = Var("b")
     share = ceil(height / owners) if partition.kind == "rows" else height
     rows, blocks = image_rows(share, conv.reads * 4, conv.strides[0] * view.pitch, n > 1, builder.machine)
+    if conv.winograd:
+        rows, blocks = tile_rows(share, winograd.PRODUCTS * ceil(width / 2) * conv.reads * 4, n > 1, builder.machine)
     y0, n0 = r * rows, q * conv.panel
     if partition.kind == "rows":
         y0 = o * (rows * blocks) + y0
@@ -132,9 +153,13 @@ def build_conv(builder: PhaseBuilder, stage: Stage, partition: Partition, name: 
     y = draft.position("row", y0 + axis("y", rows), height)
     column = draft.position("column", n0 + axis("n", min(conv.panel, channels)), channels)
     result = builder.epilogue(stage, draft, (image, y, axis("x", width), column), inner, ("y", "x", "n"))
-    template = "depthwise" if conv.depthwise else "conv"
+    template = "depthwise" if conv.depthwise else "winograd" if conv.winograd else "conv"
     task = Task(template, tuple(draft.operands), {**windows.params(), "panel": conv.panel}, (result,))
-    return builder.phase(name, stage, partition, extents, task, conv.flops)
+    phase = builder.phase(name, stage, partition, extents, task, conv.flops)
+    if conv.winograd:  # all panels of a block of rows follow one another: the windows are transformed once
+        order = tuple(a for a in "obrp" if extents[a] > 1)
+        phase = replace(phase, assign=replace(phase.assign, order=order))
+    return phase
 
 
 def _operands(
@@ -156,12 +181,11 @@ def _operands(
     size = (windows.pixels(windows.rows), conv.reads)
     draft.add("a", view.tensor, Box((pixel, channel), size, (end, view.column + conv.x[3])))
     weight = node.inputs[1]
-    matrix = conv.matrix(builder.views.graph.constants[weight])
-    tag = "" if conv.group == 1 or conv.depthwise else "@groups"
-    whole = -(-matrix.shape[1] // conv.panel) * conv.panel if conv.depthwise else conv.panel
-    packed = panel_buffer(weight + tag, (matrix.shape[0], matrix.shape[1]), whole)
-    builder.packed[packed.id] = (packed, matrix)
-    box = Box((Const(0), n0), (matrix.shape[0], conv.panel), (matrix.shape[0], matrix.shape[1]))
+    whole = -(-conv.out[3] // conv.panel) * conv.panel if conv.depthwise else conv.panel
+    packed = panel_buffer(weight + conv.tag, conv.matrix_shape, whole)
+    if packed.id not in builder.packed:
+        builder.packed[packed.id] = (packed, conv.matrix(builder.views.graph.constants[weight]))
+    box = Box((Const(0), n0), (packed.shape[0], conv.panel), (packed.shape[0], packed.shape[1]))
     draft.add("b", packed.id, box, packed=True)
 
 

@@ -68,6 +68,25 @@ def image_rows(height: int, pixel_bytes: int, row_pixels: int, exact: bool, mach
     return ceil(height / tasks), tasks
 
 
+def winograd_pays(channels: int, out: tuple[int, ...], lanes: int) -> bool:
+    """Whether a 3x3 convolution of ``channels`` to ``out`` [N, H, W, M] is faster in Winograd's tiles: whole vectors of
+    channels, enough of them to pay for the transforms, few half-empty tiles."""
+    _, height, width, results = out
+    products = 16 * ceil(height / 2) * ceil(width / 2)
+    return channels % lanes == 0 and min(channels, results) >= 32 and products * 4 <= 9 * height * width * 3
+
+
+def tile_rows(height: int, pair_bytes: int, exact: bool, machine: Machine) -> tuple[int, int]:
+    """(image rows of a task, tasks) for ``height`` image rows in tiles of two, whose transformed windows take
+    ``pair_bytes``: they stay in half of the second-level cache. ``exact``: the tasks must divide the height."""
+    most = max(2, machine.l2_bytes // 2 // pair_bytes * 2)
+    if height <= most:
+        return height, 1
+    found = [r for r in range(1, most + 1) if height % r == 0 or not exact]
+    rows = max(found, key=lambda r: (r % 2 == 0, height % r == 0, r))
+    return rows, ceil(height / rows)
+
+
 def row_stride(columns: int, machine: Machine) -> int:
     """Elements between rows of a stored matrix: whole panels, and never a multiple of 1 KiB, so that the rows of a
     register tile do not fall into the same few sets of the first-level cache. Short rows (a picture's three channels)

@@ -94,7 +94,8 @@ def _largest_share(phase: Phase, partition: Partition, writes: np.ndarray) -> fl
     if phase.task.template in WINDOWED and partition.kind == "rows":
         a = next(o for o in phase.task.operands if o.role == "a")
         windows = Windows.of(phase.task.params)
-        rows = [sum(windows.rows_in(r1 - r0) for r0, r1, _, _ in mine) for mine in owner_boxes(phase, a)]
+        step = 2 if phase.task.template == "winograd" else 1
+        rows = [sum(-(-windows.rows_in(r1 - r0) // step) for r0, r1, _, _ in mine) for mine in owner_boxes(phase, a)]
         return max(rows) / sum(rows)
     parts = np.bincount(writes[writes >= 0].reshape(-1), minlength=1)
     return float(parts.max() / parts.sum())

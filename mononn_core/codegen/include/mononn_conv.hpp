@@ -23,13 +23,13 @@ template <int ROWS, int WIDTH, int MOST, int HEIGHT> struct Cut {
   static constexpr int PIECES = (WIDTH + MOST - 1) / MOST, NARROW = WIDTH / PIECES, WIDES = WIDTH % PIECES;
   static constexpr int BANDS = (ROWS + HEIGHT - 1) / HEIGHT, LOW = ROWS / BANDS, TALLS = ROWS % BANDS;
   // Calls f.operator()<RH, RW>(y, x) for each tile.
-  template <int RH, class F> static MN_INLINE void band(long y, F &&f) {
+  template <int RH, class F> MN_INLINE void band(long y, F &&f) {
     long x = 0;
     if constexpr (WIDES > 0)
       MN_NOUNROLL for (; x < WIDES * (NARROW + 1); x += NARROW + 1) f.template operator()<RH, NARROW + 1>(y, x);
     MN_NOUNROLL for (; x < WIDTH; x += NARROW) f.template operator()<RH, NARROW>(y, x);
   }
-  template <class F> static MN_INLINE void each(F &&f) {
+  template <class F> MN_INLINE void each(F &&f) {
     long y = 0;
     if constexpr (TALLS > 0)
       MN_NOUNROLL for (; y < TALLS * (LOW + 1); y += LOW + 1) band<LOW + 1>(y, f);
