@@ -31,7 +31,7 @@ class LRN(OpRun):
         rest = ((0, 0),) * (x.ndim - 2)
         squares = np.pad(x * x, ((0, 0), (before, size - 1 - before), *rest))
         total = sum(squares[:, c : c + channels] for c in range(size))
-        return (x / (bias + alpha / size * total) ** beta,)
+        return (x / (float(bias) + float(alpha) / size * total) ** float(beta),)
 
 
 def make_evaluator(model: onnx.ModelProto) -> ReferenceEvaluator:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import math
+from copy import deepcopy
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 
@@ -14,53 +15,77 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mononn_bench.codec import read_record
-from mononn_bench.errors import UnknownNameError
+from mononn_bench.errors import ModelError, UnknownNameError
 from mononn_bench.models.arithmetic import count_arithmetic
 from mononn_bench.models.folder import write_catalogued_model
 from mononn_bench.models.inputs import make_inputs
-from mononn_bench.models.modules import build_module, load_module
+from mononn_bench.models.modules import build_module, load_module, save_tensors
 from mononn_bench.models.reference import evaluate_onnx
 from mononn_bench.models.zoo import ZOO, InputSpec, get_model
 from mononn_bench.record import ModelRecord
 
 SMALL = ["bert-test", "bert-tiny", "mlp-test", "mlp"]
+IMAGES = ["resnet-test", "resnext-test", "mobilenet-test"]
+ATTENTION = {
+    "bert-test": ("bert", "attentions"),
+    "bert-tiny": ("bert", "attentions"),
+    "vit-test": ("network", "attentions"),
+    "t5-test": ("t5", "encoder_attentions", "decoder_attentions", "cross_attentions"),
+}
+"""The module inside, and what it calls its attention weights."""
+
+
+@cache
+def seeded_module(name: str) -> torch.nn.Module:
+    return build_module(get_model(name), seed=0)
 
 
 def outputs(name: str, sets: int = 4) -> list[tuple[torch.Tensor, ...]]:
-    module = build_module(get_model(name), seed=0)
+    module = seeded_module(name)
     results = []
     for arrays in make_inputs(get_model(name).inputs, sets=sets, seed=0):
-        result = module(*(torch.from_numpy(a) for a in arrays.values()))
-        results.append(result if isinstance(result, tuple) else (result,))
+        results.append(_tuple(module(*(torch.from_numpy(a) for a in arrays.values()))))
     return results
 
 
+def _tuple(result: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    return result if isinstance(result, tuple) else (result,)
+
+
 def attention_entropies(name: str) -> list[float]:
-    """Mean entropy of a layer's rows of attention over log(n), n the unpadded tokens; one number a layer and input
-    set.
+    """Mean entropy of a layer's rows of attention over its largest possible value, the logarithm of the tokens that a
+    row may look at; one number a layer and input set.
     """
-    module = build_module(get_model(name), seed=0)
+    spec = get_model(name)
+    module = seeded_module(name)
+    inner, *kinds = ATTENTION[name]
     found = []
-    for arrays in make_inputs(get_model(name).inputs, sets=3, seed=0):
-        length = int(arrays["attention_mask"].sum())
-        result = module.bert(**{k: torch.from_numpy(v) for k, v in arrays.items()}, output_attentions=True)
-        for p in result.attentions:
-            rows = -(p * p.clamp_min(1e-30).log()).sum(-1)
-            found.append(float(rows.mean()) / math.log(length))
+    for arrays in make_inputs(spec.inputs, sets=3, seed=0):
+        given = {k: torch.from_numpy(v) for k, v in arrays.items()}
+        result = getattr(module, inner)(**given, output_attentions=True)
+        for kind in kinds:
+            for p in result[kind]:
+                seen = (p > 0).sum(-1).clamp_min(2).log()  # a causal row sees those before it; the first one itself
+                rows = -(p * p.clamp_min(1e-30).log()).sum(-1)
+                found.append(float(rows.mean() / seen.mean()))
     return found
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", [*SMALL, *IMAGES, "vit-test", "t5-test"])
 def test_different_inputs_have_different_outputs(name: str) -> None:
     for first, second in combinations(outputs(name), 2):
         for a, b in zip(first, second, strict=True):
             assert float((a - b).norm() / a.norm()) > 0.1
 
 
-@pytest.mark.parametrize("name", ["bert-test", "bert-tiny"])
-def test_attention_is_not_uniform_and_layers_keep_their_variance(name: str) -> None:
+@pytest.mark.parametrize("name", ATTENTION)
+def test_attention_is_not_uniform(name: str) -> None:
     assert max(attention_entropies(name)) <= 0.7
-    module = build_module(get_model(name), seed=0)
+
+
+@pytest.mark.parametrize("name", ["bert-test", "bert-tiny"])
+def test_layers_keep_their_variance(name: str) -> None:
+    module = deepcopy(seeded_module(name))
     variances: dict[str, float] = {}
     for path, part in module.named_modules():
         if path.endswith("LayerNorm") or path.endswith(("value", "intermediate.dense", "pooler.dense")):
@@ -70,9 +95,27 @@ def test_attention_is_not_uniform_and_layers_keep_their_variance(name: str) -> N
     assert all(0.4 < value < 2.5 for value in variances.values()), variances
 
 
-def test_biases_and_gains_are_random() -> None:
-    for name, tensor in build_module(get_model("bert-test"), seed=0).named_parameters():
-        assert float(tensor.std()) > 0.02, name
+@pytest.mark.parametrize("name", IMAGES)
+def test_batch_statistics_are_those_of_the_data(name: str) -> None:
+    spec = get_model(name)
+    module = deepcopy(seeded_module(name))
+    seen: dict[str, torch.Tensor] = {}
+    norms = {path: part for path, part in module.named_modules() if isinstance(part, torch.nn.BatchNorm2d)}
+    for path, part in norms.items():
+        part.register_forward_hook(lambda _m, i, _o, path=path: seen.update({path: i[0]}))
+        assert float(part.running_mean.std()) > 0.01  # so folding a norm into a convolution changes its bias
+        assert float(part.running_var.std() / part.running_var.mean()) > 0.01
+    sets = make_inputs(spec.inputs, sets=8, seed=3)
+    logits = module(torch.cat([torch.from_numpy(arrays["pixel_values"]) for arrays in sets]))
+    assert 0.05 < float(logits.std()) < 5
+    for path, part in norms.items():  # of other images than the statistics come from
+        assert 0.5 < float((seen[path].var((0, 2, 3)) / part.running_var).median()) < 3, path
+
+
+@pytest.mark.parametrize("name", ["bert-test", "vit-test", "t5-test", *IMAGES])
+def test_biases_and_gains_are_random(name: str) -> None:
+    for path, tensor in seeded_module(name).named_parameters():
+        assert float(tensor.std()) > 0.02 or tensor.numel() == 1, path
 
 
 def test_the_export_gives_the_same_bytes_and_agrees_with_the_module(bert_folder: Path, tmp_path: Path) -> None:
@@ -95,13 +138,15 @@ def test_the_export_gives_the_same_bytes_and_agrees_with_the_module(bert_folder:
                 assert np.linalg.norm(answer[tensor.name] - exact) / np.linalg.norm(exact) < 1e-6
 
 
-def test_a_loaded_module_is_the_exported_one(bert_folder: Path) -> None:
-    spec = get_model("bert-test")
+@pytest.mark.parametrize("name", ["bert-test", "vit-test", "t5-test", *IMAGES])
+def test_a_loaded_module_is_the_saved_one(name: str, tmp_path: Path) -> None:
+    spec = get_model(name)
     arrays = [torch.from_numpy(a) for a in make_inputs(spec.inputs, sets=2, seed=3)[1].values()]
-    expected = build_module(spec, seed=0)(*arrays)
-    found = load_module(spec, bert_folder / "weights.safetensors", attention="sdpa")(*arrays)
-    for a, b in zip(expected, found, strict=True):
-        assert torch.allclose(a, b, atol=1e-5)
+    module = seeded_module(name)
+    save_tensors(module, tmp_path / "weights.safetensors")
+    loaded = load_module(spec, tmp_path / "weights.safetensors", attention="sdpa")
+    for expected, found in zip(_tuple(module(*arrays)), _tuple(loaded(*arrays)), strict=True):
+        assert torch.allclose(expected, found, atol=1e-5)
 
 
 def test_arithmetic_of_bert_and_of_a_product(bert_folder: Path) -> None:
@@ -116,6 +161,37 @@ def test_unknown_models_are_named_with_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'bert-base'"):
         get_model("bert-bse")
     assert set(SMALL) < set(ZOO)
+
+
+def test_a_batch_is_part_of_the_name() -> None:
+    spec = get_model("resnet50-b8")
+    assert (spec.name, spec.inputs[0].shape) == ("resnet50", (8, 3, 224, 224))
+    assert [i.shape for i in get_model("t5-small-b2").inputs] == [(2, 128), (2, 128), (2, 16)]
+    assert get_model("bert-base-b1") == get_model("bert-base")
+    with pytest.raises(UnknownNameError, match="resnet50"):
+        get_model("resnet5-b8")
+    with pytest.raises(ModelError, match="batch of 1"):
+        get_model("light-vgg19-b2")
+
+
+def test_rows_of_a_batch_differ_in_length_and_content() -> None:
+    arrays = make_inputs(get_model("bert-base-b4").inputs, sets=1, seed=0)[0]
+    assert arrays["input_ids"].shape == (4, 128)
+    assert len(set(arrays["attention_mask"].sum(-1).tolist())) > 2
+    assert arrays["attention_mask"][0].all()
+    assert ((arrays["input_ids"] == 0) == (arrays["attention_mask"] == 0)).all()
+    assert not (arrays["token_type_ids"] > arrays["attention_mask"]).any()
+
+
+def test_images_have_the_spread_of_images() -> None:
+    spec = InputSpec("x", "float32", (1, 3, 64, 64), "image", scale=60.0)
+    images = np.concatenate([arrays["x"] for arrays in make_inputs((spec,), sets=64, seed=1)])
+    assert images.dtype == np.float32
+    assert abs(float(images.mean())) < 10
+    assert 50 < float(images.std()) < 70
+    flat = images - images.mean((2, 3), keepdims=True)
+    neighbours = (flat[..., 1:] * flat[..., :-1]).mean() / (flat**2).mean()
+    assert neighbours > 0.5  # a picture, not noise: pooling it all does not leave the same number for every image
 
 
 @given(st.integers(2, 64), st.integers(0, 10_000))
