@@ -141,6 +141,7 @@ def _check_alone(contestant: Contestant, course: Course, tally: Tally) -> None:
     """Load in a process of its own, follow its memory, answer every timed input set."""
     runner = Runner(contestant, course, "alone")
     try:
+        runner.imported()
         runner.load(tally, watch=True)
         runner.check(tally, range(TIMED_SETS), "before")
     except WorkerFailedError as error:
@@ -154,6 +155,7 @@ def _slow_round(contestant: Contestant, course: Course, tally: Tally, group: int
     runner = Runner(contestant, course, "slow")
     blocks = []
     try:
+        runner.imported()
         runner.load(tally, watch=False)
         blocks = measured_block(runner, course.settings, 0, slow=True)
         runner.check(tally, range(TIMED_SETS, TIMED_SETS + UNSEEN_SETS), "after")

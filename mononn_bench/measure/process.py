@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -105,10 +106,16 @@ class Worker:
         """The worker's answer to `call`. Raises WorkerFailedError when it cannot, dies, takes too long or too much
         memory.
         """
-        try:
+        self.send(call, **arguments)
+        return self.receive(call, limits)
+
+    def send(self, call: str, **arguments: Any) -> None:
+        """Ask without waiting; `receive` must follow. A worker that is gone says so there."""
+        with suppress(OSError):
             self._requests.write(json.dumps({"call": call, "arguments": arguments}) + "\n")
-        except OSError:
-            raise self._death(call) from None
+
+    def receive(self, call: str, limits: Limits) -> dict[str, Any]:
+        """The answer to what was sent; errors as in `ask`."""
         line = b""
         deadline = time.monotonic() + limits.seconds
         while not line.endswith(b"\n"):

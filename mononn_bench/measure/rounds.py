@@ -76,11 +76,15 @@ class Runner:
         self._tag = f"{contestant.label}-{tag}"
         self._scratch = course.scratch / self._tag
         self.worker = Worker(contestant.system, contestant.python, cores=course.cores, scratch=self._scratch)
+        self.worker.send("probe")
+
+    def imported(self) -> None:
+        """Wait until the library is there: what was asked for when the worker was started."""
+        self.worker.receive("probe", self._watched)
 
     def load(self, tally: Tally, *, watch: bool) -> None:
-        """Import, load, bind and run; `watch` follows memory (which costs the load a little) and tells slow systems."""
+        """Load, bind and run; `watch` follows memory (which costs the load a little) and tells slow systems."""
         limits = self._watched if watch else self._quiet
-        self.worker.ask("probe", limits)
         base = self.worker.resident_bytes()
         loaded = self.worker.ask("load", limits, **self._task("model", TIMED_SETS + UNSEEN_SETS))
         self.worker.note_memory()
@@ -183,6 +187,8 @@ def run_round(
         runners = {c.label: Runner(c, course, f"{index}.{group}") for c in contestants}
         for runner in runners.values():
             stack.callback(runner.close)
+        for label in list(runners):  # all import at once; what is timed comes after
+            _guarded(runners, tallies, label, lambda r, _: r.imported())
         for label in list(runners):
             _guarded(runners, tallies, label, _start)
         cycles = tuple(_cycle(i, runners, course, tallies, sentinel, order) for i in range(course.settings.cycles))

@@ -82,7 +82,7 @@ def test_a_case_step_by_step(
     assert rows["onnxruntime"] == ("ok", "")
     assert rows["torch-eager"] == (
         "unavailable",
-        "torch-eager needs a PyTorch module; this model is a user's ONNX file",
+        "torch-eager needs a PyTorch module; this model is an ONNX file alone",
     )
     assert record.systems[0].identity_us is not None
     assert "mononn-bench measure --model mine --systems onnxruntime,torch-eager" in record.command

@@ -3,19 +3,19 @@
 
 rule profile:
     input:
-        lambda w: [build.record for build in plan.builds_of(w.model)],
-        lambda w: plan.models[w.model].reference,
+        lambda w: [build.record for build in plan.groups[w.group]],
+        lambda w: plan.groups[w.group][0].model.reference,
     output:
-        plan.results / "profiles/{model}.perfetto.json",
+        plan.results / "profiles/{group}.perfetto.json",
     log:
-        plan.cache / "logs/profile/{model}.txt",
+        plan.cache / "logs/profile/{group}.txt",
     resources:
         machine=1000,
     params:
-        options=lambda w: plan.profile_options(w.model),
+        options=lambda w: plan.profile_options(w.group),
         made_by=plan.profile_identity,
         folder=subpath(output[0], parent=True),
     message:
-        "Profiling {wildcards.model}: a few runs of each system"
+        "Profiling {wildcards.group}: a few runs of each system"
     shell:
         "{sys.executable} -m mononn_bench.cli profile {params.options} --output {params.folder} > {log} 2>&1"
