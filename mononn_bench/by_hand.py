@@ -25,7 +25,7 @@ from mononn_bench.profile.case import profile_case
 from mononn_bench.profile.timeline import timeline
 from mononn_bench.record import BuildRecord, CaseRecord, ModelRecord, Settings
 from mononn_bench.systems import OURS, REAL, get_system
-from mononn_bench.systems.environment import make_environment
+from mononn_bench.systems.environment import adopt_environment, make_environment
 
 if TYPE_CHECKING:
     from mononn_bench.workflow.plan import Plan
@@ -150,15 +150,18 @@ def _prepare(options: Namespace) -> tuple[Path, dict[str, Path], dict[str, Path]
         raise BadOptionError("Name what to measure: --model M --systems a,b, or --model-folder with --build each.")
     get_model(options.model)
     names = list(dict.fromkeys(options.systems or [system.name for system in REAL]))
-    plan = make_plan(
-        {"models": {options.model: {"weights": options.weights}}, "systems": names, "threads": options.threads}
-    )
+    chosen = {"systems": names, "threads": options.threads, "targets": [options.target]}
+    plan = make_plan({"models": {options.model: {"weights": options.weights}}, **chosen})
     for environment in plan.environments.values():
         _say(f"environment {environment.name}")
-        make_environment(environment.requirements, environment.folder)
+        if environment.existing:
+            adopt_environment(environment.python, environment.requirements, environment.folder)
+        else:
+            make_environment(environment.requirements, environment.folder)
     _prepare_model(plan, options.model)
     limits = Limits(BUILD_S, options.memory_limit)
-    for build in plan.builds_of(options.model):
+    made = tuple(plan.builds.values())
+    for build in made:
         if build.record.exists():
             continue
         _say(f"building {options.model} with {build.system}")
@@ -172,8 +175,8 @@ def _prepare(options: Namespace) -> tuple[Path, dict[str, Path], dict[str, Path]
             target=options.target,
             limits=limits,
         )
-    builds = {b.system: b.folder for b in plan.builds_of(options.model)}
-    environments = {b.system: b.environment.folder for b in plan.builds_of(options.model)}
+    builds = {b.system: b.folder for b in made}
+    environments = {b.system: b.environment.folder for b in made}
     return plan.models[options.model].folder, builds, environments
 
 

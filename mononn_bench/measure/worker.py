@@ -121,6 +121,7 @@ class Server:
             run()
             warm += 1
         samples: list[int] = []
+        on_device: list[float] = []
         begun = clock()
         while len(samples) < block_runs or clock() - begun < block_s * 1e9:
             self._fill((first + len(samples)) % sets)
@@ -129,8 +130,12 @@ class Server:
             started = clock()
             run()
             samples.append(clock() - started)
+            seconds = self._system.device_seconds()
+            if seconds is not None:
+                on_device.append(seconds)
         gc.enable()
-        return {"warm_up_runs": warm, **summarise(samples)}
+        device_s = float(np.median(on_device)) if on_device else None
+        return {"warm_up_runs": warm, "device_s": device_s, **summarise(samples)}
 
     @staticmethod
     def _timed(call: Callable[[], None]) -> float:

@@ -69,6 +69,8 @@ class System(ABC):
     chosen: ClassVar[Mapping[str, str]] = {}
     """The variant's values; empty for the system as it is."""
     more_sources: ClassVar[tuple[Path, ...]] = ()
+    data: ClassVar[Path | None] = None
+    """A folder of files that a build reads, whose change makes it stale."""
     sources: ClassVar[tuple[Path, ...]] = ()
     """Files and folders whose change makes a build stale; filled in from where a class is written."""
 

@@ -33,7 +33,7 @@ class Tvm(System):
     family: ClassVar[str] = "tvm"
     cuda_environment: ClassVar[str] = "tvm-cuda"
     on_cuda: ClassVar[tuple[str, ...]] = ("tvm",)
-    more_sources: ClassVar[tuple[Path, ...]] = (SHIPPED,)
+    data: ClassVar[Path | None] = SHIPPED
 
     def __init__(self) -> None:
         self._machine: Any = None

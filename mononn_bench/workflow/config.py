@@ -15,6 +15,7 @@ import yaml
 from mononn_bench.errors import BenchError
 from mononn_bench.models.zoo import ZOO, get_model
 from mononn_bench.systems import get_system
+from mononn_bench.systems.cuda import find_gpus
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = ROOT / "workflows" / "schemas" / "config.schema.yaml"
@@ -68,7 +69,7 @@ class WorkflowConfig:
     models: tuple[ModelChoice, ...]
     systems: tuple[str, ...]
     precision: str
-    target: str
+    targets: tuple[str, ...]
     threads: int
     measuring: Measuring
     limits: Limits
@@ -97,7 +98,7 @@ def load_config(mapping: Mapping[str, Any]) -> WorkflowConfig:
         models=_model_choices(filled["models"]),
         systems=tuple(filled["systems"]),
         precision=filled["precision"],
-        target=filled["target"],
+        targets=_targets(filled["targets"]),
         threads=len(os.sched_getaffinity(0)) if threads == "auto" else threads,
         measuring=Measuring(**filled["measuring"]),
         limits=Limits(**filled["limits"]),
@@ -118,6 +119,13 @@ def read_config(path: Path) -> dict[str, Any]:
     if not isinstance(mapping, dict):
         raise ConfigError(f"The configuration {path} is not a mapping; start from workflows/config.yaml.")
     return mapping
+
+
+def _targets(wanted: str | list[str]) -> tuple[str, ...]:
+    """`auto` is the CPU and, where the driver lists a GPU, that."""
+    if wanted == "auto":
+        return ("cpu", "cuda") if find_gpus() else ("cpu",)
+    return tuple(wanted)
 
 
 def _model_choices(entries: Mapping[str, Any]) -> tuple[ModelChoice, ...]:

@@ -14,6 +14,8 @@ from typing import Any
 from mononn_bench.models.zoo import get_model
 from mononn_bench.report.names import report_files
 from mononn_bench.systems import get_system
+from mononn_bench.systems.base import System
+from mononn_bench.systems.cuda import Gpu, find_gpus
 from mononn_bench.workflow.config import ROOT, Measuring, ModelChoice, WorkflowConfig, load_config
 from mononn_bench.workflow.identity import (
     adapter_sources,
@@ -25,7 +27,7 @@ from mononn_bench.workflow.identity import (
 )
 
 PACKAGE = ROOT / "mononn_bench"
-DRIVER = "driver"
+DRIVER, CUDA = "driver", "cuda"
 
 
 @dataclass(frozen=True)
@@ -78,10 +80,11 @@ class Model:
 
 @dataclass(frozen=True)
 class Build:
-    """One system's build of one model."""
+    """One system's build of one model for one target."""
 
     model: Model
     system: str
+    target: str
     identity: str
     folder: Path
     environment: Environment
@@ -97,6 +100,7 @@ class Build:
                 f"--model-folder={self.model.folder}",
                 f"--environment={self.environment.folder}",
                 f"--precision={self.config.precision}",
+                f"--target={self.target}",
                 f"--threads={self.config.threads}",
                 f"--time-limit={limits.build_seconds}",
                 f"--memory-limit={limits.memory_mb}",
@@ -140,6 +144,8 @@ class Plan:
             self.machine = machine_name(Path("/proc/cpuinfo").read_text(), config.threads)
         else:
             self.machine = config.machine
+        if CUDA in config.targets:
+            self.machine += gpu_name(find_gpus())
         self.results = config.results / self.machine
         if config.suite:
             self.results = self.results / "suites" / config.suite
@@ -147,8 +153,20 @@ class Plan:
     @cached_property
     def environments(self) -> dict[str, Environment]:
         """Every environment the configuration needs, by name."""
-        names = {get_system(s).environment for s in self.config.systems} | {self.EXPORTER}
-        return {name: self._environment(name) for name in sorted(names)}
+        names = {environment_of(s, target) for target in self.config.targets for s in self.systems(target)}
+        return {name: self._environment(name) for name in sorted(names | {self.EXPORTER})}
+
+    def systems(self, target: str) -> tuple[str, ...]:
+        """The systems of a case on `target`: on a GPU those that stand for the configuration's there.
+
+        A system of GPUs alone has a row among the CPU's, which says that there is none, unless there is one.
+        """
+        names = self.config.systems
+        if target == CUDA:
+            return tuple(dict.fromkeys(there for name in names for there in get_system(name).on_cuda))
+        if CUDA not in self.config.targets:
+            return names
+        return tuple(name for name in names if not gpu_only(name))
 
     @cached_property
     def models(self) -> dict[str, Model]:
@@ -159,28 +177,33 @@ class Plan:
     @cached_property
     def builds(self) -> dict[tuple[str, str], Build]:
         """Every build, by the names of its model and of its folder there (see `slug`)."""
-        made = (self._build(model, system) for model in self.models.values() for system in self.config.systems)
-        return {(build.model.choice.name, slug(build.system)): build for build in made}
+        return {(b.model.choice.name, slug(b.system, b.target)): b for builds in self.groups.values() for b in builds}
+
+    @cached_property
+    def groups(self) -> dict[str, tuple[Build, ...]]:
+        """The builds that are measured side by side, by the name of their model, and of their target but the CPU."""
+        made = {
+            case_name(model.choice.name, target): tuple(self._build(model, s, target) for s in self.systems(target))
+            for target in self.config.targets
+            for model in self.models.values()
+        }
+        return {name: builds for name, builds in made.items() if builds}
 
     @cached_property
     def cases(self) -> dict[str, Case]:
-        """Every case by name: its model's, and a number where it is measured more than once."""
+        """Every case by name: its group's, and a number where it is measured more than once."""
         protocol = source_id([PACKAGE / "measure", PACKAGE / "record.py", PACKAGE / "models" / "inputs.py"])
         count = self.config.measuring.repeats
         names = [""] if count == 1 else [f".{i + 1:0{len(str(count))}}" for i in range(count)]
         return {
-            f"{model.choice.name}{name}": self._case(model, protocol, name, seed)
-            for model in self.models.values()
+            f"{group}{name}": self._case(group, builds, protocol, name, seed)
+            for group, builds in self.groups.items()
             for seed, name in enumerate(names)
         }
 
-    def profile_options(self, model: str) -> str:
+    def profile_options(self, group: str) -> str:
         """How `mononn-bench profile` is told what to look into."""
-        return shlex.join(_parts(self.builds_of(model), self.machine))
-
-    def builds_of(self, model: str) -> tuple[Build, ...]:
-        """All builds of a model, in the configuration's order of systems."""
-        return tuple(self.builds[model, slug(system)] for system in self.config.systems)
+        return shlex.join(_parts(self.groups[group], self.machine))
 
     @cached_property
     def report_identity(self) -> str:
@@ -201,7 +224,7 @@ class Plan:
     def timelines(self) -> list[Path]:
         """A timeline of all systems for each case; none where the configuration wants no profiles."""
         wanted = self.config.profile
-        return [self.results / "profiles" / f"{name}.perfetto.json" for name in self.models if wanted]
+        return [self.results / "profiles" / f"{name}.perfetto.json" for name in self.groups if wanted]
 
     def _environment(self, name: str) -> Environment:
         requirements = ROOT / "envs" / f"{name}.txt"
@@ -224,45 +247,76 @@ class Plan:
 
     @cached_property
     def _adapters(self) -> dict[str, str]:
-        """The identity of what makes each system: its adapter and, for ours, the compiler."""
-        adapters = {system: get_system(system).__module__ for system in self.config.systems}
-        return {system: source_id(adapter_sources(module, ROOT)) for system, module in adapters.items()}
+        """The identity of what makes each system: its adapter with its data and, for ours, the compiler."""
+        names = {system for target in self.config.targets for system in self.systems(target)}
+        return {name: self._adapter(get_system(name)) for name in names}
 
-    def _build(self, model: Model, system: str) -> Build:
-        environment = self.environments[get_system(system).environment]
+    def _adapter(self, system: type[System]) -> str:
+        sources = source_id(adapter_sources(system.__module__, ROOT))
+        data = sorted(path for path in system.data.rglob("*") if path.is_file()) if system.data else []
+        return digest(sources, [file_digest(path, self.cache) for path in data]) if data else sources
+
+    def _build(self, model: Model, system: str, target: str) -> Build:
+        environment = self.environments[environment_of(system, target)]
         config = self.config
         identity = digest(
             self._adapters[system],
             environment.folder.name,
             model.identity,
-            (config.precision, config.target, config.threads),
+            (config.precision, target, config.threads),
             (config.limits.build_seconds, config.limits.memory_mb),
             sorted(get_system(system).chosen.items()),
         )
-        folder = self.cache / "builds" / self.machine / model.choice.name / f"{slug(system)}-{identity}"
-        return Build(model, system, identity, folder, environment, config)
+        folder = self.cache / "builds" / self.machine / model.choice.name / f"{slug(system, target)}-{identity}"
+        return Build(model, system, target, identity, folder, environment, config)
 
-    def _case(self, model: Model, protocol: str, number: str, later: int) -> Case:
-        builds = self.builds_of(model.choice.name)
+    def _case(self, group: str, builds: tuple[Build, ...], protocol: str, number: str, later: int) -> Case:
         measuring = replace(self.config.measuring, repeats=1, seed=self.config.measuring.seed + later)
         identity = digest(protocol, [b.identity for b in builds], repr(measuring), repr(self.config.limits))
-        record = self.results / "raw" / f"{model.choice.name}{number}-{identity}.json"
-        return Case(model, builds, self.machine, measuring, record)
+        record = self.results / "raw" / f"{group}{number}-{identity}.json"
+        return Case(builds[0].model, builds, self.machine, measuring, record)
 
 
 def _parts(builds: Sequence[Build], machine: str) -> list[str]:
     """The options that name a model, its builds and their environments."""
     config = builds[0].config
     parts = [f"--model-folder={builds[0].model.folder}", f"--machine={machine}", f"--threads={config.threads}"]
+    parts += [f"--target={builds[0].target}"]
     for build in builds:
         parts += [f"--build={build.system}={build.folder}"]
         parts += [f"--environment={build.system}={build.environment.folder}"]
     return [*parts, f"--answer-limit={config.limits.answer_seconds}", f"--memory-limit={config.limits.memory_mb}"]
 
 
-def slug(system: str) -> str:
-    """A system's name as part of a path: `mononn[launch=phases]` becomes mononn.launch-phases."""
-    return re.sub(r"[\[,]", ".", system).replace("=", "-").rstrip("]")
+def slug(system: str, target: str = "cpu") -> str:
+    """A system's name as part of a path: `mononn[launch=phases]` becomes mononn.launch-phases; and its target."""
+    name = re.sub(r"[\[,]", ".", system).replace("=", "-").rstrip("]")
+    return name if target == "cpu" else f"{name}.{target}"
+
+
+def case_name(model: str, target: str) -> str:
+    """A model's name and, but for the CPU, its target."""
+    return model if target == "cpu" else f"{model}-{target}"
+
+
+def environment_of(system: str, target: str) -> str:
+    """The name of the environment that a system runs in on a target."""
+    found = get_system(system)
+    return found.cuda_environment if target == CUDA else found.environment
+
+
+def gpu_only(system: str) -> bool:
+    """Whether a system can run on a GPU alone."""
+    found = get_system(system)
+    return found.environment == DRIVER and bool(found.cuda_environment)
+
+
+def gpu_name(gpus: Sequence[Gpu]) -> str:
+    """What a GPU and its driver add to the machine's name."""
+    if not gpus:
+        return "-no-gpu"
+    words = re.sub(r"[^a-z0-9]+", "-", gpus[0].name.lower()).strip("-")
+    return f"-{words}-{digest([(gpu.name, gpu.driver) for gpu in gpus])[:4]}"
 
 
 def make_plan(mapping: Mapping[str, Any]) -> Plan:
