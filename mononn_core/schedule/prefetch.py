@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from mononn_core.program.tile import Barrier, Item, Loop, Phase, Prefetch, Program
 
-TEMPLATES, WEIGHT_ROLE = ("matmul", "gemv", "conv"), "b"
+TEMPLATES, WEIGHT_ROLE = ("matmul", "gemv", "conv", "winograd"), "b"
 """Products and convolutions, and their right-hand side."""
 
 
