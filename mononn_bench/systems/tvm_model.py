@@ -20,6 +20,7 @@ from mononn_bench.record import Tuning
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ROOT / "results" / "tuning" / "tvm"
 """One folder a kind of machine: workloads.json.gz, schedules.json.gz (the best of each workload), budget.json."""
+GATHERS = ("take", "gather")
 WORKLOADS, SCHEDULES, BUDGET = "workloads.json", "schedules.json", "budget.json"
 
 
@@ -139,17 +140,18 @@ def import_model(onnx_path: Path, target: Any) -> Any:
         return tvm.transform.Sequential(steps)(module)
 
 
-def untuned_tasks(module: Any, target: Any, database: Any) -> tuple[list[str], int]:
-    """Names of the tasks of `module` that have no schedule in `database`, and how many tasks there are."""
+def tunable_tasks(module: Any, target: Any) -> list[Any]:
+    """MetaSchedule's tasks of a module but its gathers: their measurement reads random indices, and crashes."""
     from tvm.s_tir.meta_schedule.relax_integration import extract_tasks
 
-    tasks = extract_tasks(module, target)
-    missing = [
-        task.task_name
-        for task in tasks
-        if database is None or database.query_tuning_record(task.dispatched[0], target, task.task_name) is None
-    ]
-    return [str(name) for name in missing], len(tasks)
+    return [task for task in extract_tasks(module, target) if not any(op in task.task_name for op in GATHERS)]
+
+
+def untuned_tasks(module: Any, target: Any, database: Any) -> tuple[list[str], int]:
+    """Names of the tasks of `module` that have no schedule in `database`, and how many tasks there are."""
+    tasks = tunable_tasks(module, target)
+    missing = [t for t in tasks if database.query_tuning_record(t.dispatched[0], target, t.task_name) is None]
+    return [str(task.task_name) for task in missing], len(tasks)
 
 
 def apply_database(module: Any, target: Any, database: Any) -> Any:

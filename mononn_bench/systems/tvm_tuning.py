@@ -32,12 +32,15 @@ from mononn_bench.systems.tvm_model import (
     machine_folder,
     make_target,
     pack,
+    tunable_tasks,
 )
 
 FIRST_TRIALS, TRIALS = 8, 16
 """Trials of a task's first iteration, whose schedules are random, and of each later one."""
 BUILD_S, BUILDS_PER_PROCESS = 20.0, 256
 """A candidate that compiles longer is dropped; a process of the builder is replaced after so many (it leaks)."""
+RUN_S, MEASURED_MS = 10.0, 50
+"""A candidate that runs longer is dropped; a shorter one is repeated until it has run for so long."""
 
 
 def tune(
@@ -75,22 +78,22 @@ def _search(module: Any, target: Any, database: Any, work: Path, threads: int, d
     for the task that has most to lose: the model's seconds in it over the square root of its trials so far.
     """
     from tvm.s_tir.meta_schedule.cost_model import CostModel
-    from tvm.s_tir.meta_schedule.relax_integration import extract_tasks, extracted_tasks_to_tune_contexts
+    from tvm.s_tir.meta_schedule.relax_integration import extracted_tasks_to_tune_contexts
+    from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, LocalRunner
     from tvm.s_tir.meta_schedule.tune import tune_tasks
 
-    tasks = extract_tasks(module, target)
+    tasks = tunable_tasks(module, target)
     trials = [_trials(task, database) for task in tasks]
     builder, model = _make_builder(threads), CostModel.create("xgb", num_tuning_cores=threads, tree_method="auto")
+    runner = LocalRunner(timeout_sec=RUN_S, evaluator_config=EvaluatorConfig(number=1, min_repeat_ms=MEASURED_MS))
     while time.monotonic() < deadline:
-        scores = [
-            _seconds_at_stake(task, target, database) / max(1, n) ** 0.5 for task, n in zip(tasks, trials, strict=True)
-        ]
-        chosen = max(range(len(tasks)), key=scores.__getitem__)
+        stakes = [_at_stake(task, n, target, database) for task, n in zip(tasks, trials, strict=True)]
+        chosen = stakes.index(max(stakes))
         strategy, count = ("evolutionary", TRIALS) if trials[chosen] else ("replay-trace", FIRST_TRIALS)
         contexts, weights = extracted_tasks_to_tune_contexts([tasks[chosen]], str(work), strategy=strategy)
         tune_tasks(
             tasks=contexts, task_weights=weights, work_dir=str(work), max_trials_global=count,
-            num_trials_per_iter=count, builder=builder, database=database, cost_model=model,
+            num_trials_per_iter=count, builder=builder, runner=runner, database=database, cost_model=model,
         )  # fmt: skip
         trials[chosen] += count
 
@@ -101,10 +104,14 @@ def _trials(task: Any, database: Any) -> int:
     return len(database.get_top_k(database.commit_workload(module), 1 << 20)) if database.has_workload(module) else 0
 
 
-def _seconds_at_stake(task: Any, target: Any, database: Any) -> float:
-    """What the model spends in a task with its best schedule; a second where none could be run yet."""
+def _at_stake(task: Any, trials: int, target: Any, database: Any) -> float:
+    """The model's seconds in a task over the square root of its trials; a task that never could be run fades away."""
+    if trials == 0:
+        return float("inf")
     record = database.query_tuning_record(task.dispatched[0], target, task.task_name)
-    return 1.0 if record is None else task.weight * min(float(s) for s in record.run_secs)
+    if record is None:
+        return float(trials) ** -2
+    return float(task.weight) * min(float(seconds) for seconds in record.run_secs) / trials**0.5
 
 
 def _make_builder(workers: int) -> Any:
