@@ -14,6 +14,8 @@ L2_BYTES_PER_SECOND = 60e9
 L3_BYTES_PER_SECOND = 25e9
 """Streaming rates of one core; orders of magnitude, the choice between partitions hangs on their ratio to compute."""
 SECONDS_PER_ELEMENT = 0.15e-9
+EXCHANGE_BYTES_PER_SECOND = 5e9
+"""Rate at which a core gets lines that another core has just written."""
 HAND_OFF_SECONDS = 1.0e-6
 """What a barrier costs beside its own latency: workers never arrive together."""
 
@@ -38,6 +40,10 @@ class Cost:
     @property
     def barrier_seconds(self) -> float:
         return self.machine.barrier_seconds + HAND_OFF_SECONDS
+
+    def exchange_seconds(self, elements: int) -> float:
+        """Seconds to fetch float32 elements that another core wrote."""
+        return 4 * elements / EXCHANGE_BYTES_PER_SECOND
 
     def phase_seconds(self, phase: Phase, dealt: Dealt, share: float) -> float:
         """Seconds of the slowest worker when every owner is a worker of its own and one has ``share`` of the work."""

@@ -12,6 +12,8 @@ from math import ceil
 
 from mononn_core.machine import Machine
 
+SMALLEST_BLOCK = 16
+"""Rows of a product's task, at least."""
 L2_SHARE = 0.8
 """Share of the second-level cache that a task's rows of the left operand may take."""
 
@@ -49,7 +51,9 @@ def matmul_tile(m: int, n: int, k: int, owners_m: int, owners_n: int, machine: M
     lanes = machine.vector_bytes // 4
     share = ceil(m / owners_m)
     blocks = max(1, ceil(share * k * 4 / (L2_SHARE * machine.l2_bytes)))
-    blocks = min(blocks, max(1, share // 16))
+    blocks = min(blocks, max(1, share // SMALLEST_BLOCK))
+    if owners_m > 1:  # blocks that end where the owner's rows do, so that its rows are the same in every stage
+        blocks = next((n for n in range(blocks, share // SMALLEST_BLOCK + 1) if share % n == 0), blocks)
     rows = ceil(share / blocks)
     vectors = panel_vectors(rows)
     while vectors > 1 and vectors * lanes * owners_n > max(n, lanes):

@@ -3,11 +3,12 @@
 Stages run in order, cut into *intervals* by barriers. Inside an interval every owner may read only what it wrote
 itself (or what earlier intervals, inputs and constants hold), so nothing waits. The cut and the partition of every
 stage are found together, by dynamic programming over the position of the last barrier: the cost of a plan is the
-modelled time of its stages plus a hand-off for every barrier.
+modelled time of its stages, plus a hand-off for every barrier, plus the fetching of what another owner wrote.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product as cartesian
 
@@ -38,6 +39,8 @@ class Candidate:
     reads: tuple[tuple[str, tuple[Boxes, ...]], ...]
     writes: np.ndarray = field(compare=False, repr=False)
     """int16 [rows, columns] of the stored matrix: who writes each element; -1: nobody."""
+    shared: bool = False
+    """Whether a border is dealt in another way than its inside: then no reader finds all it needs in its own part."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +70,7 @@ def owner_boxes(phase: Phase, operand: Operand) -> tuple[Boxes, ...]:
 def candidate(
     partition: Partition, phases: tuple[Phase, ...], stored: str, shape: tuple[int, int], cost: Cost
 ) -> Candidate:
-    """Measure what the stage's phases touch and what they cost. A border is dealt by columns: what has one belongs to
-    nobody, unless its inside is dealt by columns or to one owner."""
+    """Measure what the stage's phases touch and what they cost."""
     phase = phases[0]
     writes = np.full(shape, -1, np.int16)
     reads = []
@@ -83,10 +85,11 @@ def candidate(
         else:
             reads.append((operand.buffer, boxes))
     share = _largest_share(phase, partition, writes)
-    if len(phases) > 1:
-        alike = partition.kind in ("columns", "single") or partition.owners == 1
-        writes[:] = writes.max(axis=0) if alike else -1
-    return Candidate(partition, phases, cost.phase_seconds(phase, partition, share), tuple(reads), writes)
+    alike = partition.kind in ("columns", "single") or partition.owners == 1
+    if len(phases) > 1 and alike:
+        writes[:] = writes.max(axis=0)
+    seconds = cost.phase_seconds(phase, partition, share)
+    return Candidate(partition, phases, seconds, tuple(reads), writes, len(phases) > 1 and not alike)
 
 
 def _largest_share(phase: Phase, partition: Partition, writes: np.ndarray) -> float:
@@ -107,7 +110,7 @@ def _fits(new: Candidate, inside: dict[str, Candidate]) -> bool:
         producer = inside.get(tensor)
         if producer is None:
             continue
-        if producer.partition.owners != new.partition.owners:
+        if producer.shared or producer.partition.owners != new.partition.owners:
             return False
         for owner, boxes in enumerate(owners):
             for r0, r1, c0, c1 in boxes:
@@ -116,38 +119,70 @@ def _fits(new: Candidate, inside: dict[str, Candidate]) -> bool:
     return True
 
 
+class Exchange:
+    """Seconds to fetch what other owners wrote, remembered for every pair of writer and reader."""
+
+    def __init__(self, cost: Cost) -> None:
+        self.cost = cost
+        self.known: dict[tuple[int, int], float] = {}
+
+    def seconds(self, reader: Candidate, written: Mapping[str, Candidate]) -> float:
+        """For the owner of ``reader`` that fetches most."""
+        return sum(self._from(reader, written[t], boxes) for t, boxes in reader.reads if t in written)
+
+    def _from(self, reader: Candidate, writer: Candidate, owners: tuple[Boxes, ...]) -> float:
+        key = (id(reader), id(writer))
+        if key not in self.known:
+            foreign = [
+                sum(int((writer.writes[r0:r1, c0:c1] != owner).sum()) for r0, r1, c0, c1 in boxes)
+                for owner, boxes in enumerate(owners)
+            ]
+            self.known[key] = self.cost.exchange_seconds(max(foreign))
+        return self.known[key]
+
+
 Combination = tuple[float, tuple[Candidate, ...]]
+Best = tuple[float, int, tuple[Candidate, ...]]
 
 
 def plan(stages: tuple[Stage, ...], candidates: dict[str, tuple[Candidate, ...]], cost: Cost) -> Plan:
     """The cheapest cut into intervals and choice of partitions; ties go to the earlier candidate."""
-    best: list[tuple[float, int, tuple[Candidate, ...]]] = [(0.0, 0, ())]
+    exchange = Exchange(cost)
+    best: list[Best] = [(0.0, 0, ())]
     best += [(float("inf"), 0, ())] * len(stages)
     for start in range(len(stages)):
+        written = {s.stored: c for interval in _intervals(stages, best, start) for s, c in interval}
         combinations: list[Combination] = [(0.0, ())]
         for end in range(start, len(stages)):
-            combinations = _extend(combinations, stages[start : end + 1], candidates[stages[end].stored])
+            options = [(exchange.seconds(c, written), c) for c in candidates[stages[end].stored]]
+            combinations = _extend(combinations, stages[start : end + 1], options)
             if not combinations:
                 break
             seconds, chosen = combinations[0]
             total = best[start][0] + seconds + (cost.barrier_seconds if start else 0.0)
             if total < best[end + 1][0] * (1 - 1e-9):
                 best[end + 1] = (total, start, chosen)
+    return Plan(_intervals(stages, best, len(stages)), best[-1][0])
+
+
+def _intervals(
+    stages: tuple[Stage, ...], best: list[Best], end: int
+) -> tuple[tuple[tuple[Stage, Candidate], ...], ...]:
+    """The best intervals of the first ``end`` stages."""
     intervals = []
-    end = len(stages)
     while end:
         _, start, chosen = best[end]
         intervals.append(tuple(zip(stages[start:end], chosen, strict=True)))
         end = start
-    return Plan(tuple(reversed(intervals)), best[-1][0])
+    return tuple(reversed(intervals))
 
 
 def _extend(
-    combinations: list[Combination], stages: tuple[Stage, ...], options: tuple[Candidate, ...]
+    combinations: list[Combination], stages: tuple[Stage, ...], options: list[tuple[float, Candidate]]
 ) -> list[Combination]:
     """Grow every combination by the last stage under every partition that fits it; cheapest first."""
     grown = []
     for seconds, chosen in combinations:
         inside = {s.stored: c for s, c in zip(stages, chosen, strict=False)}
-        grown += [(seconds + c.seconds, (*chosen, c)) for c in options if _fits(c, inside)]
+        grown += [(seconds + more + c.seconds, (*chosen, c)) for more, c in options if _fits(c, inside)]
     return sorted(grown, key=lambda g: g[0])[:BEAM]
