@@ -18,6 +18,7 @@ from mononn_bench.codec import read_record, write_record, write_text
 from mononn_bench.errors import BadOptionError, BenchError
 from mononn_bench.measure.build import RECORD, build_system, read_environment
 from mononn_bench.measure.case import measure_case
+from mononn_bench.measure.exclusive import exclusive_machine
 from mononn_bench.measure.process import PACKAGE, Limits
 from mononn_bench.measure.rounds import Contestant, Course
 from mononn_bench.models.zoo import get_model
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from mononn_bench.workflow.plan import Plan
 
 BUILD_S = 600.0
+TVM = "tvm"
 Folders = Mapping[str, Path]
 
 
@@ -66,6 +68,23 @@ def profile(options: Namespace) -> int:
         hottest = ", ".join(f"{o.kind} {o.seconds * 1e3:.2f} ms" for o in row.operators[:4])
         print(f"{row.system:18}{row.tool or 'none':24}{row.status}: {row.reason or hottest}")
     return 0
+
+
+def tune(options: Namespace) -> int:
+    """Search for TVM's schedules of a configuration's models, alone on this machine; the tuner's exit status."""
+    from mononn_bench.workflow.config import read_config
+    from mononn_bench.workflow.plan import environment_of, make_plan
+
+    plan = make_plan({**read_config(options.configfile), "systems": [TVM], "targets": [options.target]})
+    _prepare_environments(plan)
+    for name in plan.models:
+        _prepare_model(plan, name)
+    python = read_environment(plan.environments[environment_of(TVM, options.target)].folder).interpreter
+    command = [python, "-m", "mononn_bench.systems.tvm_tuning", *(str(m.folder) for m in plan.models.values())]
+    command += ["--seconds", str(options.seconds or plan.config.tuning_seconds), "--target", options.target]
+    command += ["--threads", str(plan.config.threads), "--work", str(plan.cache / "tuning" / TVM)]
+    with exclusive_machine(_say):
+        return subprocess.run(command, env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)}, check=False).returncode
 
 
 def _case(options: Namespace, *, twin: bool) -> tuple[Course, list[Contestant]]:
@@ -152,12 +171,7 @@ def _prepare(options: Namespace) -> tuple[Path, dict[str, Path], dict[str, Path]
     names = list(dict.fromkeys(options.systems or [system.name for system in REAL]))
     chosen = {"systems": names, "threads": options.threads, "targets": [options.target]}
     plan = make_plan({"models": {options.model: {"weights": options.weights}}, **chosen})
-    for environment in plan.environments.values():
-        _say(f"environment {environment.name}")
-        if environment.existing:
-            adopt_environment(environment.python, environment.requirements, environment.folder)
-        else:
-            make_environment(environment.requirements, environment.folder)
+    _prepare_environments(plan)
     _prepare_model(plan, options.model)
     limits = Limits(BUILD_S, options.memory_limit)
     made = tuple(plan.builds.values())
@@ -178,6 +192,15 @@ def _prepare(options: Namespace) -> tuple[Path, dict[str, Path], dict[str, Path]
     builds = {b.system: b.folder for b in made}
     environments = {b.system: b.environment.folder for b in made}
     return plan.models[options.model].folder, builds, environments
+
+
+def _prepare_environments(plan: Plan) -> None:
+    for environment in plan.environments.values():
+        _say(f"environment {environment.name}")
+        if environment.existing:
+            adopt_environment(environment.python, environment.requirements, environment.folder)
+        else:
+            make_environment(environment.requirements, environment.folder)
 
 
 def _prepare_model(plan: Plan, name: str) -> None:

@@ -24,6 +24,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add(steps, "systems", commands.systems, "the systems that can be compared")
     _add_measure(steps)
     _add_profile(steps)
+    _add_tune(steps)
     report = _add(steps, "report", commands.report, "tables and figures from records")
     report.add_argument("records", nargs="+", type=Path, metavar="RECORD")
     report.add_argument("--output", type=Path, required=True, metavar="FOLDER")
@@ -60,6 +61,13 @@ def _add_profile(steps: Steps) -> None:
     parser = _add(steps, "profile", by_hand.profile, "look into a few runs of one model on several systems")
     _add_case(parser)
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="of records and timeline")
+
+
+def _add_tune(steps: Steps) -> None:
+    parser = _add(steps, "tune", by_hand.tune, "search for TVM's schedules, adding to results/tuning/tvm")
+    parser.add_argument("--configfile", type=Path, required=True, help="its models, and tuning: {seconds: ..}")
+    parser.add_argument("--seconds", type=float, help="for each model, in place of the configuration's")
+    parser.add_argument("--target", choices=["cpu", "cuda"], default="cpu")
 
 
 def _add_case(parser: argparse.ArgumentParser) -> None:

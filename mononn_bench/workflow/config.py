@@ -75,6 +75,7 @@ class WorkflowConfig:
     limits: Limits
     environments: Mapping[str, str]
     profile: bool
+    tuning_seconds: float
 
 
 def load_config(mapping: Mapping[str, Any]) -> WorkflowConfig:
@@ -104,6 +105,7 @@ def load_config(mapping: Mapping[str, Any]) -> WorkflowConfig:
         limits=Limits(**filled["limits"]),
         environments=filled["environments"],
         profile=filled["profile"],
+        tuning_seconds=filled["tuning"]["seconds"],
     )
 
 
