@@ -1,4 +1,5 @@
 # The two commands: `make bench` and `make test`. PYTHON chooses the interpreter, CORES the cores of the workflow.
+# make suite SUITE=aa runs workflows/suites/aa.yaml; make test-networks compiles and compares every network of the suite.
 SHELL := /bin/bash
 PYTHON ?= python3
 CORES ?= all
@@ -7,17 +8,27 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --retries 1 --timeout 20
 TIMED = started=$$SECONDS; trap 'echo "installation: $$((SECONDS - started)) s ($@)"' EXIT;
 
-.PHONY: bench test doctor fmt lint golden
+.PHONY: bench suite test test-networks doctor fmt lint golden python-is-new
 .DELETE_ON_ERROR:
 
 bench: .venv/bench.done
+	@$(BIN)/python -m mononn_bench.doctor --brief --configfile $(CONFIG)
 	@$(BIN)/python -m mononn_bench.workflow.run --cores $(CORES) --configfile $(CONFIG)
+
+suite:
+	@test -f workflows/suites/$(SUITE).yaml || { echo "There is no suite '$(SUITE)': make suite SUITE=NAME, one of" \
+	  $(notdir $(basename $(wildcard workflows/suites/*.yaml))) >&2; exit 2; }
+	@$(MAKE) --no-print-directory bench CONFIG=workflows/suites/$(SUITE).yaml
 
 test: .venv/dev.done lint
 	@$(BIN)/python -m pytest
 
-doctor: .venv/bench.done
-	@$(BIN)/mononn-bench doctor
+test-networks: .venv/dev.done
+	@$(BIN)/python -m pytest -m networks
+
+# Needs nothing installed; shows more where the suite is.
+doctor: python-is-new
+	@python=$(BIN)/python; test -x $$python || python=$(PYTHON); $$python -m mononn_bench.doctor --configfile $(CONFIG)
 
 lint: .venv/dev.done
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/snakefmt --check Snakefile workflows
@@ -29,9 +40,13 @@ golden: .venv/dev.done
 	@$(BIN)/python -m pytest --update-golden
 	@$(BIN)/python -m mononn_bench.report.readme .
 
-.venv/python.done:
+python-is-new:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "$(PYTHON) is missing or older than Python 3.11; name a newer one: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 2; }
+
+# Order only: a machine on which the suite cannot work is told so before anything is installed.
+.venv/python.done: | python-is-new
+	@$(PYTHON) -m mononn_bench.doctor --brief
 	@$(PYTHON) -m venv .venv
 	@touch $@
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
-import platform
-import shutil
-import sys
-import tempfile
 from argparse import Namespace
 from pathlib import Path
 
-from mononn_bench.errors import BadOptionError, RecordError
-from mononn_bench.measure.build import build_system, read_environment
-from mononn_bench.measure.environment import available_bytes, describe_machine
-from mononn_bench.measure.process import PACKAGE, Limits, Worker, WorkerFailedError
+from mononn_bench.doctor import main as examine_here
+from mononn_bench.errors import BadOptionError
+from mononn_bench.measure.build import build_system
+from mononn_bench.measure.process import PACKAGE, Limits
 from mononn_bench.models.zoo import ZOO
 from mononn_bench.systems import REAL, get_system
 from mononn_bench.systems.environment import adopt_environment, make_environment, requirement_lines
@@ -22,25 +18,8 @@ ROOT = PACKAGE.parent
 
 
 def doctor(_: Namespace) -> int:
-    """Print what the machine has, and for each system whether it would work."""
-    machine = describe_machine()
-    vectors = [flag for flag in ("avx2", "fma", "avx512f", "avx512_bf16", "amx_tile", "asimd") if flag in machine.flags]
-    free = shutil.disk_usage(ROOT).free / 1e9
-    compilers = [name for name in ("cc", "gcc", "clang", "g++") if shutil.which(name)]
-    rows = {
-        "Python": platform.python_version(),
-        "processor": f"{machine.cpu}, {machine.cores} cores, {' '.join(vectors) or 'no known vector extension'}",
-        "caches of a core": ", ".join(f"{k} {v} KiB" for k, v in machine.caches_kib.items()) or "not exposed",
-        "memory": f"{machine.memory_mb} MB, {available_bytes() // 1_000_000} MB available",
-        "disk": f"{free:.0f} GB free",
-        "clock, governor": f"{machine.clock}, {machine.governor}",
-        "compilers": ", ".join(compilers) or "none: PyTorch's Inductor needs g++",
-    }
-    for name, text in rows.items():
-        print(f"{name:18}{text}")
-    for system in REAL:
-        print(f"{system.name:18}{_probe(system.name)}")
-    return 0
+    """Print what the machine has, what the default comparison would take, and for each system whether it would work."""
+    return examine_here([])
 
 
 def models(_: Namespace) -> int:
@@ -119,26 +98,3 @@ def report(options: Namespace) -> int:
 
 def _requirements(system: str) -> Path:
     return ROOT / "envs" / f"{get_system(system).environment}.txt"
-
-
-def _probe(system: str) -> str:
-    """One line: the version that answers, in its own environment where that stands, else in this interpreter."""
-    from mononn_bench.workflow.identity import requirements_id
-
-    name = get_system(system).environment
-    folder = ROOT / ".cache" / "environments" / f"{name}-{requirements_id(_requirements(system))}"
-    try:
-        found = read_environment(folder)
-        python, where = Path(found.interpreter), "its environment"
-        if found.status != "ok":
-            return f"unavailable: {found.reason}"
-    except RecordError:
-        python, where = Path(sys.executable), "this interpreter; its own environment is not built yet"
-    cores = sorted(os.sched_getaffinity(0))
-    with tempfile.TemporaryDirectory() as scratch:
-        try:
-            with Worker(system, python, cores=cores, scratch=Path(scratch)) as worker:
-                versions = worker.ask("probe", Limits(60, 4096))["versions"]
-        except WorkerFailedError as error:
-            return f"{error.status}: {error.reason} ({where})"
-    return f"ok, version {next(iter(versions.values()))} ({where})"

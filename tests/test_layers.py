@@ -27,7 +27,7 @@ CORE = (
 SUITE = (
     ("cli",),
     ("commands",),
-    ("by_hand",),
+    ("by_hand", "doctor"),
     ("workflow",),
     ("profile",),
     ("report", "measure"),

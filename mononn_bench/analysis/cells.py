@@ -29,6 +29,7 @@ class Cell:
 
     `case` names model, batch, precision and target as the tables do. `speedup` is the system's time over ours with its
     interval; times are in the unit the name ends with; `roofline_share`, `rel_l2` and its limit are fractions;
+    `algorithm` names what saves arithmetic, so that a share may be over 1;
     `peak_mb` is what the system adds to its adapter's memory; `tuning_s` is what its search spent, its database's past
     included.
     """
@@ -49,6 +50,7 @@ class Cell:
     speedup_high: float | None = None
     verdict: Verdict | None = None
     roofline_share: float | None = None
+    algorithm: str = ""
     rel_l2: float | None = None
     rel_l2_limit: float | None = None
     build_s: float | None = None
@@ -71,8 +73,9 @@ COLUMNS = tuple(field.name for field in fields(Cell))
 class CaseSummary:
     """What one case says as a whole: its best rival, or why there is no such ratio, what was flagged, its command.
 
-    `latency` maps a system with a speed to the quantiles of its raw samples, in seconds, at `QUANTILES`. `flops` and
-    `compulsory_bytes` are the model's, `ceilings` the sentinel's.
+    `state` is that of the caches before a run: warm, cold or as warm. `latency` maps a system with a speed to the
+    quantiles of its raw samples, in seconds, at `QUANTILES`. `flops` and `compulsory_bytes` are the model's, `ceilings`
+    the sentinel's.
     """
 
     name: str
@@ -80,6 +83,7 @@ class CaseSummary:
     source: str
     full_size: bool
     target: str
+    state: str
     rounds: int
     best: tuple[str, Estimate] | None
     no_best: str

@@ -81,6 +81,11 @@ def case_name(model: ModelRecord, precision: str, target: str) -> str:
     return "-".join(parts)
 
 
+def network_name(model: ModelRecord) -> str:
+    """The network of a case, whatever its batch: what a geometric mean takes one value of."""
+    return model.name if model.weights == "user" else model.name.removesuffix(f"-b{model.batch}")
+
+
 def _result(record: CaseRecord, label: str) -> SystemResult | None:
     return next((r for r in record.systems if r.label == label), None)
 
@@ -95,7 +100,7 @@ def _judged(record: CaseRecord) -> CaseRecord:
     for result in record.systems:
         times = median_and_p90(record, result.label) if result.status in WITH_SPEED else None
         share = roofline_share(times[0], record.model, record.ceilings) if times else None
-        if share is not None and share > 1:
+        if share is not None and share > 1 and not result.algorithm:
             reason = f"{share:.0%} of the roofline, and no algorithm is named that saves work"
             result = replace(result, status="failed", reason=reason)
         elif result.slow and not result.reason:
@@ -137,6 +142,7 @@ def _cell(record: CaseRecord, result: SystemResult, name: str) -> Cell:
         rel_l2_limit=worst.limit if worst else None,
         build_s=result.build_s,
         artifact_mb=result.artifact_mb,
+        algorithm=result.algorithm,
         tuning_s=tuning.seconds if tuning else None,
         tuning_cores=tuning.cores if tuning else None,
         tuning_trials=tuning.trials if tuning else None,
@@ -178,6 +184,7 @@ def _summary(record: CaseRecord, rivals: Sequence[_Comparison], name: str) -> Ca
         source=record.model.source,
         full_size=record.model.full_size,
         target=record.target,
+        state=record.state,
         rounds=record.settings.rounds,
         best=None if no_best else best_rival(values),
         no_best=no_best,
@@ -210,8 +217,8 @@ def _headlines(records: Sequence[CaseRecord], rivals: Sequence[_Comparison]) -> 
 def _headline(
     name: str, cases: Sequence[int], records: Sequence[CaseRecord], rivals: Sequence[_Comparison]
 ) -> Headline:
-    networks = list(dict.fromkeys(records[i].model.name for i in cases))
-    without = sorted({records[i].model.name for i in cases if not _is_ok(records[i], OURS)})
+    networks = list(dict.fromkeys(network_name(records[i].model) for i in cases))
+    without = sorted({network_name(records[i].model) for i in cases if not _is_ok(records[i], OURS)})
     if without:
         return Headline(name, {}, f"none, since {OURS} is not ok on {', '.join(without)}")
     taking_part = [c for c in rivals if c.case in cases and _is_ok(records[c.case], c.label)]
@@ -220,7 +227,7 @@ def _headline(
         ratios: dict[str, list[float]] = {n: [] for n in networks}
         for c in taking_part:
             if c.label == label:
-                ratios[records[c.case].model.name].append(math.exp(float(c.values.mean())))
+                ratios[network_name(records[c.case].model)].append(math.exp(float(c.values.mean())))
         mean = geometric_mean(ratios, networks)
         if mean is not None:
             means[label] = mean

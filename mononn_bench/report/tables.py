@@ -26,7 +26,7 @@ def speed_grid(table: Table) -> Grid:
     rows = []
     for case in table.cases:
         ours = table.cell(case.name, OURS)
-        row = [case.name, words.time(ours) if ours else "not measured"]
+        row = [words.case(case), words.time(ours) if ours else "not measured"]
         row += [words.ratio_cell(table.cell(case.name, rival)) for rival in table.rivals]
         rows.append([*row, *([words.best(case)] if _shows_best(table) else [])])
     header = ["model", f"{OURS}, ms", *table.rivals, *(["best rival"] if _shows_best(table) else [])]
@@ -50,10 +50,15 @@ def case_grid(table: Table, case: CaseSummary) -> Grid:
     header = ["system", "version", "status", f"ratio to {OURS}", "verdict", *(name for name, _ in words.MODEL_COLUMNS)]
     run = next((c.run_id for c in cells), "")
     notes = [f"{c.system}: {c.status}, {c.reason}." for c in cells if c.reason]
+    notes += [
+        f"{c.system} saves arithmetic by {c.algorithm}: the roofline counts direct algorithms."
+        for c in cells
+        if c.algorithm
+    ]
     notes += [f"Flagged: {flag}." for flag in case.flags]
     notes += list(words.blind_spots(table))
     notes.append(f"Run {run}; to make it again: `{case.command}`.")
-    title = f"{case.name} on {table.machine}"
+    title = f"{words.case(case)} on {table.machine}"
     return Grid(title, f"{case.name}: {case.source}.", header, rows, notes)
 
 

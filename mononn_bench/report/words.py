@@ -78,6 +78,11 @@ def ratio_cell(cell: Cell | None) -> str:
     return f"{ratio(cell)} {cell.verdict or ''}".rstrip() + status
 
 
+def case(one: CaseSummary) -> str:
+    """A case's name, and the state of its caches where they are not simply warm."""
+    return one.name if one.state == "warm" else f"{one.name} ({one.state})"
+
+
 def best(case: CaseSummary) -> str:
     """The best rival's ratio and name, or why there is no such ratio."""
     if case.best is None:

@@ -13,6 +13,8 @@ from mononn_bench.models.zoo import get_model
 from mononn_bench.workflow.plan import Case, Plan
 
 OURS = "mononn"
+DURATIONS = "durations.json"
+"""In the cache: what each step took when it was last made."""
 ENVIRONMENT_S = {"torch": 120.0}
 BUILD_S = {"mononn": 20.0, "torch-inductor": 90.0, "xla": 30.0, "tvm": 60.0}
 USUAL_S = {"environment": 40.0, "export": 25.0, "reference": 20.0, "build": 6.0, "profile": 8.0, "report": 20.0}
@@ -96,8 +98,7 @@ class Progress:
     _verbatim: bool = False
 
     def __post_init__(self) -> None:
-        memory = self._memory()
-        self.steps = {m: replace(step, seconds=memory.get(step.key, step.seconds)) for m, step in self.steps.items()}
+        self.steps = recall(self.steps, self.remembered)
 
     def minutes_left(self, now: float) -> int:
         """Minutes until everything is made, at the pace of this run so far; at least 1."""
@@ -144,15 +145,23 @@ class Progress:
         step = self.steps.pop(key, None)
         if step is not None:
             self._done.append((now - since, step.seconds))
-            write_text(self.remembered, json.dumps({**self._memory(), step.key: round(now - since, 1)}, indent=1))
+            memory = {**_memory(self.remembered), step.key: round(now - since, 1)}
+            write_text(self.remembered, json.dumps(memory, indent=1))
         if key.startswith("Measuring"):
             self._log = None
 
-    def _memory(self) -> Mapping[str, float]:
-        try:
-            return dict(json.loads(self.remembered.read_text()))
-        except (OSError, ValueError):
-            return {}
+
+def recall(steps: Mapping[str, Step], remembered: Path) -> dict[str, Step]:
+    """The steps, each with the seconds it took before where the file of that name knows."""
+    memory = _memory(remembered)
+    return {message: replace(step, seconds=memory.get(step.key, step.seconds)) for message, step in steps.items()}
+
+
+def _memory(remembered: Path) -> dict[str, float]:
+    try:
+        return dict(json.loads(remembered.read_text()))
+    except (OSError, ValueError):
+        return {}
 
 
 def whole_minutes(steps: Iterable[Step]) -> int:

@@ -16,7 +16,7 @@ from mononn_bench.models.user import read_user_model
 from mononn_bench.report.names import PAGE
 from mononn_bench.workflow.config import ROOT, read_config
 from mononn_bench.workflow.plan import Plan, make_plan
-from mononn_bench.workflow.progress import Progress, steps_to_make
+from mononn_bench.workflow.progress import DURATIONS, Progress, steps_to_make
 
 LOOK_S = 10.0
 """How often the log of a measurement is looked at: seldom, since whatever runs disturbs it."""
@@ -100,7 +100,7 @@ def _snakemake(options: argparse.Namespace, target: str, plan: Plan) -> int:
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", options.cores]
     command += ["--configfile", str(options.configfile), "--", target]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-    progress = Progress(steps_to_make(plan), plan.cache / "durations.json")
+    progress = Progress(steps_to_make(plan), plan.cache / DURATIONS)
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         try:
             _follow(process, progress)

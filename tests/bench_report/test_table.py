@@ -97,6 +97,10 @@ def test_over_the_roofline_fails():
     assert cell.status == "failed"
     assert "roofline" in cell.reason
     assert cell.speedup is None
+    named = replace(a_system("magic"), algorithm="Winograd")
+    table = make_table([a_case("mlp", {**TRIO, "magic": 1e-6}, {"magic": named})])
+    assert cells_of(table)["mlp", "magic"].status == "ok"
+    assert any("magic saves arithmetic by Winograd" in note for note in tables.case_grid(table, table.cases[0]).notes)
     unknown = make_table([a_case("mlp", {**TRIO, "magic": 1e-6}, ceilings=False)])
     assert cells_of(unknown)["mlp", "magic"].status == "ok"
 
@@ -199,6 +203,17 @@ def test_batches_and_repetitions_have_names_of_their_own():
     again = make_table(same_system_runs("mlp", 1e-3, 3))
     assert [case.name for case in again.cases] == ["mlp.01", "mlp.02", "mlp.03"]
     assert speed_grid(again).rows == []
+
+
+def test_one_value_a_network_whatever_the_name_of_its_batches():
+    table = make_table([a_case("resnet50", TRIO), a_case("resnet50-b8", TRIO, batch=8)])
+    assert [case.name for case in table.cases] == ["resnet50", "resnet50-b8"]
+    assert table.headlines[0].means["openvino"].total == 1
+
+
+def test_cold_caches_are_named():
+    cold = replace(a_case("mlp", TRIO), state="cold")
+    assert speed_grid(make_table([cold])).rows[0][0] == "mlp (cold)"
 
 
 def test_the_error_shown_is_the_one_nearest_its_limit():

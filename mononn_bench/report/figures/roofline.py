@@ -97,7 +97,7 @@ def _draw_shares(axes: Axes, table: Table) -> None:
             elif cell is not None:
                 axes.plot(-4 - 3.5 * without, y, "x", color=look[system].colour, markersize=4, clip_on=False)
                 without += 1
-    axes.set_xlim(0, 100)
+    axes.set_xlim(0, max([100.0, *(cell.roofline_share * 102 for cell in table.cells if cell.roofline_share)]))
     axes.set_xlabel("share of the roofline, % (crosses: no speed)")
     axes.set_yticks(range(len(table.cases)), [plain(case.name) for case in table.cases])
     axes.tick_params(axis="y", length=0, pad=4 + 9 * _most_without(table))
