@@ -12,13 +12,15 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from mononn_bench.analysis.cells import OURS, CaseSummary, Cell, Table, is_variant
-from mononn_bench.record import CaseRecord, Round
+from mononn_bench.record import CaseProfile, CaseRecord, ProfileRecord, Round
 from mononn_bench.report import words
 from mononn_bench.report.grids import Grid
 from mononn_bench.report.names import REPEATED
 from mononn_bench.report.tables import case_grid, same_grid, speed_grid
 
 TEMPLATES = Path(__file__).with_name("page")
+HOTTEST = 4
+"""Kinds of operators that the page shows of a profile."""
 CAPTIONS = {
     "speedup": "Speed over that of mononn, with 95 % intervals. A cross stands where a system has no speed.",
     "latency": "Latency of single runs: box 25 to 75 %, line at the median, whiskers 5 to 95 %, tick at 99 %.",
@@ -46,16 +48,31 @@ class Section:
     grid: Grid
     record: CaseRecord
     rounds: Sequence[tuple[str, ...]]
+    profiles: Sequence[tuple[str, ...]]
 
 
-def page_html(table: Table, records: Sequence[CaseRecord], pictures: Mapping[str, str]) -> str:
-    """The page of a table, of the records it was made from, in the same order, and of figures as SVG texts by name."""
+def page_html(
+    table: Table,
+    records: Sequence[CaseRecord],
+    pictures: Mapping[str, str],
+    profiles: Mapping[str, CaseProfile] | None = None,
+) -> str:
+    """The page of a table, of the records it was made from, in the same order, of figures as SVG texts by name, and of
+    profiles by case.
+    """
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
     sections = [
-        Section(case.name, case, case_grid(table, case), record, [_round(r) for r in record.rounds])
+        Section(
+            case.name,
+            case,
+            case_grid(table, case),
+            record,
+            [_round(r) for r in record.rounds],
+            [_profile(p) for p in profiles[case.name].profiles] if profiles and case.name in profiles else [],
+        )
         for case, record in zip(table.cases, records, strict=True)
     ]
     networks = dict.fromkeys(REPEATED.sub("", case.name) for case in table.cases)
@@ -110,6 +127,13 @@ def _round(one: Round) -> tuple[str, ...]:
         str(sum(block.accepted and not block.undisturbed for block in blocks)),
         "; ".join(one.flags),
     )
+
+
+def _profile(one: ProfileRecord) -> tuple[str, ...]:
+    """A profile for a reader: system, tool, and its hottest operators, or why there are none."""
+    hottest = sorted(one.operators, key=lambda o: -o.seconds)[:HOTTEST]
+    texts = [f"{o.kind} {o.seconds * 1e3:.3g} ms ({o.count})" for o in hottest]
+    return one.system, one.tool, "; ".join(texts) if one.status == "ok" else f"{one.status}: {one.reason}"
 
 
 def _machine(records: Sequence[CaseRecord]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mononn_bench.analysis.table import make_table
 from mononn_bench.codec import write_text
-from mononn_bench.record import CaseRecord, read_record
+from mononn_bench.record import CaseProfile, CaseRecord, read_record
 from mononn_bench.report.figures import draw_figures, write_figures
 from mononn_bench.report.grids import markdown
 from mononn_bench.report.names import PAGE
@@ -24,5 +24,12 @@ def write_report(records: Sequence[Path], folder: Path) -> str:
     table = make_table(read)
     pictures = write_figures(draw_figures(table), folder / "figures")
     write_tables(table, folder / "tables")
-    write_text(folder / PAGE, page_html(table, read, pictures))
+    profiles = {
+        c.name: read_record(CaseProfile, path) for c in table.cases if (path := _profile(folder, c.name)).exists()
+    }
+    write_text(folder / PAGE, page_html(table, read, pictures, profiles))
     return markdown(speed_grid(table))
+
+
+def _profile(folder: Path, case: str) -> Path:
+    return folder / "profiles" / f"{case}.json"

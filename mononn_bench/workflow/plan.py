@@ -208,7 +208,8 @@ class Plan:
     @cached_property
     def report_identity(self) -> str:
         """What tables and figures are made by."""
-        return source_id([PACKAGE / "analysis", PACKAGE / "report", PACKAGE / "record.py"])
+        template = sorted(path for path in (PACKAGE / "report" / "page").iterdir() if path.is_file())
+        return source_id([PACKAGE / "analysis", PACKAGE / "report", PACKAGE / "record.py", *template])
 
     @cached_property
     def profile_identity(self) -> str:

@@ -11,7 +11,7 @@ import pytest
 from bench_report.records import a_case, a_system, same_system_runs
 
 from mononn_bench.analysis.table import make_table
-from mononn_bench.record import write_record
+from mononn_bench.record import CaseProfile, Operator, ProfileRecord, write_record
 from mononn_bench.report.names import report_files
 from mononn_bench.report.page import page_html
 from mononn_bench.report.write import write_report
@@ -147,6 +147,22 @@ def test_what_records_say_cannot_become_markup():
     assert text.count("<script>") == 1
     quoted = a_case('" onmouseover="alert(1)', TRIO)
     assert '" onmouseover=' not in page_of([quoted])
+
+
+def test_profiles_that_stand_are_shown_and_linked():
+    profiled = CaseProfile(
+        "2026-01-01", "mlp", 1, "0" * 64, "m", (0, 1),
+        (
+            ProfileRecord("mononn", "trace", "ok", "", (Operator("barrier", 3, 1e-6), Operator("matmul", 8, 9e-6))),
+            ProfileRecord("tensorrt", "Nsight Systems", "unavailable", "nsys not found"),
+        ),
+        "mononn-bench profile", "0" * 40,
+    )  # fmt: skip
+    record = a_case("mlp", TRIO)
+    page = Page(page_html(make_table([record]), [record], {}, {"mlp": profiled}))
+    assert "profiles/mlp.perfetto.json" in page.links
+    assert "matmul 0.009 ms (8); barrier 0.001 ms (3)" in page.texts
+    assert "unavailable: nsys not found" in page.texts
 
 
 def test_a_page_without_rivals_shows_what_there_is():

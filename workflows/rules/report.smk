@@ -1,9 +1,10 @@
-# Tables, figures and the page, from the records alone.
+# Tables, figures and the page, from the records; the page links the timelines that stand.
 
 
 rule report:
     input:
-        [case.record for case in plan.cases.values()],
+        plan.timelines,
+        records=[case.record for case in plan.cases.values()],
     output:
         plan.report,
     log:
@@ -14,4 +15,4 @@ rule report:
     message:
         "Writing tables, figures and the page"
     shell:
-        "{sys.executable} -m mononn_bench.cli report {input} --output {params.folder} > {log} 2>&1"
+        "{sys.executable} -m mononn_bench.cli report {input.records} --output {params.folder} > {log} 2>&1"
