@@ -93,6 +93,22 @@ def store_index_constant(program: Program) -> Sites:
             yield f"{site} dim {d}", change(replace(store, index=index))
 
 
+@mutation("the windows read other pixels than the box declares", ask=True)
+def windows_changed(program: Program) -> Sites:
+    for phase, put in tasks(program):
+        params = dict(phase.task.params)
+        for key in ("pitch", "width", "rows"):
+            for step in (1, -1) if key in params else ():
+                yield (
+                    f"{phase.id} {key} by {step}",
+                    put(replace(phase.task, params={**params, key: params[key] + step})),
+                )
+        for key in ("kernel", "strides", "dilations"):
+            for d, step in ((0, 1), (0, -1), (1, 1), (1, -1)) if key in params else ():
+                pair = tuple(n + step if i == d else n for i, n in enumerate(params[key]))
+                yield f"{phase.id} {key}[{d}] by {step}", put(replace(phase.task, params={**params, key: pair}))
+
+
 @mutation("an element of shared memory is stored twice by one task")
 def store_doubled(program: Program) -> Sites:
     local = {role for phase in program.phases() for role in _private(program, phase)[0]}

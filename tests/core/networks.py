@@ -104,4 +104,26 @@ def mixed(rows: int = 5, width: int = 12) -> bytes:
     return b.model({"x": (TensorProto.FLOAT, (rows, width)), "ids": (TensorProto.INT64, (4,))}, {"y": (width + 4, 7)})
 
 
-MODELS = {"encoder": encoder, "mlp": mlp, "mixed": mixed}
+def cnn(size: int = 11) -> bytes:
+    """Convolutions of every kind: strided, padded, pointwise, depthwise, grouped, dilated; poolings, a residual."""
+    b = Builder("cnn")
+
+    def conv(x: str, outputs: int, inputs: int, kernel: int = 3, **attributes: object) -> str:
+        weight = b.constant(b.random.standard_normal((outputs, inputs, kernel, kernel)).astype(np.float32) / kernel)
+        return b.add("Conv", x, weight, b.weight(outputs), **attributes)
+
+    around = {"pads": [1, 1, 1, 1]}
+    x = b.add("Relu", conv("x", 12, 3, 5, strides=[2, 2], pads=[2, 2, 2, 2]))
+    short = b.add("MaxPool", x, kernel_shape=[3, 3], **around)
+    x = b.add("Relu", conv(short, 12, 12, **around))
+    x = b.add("Relu", b.add("Add", conv(x, 12, 12, 1), short))
+    x = conv(x, 12, 1, group=12, **around)
+    x = conv(x, 20, 3, group=4, strides=[2, 2], **around)
+    x = b.add("AveragePool", conv(x, 20, 20, dilations=[2, 2], pads=[2, 2, 2, 2]), kernel_shape=[2, 2], **around)
+    x = b.add("Concat", x, b.add("Sigmoid", x), axis=1)
+    x = b.add("Flatten", b.add("GlobalAveragePool", x))
+    b.add("MatMul", x, b.weight(40, 5), output="y")
+    return b.model({"x": (TensorProto.FLOAT, (1, 3, size, size + 2))}, {"y": (1, 5)})
+
+
+MODELS = {"encoder": encoder, "mlp": mlp, "mixed": mixed, "cnn": cnn}

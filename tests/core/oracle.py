@@ -15,6 +15,7 @@ from mononn_core.program.expr import Expr, Load, Select, children, evaluate_inde
 from mononn_core.program.tile import Barrier, Buffer, For, Let, Operand, Phase, Program, Reduce, Store
 
 Values = dict[str, int]
+CONVOLUTIONS = ("conv", "winograd", "depthwise")
 
 
 @dataclass
@@ -183,11 +184,20 @@ Touch = tuple[str, tuple[int, ...], bool]
 
 def _contraction(phase: Phase, boxes: Boxes) -> str:
     """Why the extents that a template contracts do not agree; "" if they do."""
+    if phase.task.template in CONVOLUTIONS and (text := _geometry(phase)):
+        return text
     if phase.task.template in ("matmul", "gemv"):
         pairs = [(_matrix(boxes["a"])[1], _matrix(boxes["b"])[0])]
     elif phase.task.template == "attention":
         q, k, v = (_matrix(boxes[role]) for role in "qkv")
         pairs = [(q[1], k[1]), (k[0], v[0])]
+    elif phase.task.template in CONVOLUTIONS:
+        (_, channels), (terms, outputs) = _matrix(boxes["a"]), _matrix(boxes["b"])
+        kh, kw = phase.task.params["kernel"]
+        taps = 16 if phase.task.template == "winograd" else kh * kw
+        pairs = (
+            [(terms, taps), (channels, outputs)] if phase.task.template == "depthwise" else [(terms, taps * channels)]
+        )
     else:
         pairs = []
     return "contracts different extents" if any(a != b for a, b in pairs) else ""
@@ -199,6 +209,9 @@ def _accesses(phase: Phase, values: Values, boxes: Boxes) -> Iterator[Touch]:
     if task.template == "nest":
         yield from _nest(task.body, dict(values))
         return
+    if task.template in CONVOLUTIONS:
+        yield from _convolution(phase, values, boxes)
+        return
     rows, columns = ("q", "v") if task.template == "attention" else ("a", "b")
     for result in task.results:
         for m, n in product(range(_matrix(boxes[rows])[0]), range(_matrix(boxes[columns])[1])):
@@ -208,6 +221,32 @@ def _accesses(phase: Phase, values: Values, boxes: Boxes) -> Iterator[Touch]:
     for e in task.prologue.values():
         for i, j in product(range(_matrix(boxes["q"])[0]), range(_matrix(boxes["k"])[0])):
             yield from _loads(e, values | {"i": i, "j": j})
+
+
+def _convolution(phase: Phase, values: Values, boxes: Boxes) -> Iterator[Touch]:
+    """What a convolution's epilogue touches: image rows whose windows end within a's box, pixels, channels."""
+    task, at = phase.task, phase.task.params
+    (kh, kw), (sh, sw), (dh, dw) = at["kernel"], at["strides"], at["dilations"]
+    pixels, outputs = _matrix(boxes["a"])[0], _matrix(boxes["b"])[1]
+    for y, x, n in product(range(at["rows"]), range(at["width"]), range(outputs)):
+        bottom = (y * sh + (kh - 1) * dh) * at["pitch"]
+        if bottom + (at["width"] - 1) * sw + (kw - 1) * dw < pixels:
+            for result in task.results:
+                inner = values | dict(zip(result.axes, (y, x, n), strict=True))
+                yield from _loads(result.value, inner)
+                yield result.operand, tuple(evaluate_index(e, inner) for e in result.index), True
+
+
+def _geometry(phase: Phase) -> str:
+    """Why the windows of a convolution do not fit what it reads; "" if they do."""
+    at = phase.task.params
+    (kh, kw), (sh, sw), (dh, dw) = at["kernel"], at["strides"], at["dilations"]
+    reach = (at["width"] - 1) * sw + (kw - 1) * dw + 1
+    read = ((at["rows"] - 1) * sh + (kh - 1) * dh) * at["pitch"] + reach
+    declared = next(o.box.size[0] for o in phase.task.operands if o.role == "a")
+    positive = min(kh, kw, sh, sw, dh, dw, at["pitch"], at["width"], at["rows"]) > 0
+    plain = phase.task.template != "winograd" or (kh, kw, sh, sw, dh, dw) == (3, 3, 1, 1, 1, 1)
+    return "" if positive and plain and reach <= at["pitch"] and read == declared else "windows do not fit"
 
 
 def _matrix(box: list[range]) -> tuple[int, int]:

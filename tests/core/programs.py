@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from tests.core.build import Case
 from tests.core.programs_data import local_rows, shared_arena, tokens_attention
+from tests.core.programs_image import bordered_image
 from tests.core.programs_order import (
     counter_hand_off,
     counter_loop,
@@ -31,5 +32,6 @@ CASES: dict[str, Callable[[], Case]] = {
         tokens_attention,
         shared_arena,
         local_rows,
+        bordered_image,
     )
 }

@@ -45,6 +45,28 @@ class Heads(nn.Module):
         return self.out(y.transpose(1, 2).reshape(x.shape))
 
 
+class Unscaled(nn.Module):
+    """Attention of one sequence to another as T5 has it: no scale, a bias for each pair of positions, a mask."""
+
+    def __init__(self, causal: bool = False) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.out = (nn.Linear(32, 32, False) for _ in range(4))
+        self.bias, self.causal = nn.Embedding(6, 4), causal
+
+    def forward(self, x: Any, memory: Any, mask: Any) -> Any:
+        q, k, v = (
+            f(y).view(y.shape[0], -1, 4, 8).transpose(1, 2)
+            for f, y in ((self.query, x), (self.key, memory), (self.value, memory))
+        )
+        rows, columns = torch.arange(x.shape[1])[:, None], torch.arange(memory.shape[1])[None, :]
+        bias = self.bias((rows - columns).abs().clamp(max=5)).permute(2, 0, 1).unsqueeze(0)
+        bias = bias + (1.0 - mask[:, None, None, :]) * torch.finfo(torch.float32).min
+        if self.causal:
+            bias = bias.masked_fill(columns > rows, torch.finfo(torch.float32).min)
+        y = (torch.matmul(q, k.transpose(3, 2)) + bias).float().softmax(-1) @ v
+        return self.out(y.transpose(1, 2).reshape(x.shape))
+
+
 class Layer(nn.Module):
     """A transformer layer; ``approximate`` chooses the GELU."""
 
@@ -114,6 +136,16 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[], Inputs], dict[str, int]]]
         {"attention": 1, "layer_norm": 2, "gelu": 1, "matmul": 4, "softmax": 0},
     ),
     "packed attention": (Packed, lambda: (torch.randn(X),), {"attention": 1, "matmul": 2, "slice": 3}),
+    "attention to another sequence": (
+        Unscaled,
+        lambda: (torch.randn(2, 3, 32), torch.randn(X), mask()),
+        {"attention": 1, "matmul": 3, "softmax": 0},
+    ),
+    "causal attention with a bias": (
+        lambda: Unscaled(causal=True),
+        lambda: (torch.randn(X), torch.randn(X), mask()),
+        {"attention": 1, "matmul": 3, "softmax": 0},
+    ),
     "gated": (Gated, lambda: (torch.randn(X),), {"rms_norm": 1, "matmul": 2, "slice": 2}),
     "image": (Image, lambda: (torch.randn(1, 3, 20, 20),), {"conv": 2, "matmul": 1, "transpose": 1, "mul": 2}),
 }

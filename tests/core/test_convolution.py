@@ -1,0 +1,222 @@
+"""Convolutions from the ONNX node to the machine: semantics, layout, borders, groups, and every geometry at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto
+from onnx.reference import ReferenceEvaluator
+
+from mononn_core import compiler
+from mononn_core.graph import Graph
+from mononn_core.machine import Machine
+from mononn_core.ops.evaluate import run as evaluate
+from mononn_core.program.interpret import run
+from tests.core.graphs import operators
+from tests.core.networks import Builder
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A convolution of a chain; ``pool`` or ``relu`` after it."""
+
+    outputs: int
+    kernel: tuple[int, int] = (3, 3)
+    strides: tuple[int, int] = (1, 1)
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilations: tuple[int, int] = (1, 1)
+    group: int = 1
+    after: str = "Relu"
+
+
+def add_layer(b: Builder, x: str, channels: int, layer: Layer, output: str = "") -> str:
+    shape = (layer.outputs, channels // layer.group, *layer.kernel)
+    scale = np.float32(np.prod(shape[1:]) ** -0.5)
+    weight = b.constant(b.random.standard_normal(shape).astype(np.float32) * scale)
+    x = b.add(
+        "Conv",
+        x,
+        weight,
+        b.weight(layer.outputs),
+        output="" if layer.after else output,
+        strides=list(layer.strides),
+        pads=list(layer.pads),
+        dilations=list(layer.dilations),
+        group=layer.group,
+    )
+    return b.add(layer.after, x, output=output) if layer.after else x
+
+
+def chain(shape: tuple[int, int, int, int], layers: list[Layer], seed: int = 0) -> bytes:
+    b, x, channels = Builder("chain", seed), "x", shape[1]
+    for number, layer in enumerate(layers):
+        x = add_layer(b, x, channels, layer, "y" if number == len(layers) - 1 else "")
+        channels = layer.outputs
+    model = b.model({"x": (TensorProto.FLOAT, shape)}, {"y": ("n", channels, "h", "w")})  # type: ignore[dict-item]
+    return onnx.shape_inference.infer_shapes(onnx.load_from_string(model)).SerializeToString()
+
+
+def picture(shape: tuple[int, ...]) -> np.ndarray:
+    return np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+
+
+def reference(model: bytes, x: np.ndarray) -> np.ndarray:
+    (y,) = ReferenceEvaluator(onnx.load_from_string(model)).run(None, {"x": x})
+    return np.asarray(y)
+
+
+def on_the_machine(stages: compiler.Stages, x: np.ndarray, workers: int, seed: int) -> np.ndarray:
+    given_x = x.reshape(stages.program.buffer("x").shape)
+    return run(stages.program, {"x": given_x}, stages.lowered.weights, workers, seed)["y"]
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> tuple[tuple[int, int, int, int], list[Layer]]:
+    """One to three convolutions whose images stay at least one pixel large."""
+    n, channels = draw(st.sampled_from([1, 1, 2, 3])), draw(st.sampled_from([1, 3, 8, 16]))
+    h, w = draw(st.integers(3, 9)), draw(st.integers(3, 9))
+    shape, layers = (n, channels, h, w), []
+    for _ in range(draw(st.integers(1, 3))):
+        kernel = (draw(st.integers(1, min(3, h))), draw(st.integers(1, min(3, w))))
+        pads = tuple(draw(st.integers(0, 2)) for _ in range(4))
+        strides = (draw(st.integers(1, 2)), draw(st.integers(1, 2)))
+        spans = (h + pads[0] + pads[2] - kernel[0], w + pads[1] + pads[3] - kernel[1])
+        dilations = tuple(draw(st.integers(1, 2)) if (k - 1) <= s else 1 for k, s in zip(kernel, spans, strict=True))
+        group = draw(st.sampled_from([g for g in (1, 1, 2, 4, channels) if channels % g == 0]))
+        outputs = group * draw(st.sampled_from([1, 2, 5, 9]))
+        every = zip(spans, kernel, dilations, strides, strict=True)
+        h, w = ((space - (k - 1) * (d - 1)) // step + 1 for space, k, d, step in every)
+        after = draw(st.sampled_from(["Relu", "", "Sigmoid"]))
+        layers.append(Layer(outputs, kernel, strides, pads, dilations, group, after))  # type: ignore[arg-type]
+        channels = outputs
+    return shape, layers
+
+
+@settings(max_examples=25, deadline=None)
+@given(chains(), st.integers(1, 3), st.integers(0, 99))
+def test_every_geometry_is_lowered_right(
+    case: tuple[tuple[int, int, int, int], list[Layer]], threads: int, seed: int
+) -> None:
+    """The Program passes the verifier, and the virtual machine agrees with onnx's reference."""
+    shape, layers = case
+    model, x = chain(shape, layers), picture(shape)
+    want = reference(model, x)
+    stages = compiler.lower(model, threads=threads, machine=Machine.named("avx2"))
+    np.testing.assert_allclose(evaluate(stages.graph, {"x": x})["y"], want, rtol=1e-4, atol=1e-5)
+    got = on_the_machine(stages, x, workers=1 + seed % 4, seed=seed)
+    np.testing.assert_allclose(got.reshape(want.shape), want, rtol=1e-4, atol=1e-5)
+
+
+BANK = {
+    "stem": (3, Layer(16, (7, 7), (2, 2), (3, 3, 3, 3))),
+    "one channel": (1, Layer(5, (5, 5), pads=(2, 2, 2, 2))),
+    "three by three": (16, Layer(48, pads=(1, 1, 1, 1))),
+    "winograd": (32, Layer(32, pads=(1, 1, 1, 1))),
+    "winograd, more": (48, Layer(80, pads=(1, 1, 1, 1), after="")),
+    "pointwise": (40, Layer(24, (1, 1))),
+    "pointwise with strides": (24, Layer(33, (1, 1), (2, 2), after="")),
+    "dilated": (8, Layer(8, pads=(2, 2, 2, 2), dilations=(2, 2))),
+    "flat": (8, Layer(8, (1, 5), pads=(0, 2, 0, 2))),
+    "depthwise": (40, Layer(40, pads=(1, 1, 1, 1), group=40)),
+    "depthwise with strides": (24, Layer(24, strides=(2, 2), pads=(1, 1, 1, 1), group=24, after="")),
+    "depthwise, wide kernel": (8, Layer(8, (5, 5), pads=(2, 2, 2, 2), group=8)),
+    "groups of four": (32, Layer(32, pads=(1, 1, 1, 1), group=8)),
+    "groups of three": (15, Layer(25, pads=(1, 1, 1, 1), group=5)),
+    "wide groups": (64, Layer(64, (1, 1), group=2)),
+    "channel multiplier": (6, Layer(12, pads=(1, 1, 1, 1), group=6)),
+}
+
+
+def bank(size: int) -> tuple[bytes, dict[str, np.ndarray]]:
+    """One model with a convolution of every kind, each with its own input and output."""
+    b, inputs, outputs, values = Builder("bank"), {}, {}, {}
+    for number, (channels, layer) in enumerate(BANK.values()):
+        shape = (1, channels, size, size + 1)
+        inputs[f"x{number}"] = (TensorProto.FLOAT, shape)
+        add_layer(b, f"x{number}", channels, layer, f"y{number}")
+        outputs[f"y{number}"] = (1, layer.outputs, f"h{number}", f"w{number}")
+        values[f"x{number}"] = picture(shape)
+    model = onnx.load_from_string(b.model(inputs, outputs))  # type: ignore[arg-type]
+    return onnx.shape_inference.infer_shapes(model).SerializeToString(), values
+
+
+@pytest.mark.parametrize("size", [13])
+def test_compiled_convolutions_agree_with_the_reference(size: int) -> None:
+    model, values = bank(size)
+    names = list(BANK)
+    want = ReferenceEvaluator(onnx.load_from_string(model)).run(None, values)
+    stages = compiler.lower(model, threads=2)
+    templates = {p.task.template for p in stages.program.phases()}
+    assert {"conv", "depthwise", "winograd"} <= templates
+    with compiler.Session(compiler.build(stages)) as session:
+        got = session.run(values)
+    for number, expected in enumerate(want):
+        error = np.linalg.norm(got[f"y{number}"] - expected) / np.linalg.norm(expected)
+        assert error < 3e-6, names[number]
+
+
+def optimised(b: Builder, shape: tuple[int, ...], output: tuple[int, ...]) -> Graph:
+    return compiler.lower(
+        b.model({"x": (TensorProto.FLOAT, shape)}, {"y": output}), threads=1, machine=Machine.named("avx2")
+    ).optimized
+
+
+def test_images_stay_channels_last_and_norms_go_into_weights() -> None:
+    """Of a residual block with batch norms, pooling and a head one transposition is left: the input's."""
+    b = Builder("block")
+
+    def normalised(x: str) -> str:
+        conv = b.add("Conv", x, b.constant(picture((8, 8, 3, 3))), pads=[1, 1, 1, 1])
+        stats = [b.weight(8), b.weight(8), b.weight(8), b.constant(np.ones(8, np.float32))]
+        return b.add("BatchNormalization", conv, *stats)
+
+    x = b.add("MaxPool", "x", kernel_shape=[2, 2], strides=[2, 2])
+    y = b.add("Relu", b.add("Add", normalised(b.add("Relu", normalised(x))), x))
+    both = b.add("Concat", y, b.add("AveragePool", y, kernel_shape=[3, 3], pads=[1, 1, 1, 1]), axis=1)
+    pooled = b.add("ReduceMean", both, b.ints(2, 3), keepdims=0)
+    b.add("Gemm", pooled, b.weight(16, 4), output="y")
+    found = operators(optimised(b, (1, 8, 8, 8), (1, 4)))
+    assert found["transpose"] == 1
+    assert found["conv"] == 2
+    assert "mul" not in found
+
+
+def test_a_flattened_image_reaches_its_product_without_a_transposition() -> None:
+    b = Builder("flat")
+    conv = b.add("Conv", "x", b.constant(picture((6, 3, 3, 3))))
+    b.add("Gemm", b.add("Flatten", b.add("Relu", conv)), b.weight(5, 6 * 16), output="y", transB=1)
+    graph = optimised(b, (2, 3, 6, 6), (2, 5))
+    assert operators(graph)["transpose"] == 1
+
+
+def test_an_image_with_and_without_border_is_stored_once() -> None:
+    b = Builder("shared")
+    x = b.add("Relu", b.add("Conv", "x", b.constant(picture((8, 3, 1, 1)))))
+    wide = b.add("Conv", x, b.constant(picture((8, 8, 3, 3))), pads=[1, 1, 1, 1])
+    narrow = b.add("Conv", x, b.constant(picture((8, 8, 1, 1))))
+    b.add("Add", b.add("Add", wide, narrow), x, output="y")
+    model = b.model({"x": (TensorProto.FLOAT, (1, 3, 6, 6))}, {"y": (1, 8, 6, 6)})
+    stages = compiler.lower(model, threads=2, machine=Machine.named("avx2"))
+    stored = [buffer.shape for buffer in stages.program.buffers if buffer.space == "arena"]
+    assert sorted(stored) == [(36, 3), (36, 8), (64, 8)]  # the picture, one convolution, the image with its border
+    x_value = picture((1, 3, 6, 6))
+    got = on_the_machine(stages, x_value, workers=2, seed=0)
+    np.testing.assert_allclose(got.reshape(1, 8, 6, 6), reference(model, x_value), rtol=1e-4, atol=1e-4)
+
+
+def test_weights_that_are_computed_take_the_product_over_windows() -> None:
+    b = Builder("dynamic")
+    b.add("Conv", "x", b.add("Relu", "w"), output="y", pads=[1, 1, 1, 1], group=2)
+    inputs = {"x": (TensorProto.FLOAT, (1, 4, 5, 5)), "w": (TensorProto.FLOAT, (6, 2, 3, 3))}
+    model = b.model(inputs, {"y": (1, 6, 5, 5)})
+    values = {"x": picture((1, 4, 5, 5)), "w": picture((6, 2, 3, 3))}
+    stages = compiler.lower(model, threads=2, machine=Machine.named("avx2"))
+    shaped = {n: v.reshape(stages.program.buffer(n).shape) for n, v in values.items()}
+    got = run(stages.program, shaped, stages.lowered.weights, 2, 0)["y"]
+    (want,) = ReferenceEvaluator(onnx.load_from_string(model)).run(None, values)
+    np.testing.assert_allclose(got.reshape(1, 6, 5, 5), want, rtol=1e-4, atol=1e-5)
