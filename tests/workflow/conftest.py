@@ -35,7 +35,7 @@ class Checkout:
 
     def run(self, *arguments, module="snakemake"):
         process = self.start(*arguments, module=module, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        output, errors = process.communicate(timeout=600)
+        output, errors = process.communicate(timeout=1200)
         return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
     def planned(self, config):

@@ -19,7 +19,9 @@ def test_defaults_are_filled_in():
     assert config.models[0].weights == "seeded"
 
 
-@pytest.mark.parametrize("name", ["config.yaml", "config.test.yaml", "suites/cpu.yaml", "suites/cold.yaml", "suites/small.yaml"])
+@pytest.mark.parametrize(
+    "name", ["config.yaml", "config.test.yaml", "suites/cpu.yaml", "suites/cold.yaml", "suites/small.yaml"]
+)
 def test_the_shipped_configurations_are_right(name):
     config = load_config(read_config(ROOT / "workflows" / name))
     assert config.systems[0] == "mononn"
