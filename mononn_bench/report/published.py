@@ -118,6 +118,7 @@ def _best(published: Published, case: str) -> str:
 
 def _notes(published: Published) -> Iterable[str]:
     yield from _means(published)
+    yield from words.networks(case for run in published.runs for case in run.cases)
     twins = [twin for run in published.runs for twin in run.twins]
     rate = same_system_rate(twins)
     yield words.same_system(rate) if rate else "No system was measured against itself."

@@ -59,7 +59,7 @@ def case_grid(table: Table, case: CaseSummary) -> Grid:
     notes += list(words.blind_spots(table))
     notes.append(f"Run {run}; to make it again: `{case.command}`.")
     title = f"{words.case(case)} on {table.machine}"
-    return Grid(title, f"{case.name}: {case.source}.", header, rows, notes)
+    return Grid(title, f"{case.model}: {words.network(case)}.", header, rows, notes)
 
 
 def same_grid(table: Table, network: str) -> Grid:

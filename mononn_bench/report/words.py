@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 from mononn_bench.analysis.cells import OURS, CaseSummary, Cell, Headline, Table
 from mononn_bench.analysis.stats import FEWEST_ROUNDS, Rate
+from mononn_bench.errors import BenchError
+from mononn_bench.models.zoo import get_model
 
 NOTHING = ""
 MODEL_COLUMNS = (
@@ -142,9 +144,23 @@ def troubles(table: Table) -> Iterable[str]:
     yield from (f"{c.case}, {c.system}: {c.status}, {c.reason}." for c in table.cells if c.status != "ok")
 
 
+def network(one: CaseSummary) -> str:
+    """What the network of a case is; a model that the catalogue does not know is named by its source."""
+    try:
+        return f"{get_model(one.model).summary} ({one.source})"
+    except BenchError:
+        return one.source
+
+
+def networks(cases: Iterable[CaseSummary]) -> Iterable[str]:
+    """A sentence for each network, whatever its batches and repetitions."""
+    return dict.fromkeys(f"{one.model}: {network(one)}." for one in cases)
+
+
 def beneath(table: Table) -> Iterable[str]:
     """Everything that stands under the table of speed."""
     yield from (headline(one) for one in table.headlines if table.rivals)
+    yield from networks(table.cases)
     yield from blind_spots(table)
     yield from tuning(table)
     yield from troubles(table)

@@ -211,6 +211,13 @@ def test_one_value_a_network_whatever_the_name_of_its_batches():
     assert table.headlines[0].means["openvino"].total == 1
 
 
+def test_a_network_is_spelt_out_wherever_it_is_named():
+    table = make_table([a_case("t5-small", TRIO), a_case("own", TRIO)])
+    for text in (markdown(speed_grid(table)), markdown(tables.case_grid(table, table.cases[0]))):
+        assert "128 tokens in, 16 out, one teacher-forced pass" in text
+    assert "own: zoo." in markdown(speed_grid(table))
+
+
 def test_cold_caches_are_named():
     cold = replace(a_case("mlp", TRIO), state="cold")
     assert speed_grid(make_table([cold])).rows[0][0] == "mlp (cold)"
