@@ -21,10 +21,19 @@ from mononn_bench.models.reference import evaluate_module, evaluate_onnx
 from mononn_bench.models.zoo import ZOO, get_model
 from mononn_bench.record import ModelRecord
 from mononn_core import compile as compile_model
+from mononn_core.importer import load
+from mononn_core.passes import pipeline
 
 BARRIERS_A_LAYER, BARRIERS_A_CONVOLUTION = 6, 1.3
 LAYERS = {"bert": ("num_hidden_layers",), "vit": ("num_hidden_layers",), "t5": ("num_layers", "num_decoder_layers")}
 FULL_SIZE = [name for name, spec in ZOO.items() if spec.full_size]
+RECOGNISED = {
+    "t5-test-b2": {"attention": 6, "rms_norm": 12, "softmax": 0},
+    "vit-test": {"attention": 2, "layer_norm": 5, "gelu": 2, "softmax": 0, "erf": 0},
+}
+"""What the passes make of a network: T5's attention (of itself, causal, of the encoder) with its biases and without a
+scale, its norms; ViT's.
+"""
 SMALL = ["vit-test", "t5-test-b2", "resnext-test-b2", "mobilenet-test"]
 
 
@@ -42,15 +51,16 @@ def onnxruntime_answers(path: Path, inputs: Sequence[Arrays]) -> list[Arrays]:
 
 
 def most_barriers(name: str, path: Path) -> float:
-    """How many barriers a network may have, by its layers or by its convolutions; small ones may have two more, their
-    ends being many beside their layers.
+    """How many barriers a network may have: by its transformer layers, or by its convolutions (where AlexNet and its
+    like have few of them, also by their other layers with a barrier each: fully connected ones, LRN). Small networks
+    may have two more, their ends being many beside their layers.
     """
     spec = get_model(name)
     spare = 0 if spec.full_size else 2
     if spec.family in LAYERS:
         return BARRIERS_A_LAYER * sum(spec.config[key] for key in LAYERS[spec.family]) + spare
-    convolutions = sum(node.op_type == "Conv" for node in onnx.load(path, load_external_data=False).graph.node)
-    return BARRIERS_A_CONVOLUTION * convolutions + spare
+    operators = [node.op_type for node in onnx.load(path, load_external_data=False).graph.node]
+    return BARRIERS_A_CONVOLUTION * sum(operators.count(op) for op in ("Conv", "Gemm", "LRN")) + spare
 
 
 def check(name: str, folder: Path) -> None:
@@ -72,6 +82,9 @@ def check(name: str, folder: Path) -> None:
 @pytest.mark.parametrize("name", SMALL)
 def test_small_networks_are_compiled_right(name: str, tmp_path: Path) -> None:
     check(name, tmp_path)
+    found = [node.op for node in pipeline.run(load(tmp_path / ONNX)).nodes]
+    for op, count in RECOGNISED.get(name, {}).items():
+        assert found.count(op) == count, op
 
 
 @pytest.mark.networks
