@@ -351,7 +351,8 @@ class Operator:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A GPU kernel of the profiled run: launches, device time, and what Nsight Compute counted, where it could.
+    """A GPU kernel: launches and device time in all profiled runs and the load before them, and what Nsight Compute
+    counted, where it could.
 
     `dram_bytes` and `occupancy` (achieved, a fraction) are of one launch, the mean over launches.
     """
@@ -365,7 +366,10 @@ class Kernel:
 
 @dataclass(frozen=True)
 class ProfileRecord:
-    """What a profiler said of one cell, or why it said nothing. Profiled runs are slower than others: not for speed."""
+    """What a profiler said of one cell, or why it said nothing. Profiled runs are slower than others: not for speed.
+
+    `runs` is how many the operators or kernels were seen in.
+    """
 
     system: str
     tool: str
@@ -373,6 +377,7 @@ class ProfileRecord:
     reason: str
     operators: tuple[Operator, ...] = ()
     kernels: tuple[Kernel, ...] = ()
+    runs: int = 0
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def _own(contestant: Contestant, course: Course) -> tuple[ProfileRecord, tuple[S
     if not answer["tool"]:
         return ProfileRecord(label, "", "unavailable", f"{contestant.system} has no profiler of its own here"), ()
     spans = tuple(from_plain(Span, span) for span in answer["spans"])
-    return ProfileRecord(label, answer["tool"], "ok", "", operators(spans)), spans
+    return ProfileRecord(label, answer["tool"], "ok", "", operators(spans), runs=1), spans
 
 
 def _nsight(contestant: Contestant, course: Course) -> ProfileRecord:
@@ -82,8 +82,9 @@ def _nsight(contestant: Contestant, course: Course) -> ProfileRecord:
     try:
         counters = nsight.compute_counters(_watched(contestant, course, "ncu-rep", nsight.compute_launcher))
     except SystemUnavailableError as error:
-        return replace(record, reason=f"no counters: {error}", kernels=nsight.kernels(times, ""))
-    return replace(record, tool="Nsight Systems and Compute", kernels=nsight.kernels(times, counters))
+        return replace(record, reason=f"no counters: {error}", runs=NSIGHT_RUNS, kernels=nsight.kernels(times, ""))
+    found = nsight.kernels(times, counters)
+    return replace(record, tool="Nsight Systems and Compute", runs=NSIGHT_RUNS, kernels=found)
 
 
 def _watched(contestant: Contestant, course: Course, suffix: str, launcher: Callable[[Path], list[str]]) -> Path:
