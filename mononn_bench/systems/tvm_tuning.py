@@ -72,7 +72,7 @@ def tune(
 
 
 def _search(module: Any, target: Any, database: Any, work: Path, threads: int, deadline: float) -> None:
-    """One iteration at a time until the deadline, so that each leaves its measurements in the database.
+    """One iteration at a time, at least one, until the deadline, so that each leaves its measurements in the database.
 
     A task never measured comes first, with random schedules, as no cost model guides there; then evolutionary search
     for the task that has most to lose: the model's seconds in it over the square root of its trials so far.
@@ -86,7 +86,8 @@ def _search(module: Any, target: Any, database: Any, work: Path, threads: int, d
     trials = [_trials(task, database) for task in tasks]
     builder, model = _make_builder(threads), CostModel.create("xgb", num_tuning_cores=threads, tree_method="auto")
     runner = LocalRunner(timeout_sec=RUN_S, evaluator_config=EvaluatorConfig(number=1, min_repeat_ms=MEASURED_MS))
-    while time.monotonic() < deadline:
+    done = False
+    while not done:
         stakes = [_at_stake(task, n, target, database) for task, n in zip(tasks, trials, strict=True)]
         chosen = stakes.index(max(stakes))
         strategy, count = ("evolutionary", TRIALS) if trials[chosen] else ("replay-trace", FIRST_TRIALS)
@@ -96,6 +97,7 @@ def _search(module: Any, target: Any, database: Any, work: Path, threads: int, d
             num_trials_per_iter=count, builder=builder, runner=runner, database=database, cost_model=model,
         )  # fmt: skip
         trials[chosen] += count
+        done = time.monotonic() > deadline
 
 
 def _trials(task: Any, database: Any) -> int:
