@@ -10,6 +10,7 @@ from mononn_bench.errors import BenchError
 from mononn_bench.models.zoo import get_model
 
 NOTHING = ""
+SMALLEST = 1e-3
 MODEL_COLUMNS = (
     ("time, ms", "median_ms"),
     ("p90, ms", "p90_ms"),
@@ -36,8 +37,10 @@ def number(column: str, value: float | None) -> str:
         return f"{value * 100:.0f} %"
     if column.startswith("rel_l2"):
         return f"{value:.1e}"
+    if 0 < value < SMALLEST:
+        return f"<{SMALLEST:g}"
     digits = f"{value:.3g}"
-    return f"{value:.0f}" if "e" in digits and value >= 1 else digits
+    return f"{value:.0f}" if "e" in digits else digits
 
 
 def plain_ratio(ratio: float) -> str:

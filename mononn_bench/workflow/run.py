@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mononn_bench.errors import BenchError
+from mononn_bench.measure.worker import die_with_parent
 from mononn_bench.models.user import read_user_model
 from mononn_bench.report.names import PAGE
 from mononn_bench.workflow.config import ROOT, read_config
@@ -101,7 +102,9 @@ def _snakemake(options: argparse.Namespace, target: str, plan: Plan) -> int:
     command += ["--configfile", str(options.configfile), "--", target]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     progress = Progress(steps_to_make(plan), plan.cache / DURATIONS)
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=die_with_parent
+    ) as process:
         try:
             _follow(process, progress)
             return process.wait()
