@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mononn_core import compiler
 from mononn_core.runtime.toolchain import HOST
 from tests.core import handmade
+from tests.core.test_switches import NETWORKS, feed
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "run_mono.c"
 
@@ -41,6 +43,19 @@ def test_same_answers_as_numpy(folder):
     expected = handmade.expected(a, 5)
     np.testing.assert_array_equal(rows[0], expected["y"][:6])
     np.testing.assert_array_equal(rows[1], expected["s"])
+
+
+@pytest.mark.parametrize("launch", ["once", "phases"])
+def test_compiled_networks_in_either_launch(folder, launch):
+    x = feed("chain")["x"]
+    x.tofile(folder / "x.raw")
+    with compiler.compile(NETWORKS["chain"](), threads=2, launch=launch) as session:
+        session.save(folder / f"{launch}.mono")
+        want = session.run({"x": x})["y"]
+    result = call(folder, f"{launch}.mono", "x.raw")
+    assert (result.returncode, result.stderr) == (0, "")
+    (row,) = result.stdout.splitlines()
+    np.testing.assert_allclose(np.array(row.split(":")[1].split(), np.float32), want.ravel()[:6], rtol=1e-5)
 
 
 def test_error_word(folder):
