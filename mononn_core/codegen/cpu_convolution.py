@@ -46,7 +46,7 @@ class CpuConvolution(CpuStorage):
         for count in pixels:
             rows = windows.rows_in(count)
             if depthwise:
-                call = f"mn::depthwise<Windows_, {rows}>({corners}, {ldb}, {function});"
+                call = f"mn::depthwise<Windows_, {rows}, {task.params.get('group', 1)}>({corners}, {ldb}, {function});"
             elif task.template == "winograd":
                 call = self._winograd(rows, panel, corners, function)
             else:

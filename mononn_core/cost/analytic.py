@@ -66,8 +66,10 @@ class Cost:
             return 0.7
         if phase.task.template == "nest":
             return 0.1
+        if phase.task.template == "depthwise":
+            return 0.2 if phase.task.params.get("group", 1) == 1 else 0.7
         if phase.task.template in WINDOWED:
-            return {"depthwise": 0.2, "winograd": 0.85 * 36 / 16}.get(phase.task.template, 0.9)
+            return 0.85 * 36 / 16 if phase.task.template == "winograd" else 0.9
         rows = next(o.box.size[0] for o in phase.task.operands if o.role == "a")
         return min(0.95, 0.2 + 0.1 * rows)
 

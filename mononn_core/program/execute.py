@@ -206,8 +206,11 @@ def _winograd(task: RunningTask, spec: Task) -> None:
 
 def _depthwise(task: RunningTask, spec: Task) -> None:
     a, b = _wide(matrix(task.read_box("a"))), _wide(matrix(task.read_box("b")))
-    taps = Windows.of(spec.params).taps_of(a)
-    task.epilogue(spec.results, sum(tap * row for tap, row in zip(taps, b, strict=True)))
+    taps, group = Windows.of(spec.params).taps_of(a), int(spec.params.get("group", 1))
+    first = np.arange(b.shape[1]) // group * group
+    rows = b.reshape(len(taps), group, b.shape[1])
+    terms = (tap[..., first + c] * row[c] for tap, row in zip(taps, rows, strict=True) for c in range(group))
+    task.epilogue(spec.results, sum(terms))
 
 
 def _nest(task: RunningTask, spec: Task) -> None:

@@ -293,7 +293,8 @@ class Task:
       i, j, c of a[(y sh + i dh) pitch + x sw + j dw, c] b[(i KW + j) C + c, n].
     * "winograd": the same for a 3x3 kernel and strides of 1, computed by :mod:`~mononn_core.program.winograd`, which
       also says what b [16 C, N] holds.
-    * "depthwise": b [KH KW, C]; the same sum over i and j alone, with a's channel n and b[i KW + j, n].
+    * "depthwise": groups of G = ``params["group"]`` (1) channels, b [KH KW G, C]; the same sum over i, j and c < G
+      with a's channel n // G G + c and b[(i KW + j) G + c, n].
     """
 
     template: str

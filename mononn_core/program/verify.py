@@ -64,7 +64,8 @@ def _check_contraction(site: Site) -> None:
         pairs = ((("a", True), ("b", True)),)
     if task.template in WINDOWED:
         taps = winograd.PRODUCTS if task.template == "winograd" else Windows.of(task.params).taps
-        terms = taps * (1 if task.template == "depthwise" else _extent(site, "a", True))
+        group = int(task.params.get("group", 1)) if task.template == "depthwise" else 0
+        terms = taps * (group or _extent(site, "a", True))
         if (_extent(site, "b", False) != terms).any():
             raise site.refuse("contractions agree", f"operand 'b' does not have the {terms} rows of its windows")
     for first, second in pairs:

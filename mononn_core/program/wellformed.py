@@ -285,6 +285,9 @@ class PhaseRules:
         a, _ = self.operands["a"]
         if not windows.valid or a.box.size[matrix_dims(a.box.size)[0]] != windows.pixels(windows.rows):
             raise self.refuse("windows fit", f"reads {a.box.size} pixels for {windows}")
+        group = self.phase.task.params.get("group", 1)
+        if self.phase.task.template == "depthwise" and (not isinstance(group, int) or group < 1):
+            raise self.refuse("windows fit", f"has groups of {group} channels")
         if self.phase.task.template == "winograd" and not winograd.applies(windows):
             raise self.refuse("windows fit", f"has other windows than 3 x 3 pixels, one apart: {windows}")
 

@@ -31,7 +31,8 @@ from mononn_core.schedule.views import matrix_shape
 @dataclass(frozen=True)
 class Conv:
     """Shapes of a ``conv`` node. ``reads``: input channels a panel reads (all of them without groups); ``winograd``:
-    whether template "winograd" computes it."""
+    whether template "winograd" computes it; ``lanewise``: channels of a group where template "depthwise" does, else 0.
+    """
 
     x: tuple[int, ...]
     out: tuple[int, ...]
@@ -42,6 +43,7 @@ class Conv:
     panel: int
     reads: int
     winograd: bool = False
+    lanewise: int = 0
 
     @staticmethod
     def of(node: Node, types: Mapping[str, TensorType], lanes: int) -> Conv:
@@ -49,7 +51,8 @@ class Conv:
         x, w, out = types[node.inputs[0]].shape, types[node.inputs[1]].shape, types[node.output].shape
         group, channels = integer(node.attrs, "group"), out[3]
         mine, width = w[2], channels // group
-        if group == channels and mine == 1:
+        lanewise = mine if group > 1 and mine == width and (mine == 1 or (mine < lanes and lanes % mine == 0)) else 0
+        if lanewise:
             panel, reads = ceil(channels / lanes) * lanes, channels
         elif group == 1:
             panel, reads = (2 * lanes if channels > lanes else lanes), x[3]
@@ -60,14 +63,14 @@ class Conv:
         (kh, kw), (sh, sw), (dh, dw) = w[:2], integers(node.attrs, "strides"), integers(node.attrs, "dilations")
         conv = Conv(x, out, (kh, kw), (sh, sw), (dh, dw), group, panel, reads)
         fits = group == 1 and winograd.applies(Windows((kh, kw), (sh, sw), (dh, dw), x[2], out[2], out[1]))
-        return replace(conv, winograd=fits and winograd_pays(x[3], out, lanes))
+        return replace(conv, lanewise=lanewise, winograd=fits and winograd_pays(x[3], out, lanes))
 
     @property
     def depthwise(self) -> bool:
-        return self.group == self.out[3] == self.x[3] and self.group > 1
+        return self.lanewise > 0
 
     def narrowed(self, owners: int) -> Conv:
-        """A depthwise convolution whose channels are cut among owners."""
+        """A convolution of template "depthwise" whose channels are cut among owners."""
         share = self.panel // owners
         return replace(self, panel=share, reads=share)
 
@@ -90,7 +93,7 @@ class Conv:
     def matrix_shape(self) -> tuple[int, int]:
         """Of the weights as a template reads them."""
         taps = winograd.PRODUCTS if self.winograd else self.kernel[0] * self.kernel[1]
-        return taps if self.depthwise else taps * self.reads, self.out[3]
+        return taps * (self.lanewise or self.reads), self.out[3]
 
     @property
     def tag(self) -> str:
@@ -98,8 +101,8 @@ class Conv:
         return "@winograd" if self.winograd else "" if self.group == 1 or self.depthwise else "@groups"
 
     def matrix(self, w: np.ndarray) -> np.ndarray:
-        """The weights [KH, KW, C / group, M] as the matrix a template reads: [taps, M] for a depthwise convolution,
-        transformed for Winograd's, else [taps * reads, M] with zeros where a channel's group does not read."""
+        """The weights [KH, KW, C / group, M] as the matrix a template reads: [taps * lanewise, M], transformed for
+        Winograd's, else [taps * reads, M] with zeros where a channel's group does not read."""
         if self.winograd:
             return winograd.transformed_weights(w)
         taps, mine, channels = self.kernel[0] * self.kernel[1], w.shape[2], w.shape[3]
@@ -154,7 +157,8 @@ def build_conv(builder: PhaseBuilder, stage: Stage, partition: Partition, name: 
     column = draft.position("column", n0 + axis("n", min(conv.panel, channels)), channels)
     result = builder.epilogue(stage, draft, (image, y, axis("x", width), column), inner, ("y", "x", "n"))
     template = "depthwise" if conv.depthwise else "winograd" if conv.winograd else "conv"
-    task = Task(template, tuple(draft.operands), {**windows.params(), "panel": conv.panel}, (result,))
+    params = {**windows.params(), "panel": conv.panel, "group": conv.lanewise}
+    task = Task(template, tuple(draft.operands), params, (result,))
     phase = builder.phase(name, stage, partition, extents, task, conv.flops)
     if conv.winograd:  # all panels of a block of rows follow one another: the windows are transformed once
         order = tuple(a for a in "obrp" if extents[a] > 1)

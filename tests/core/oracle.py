@@ -195,9 +195,9 @@ def _contraction(phase: Phase, boxes: Boxes) -> str:
         (_, channels), (terms, outputs) = _matrix(boxes["a"]), _matrix(boxes["b"])
         kh, kw = phase.task.params["kernel"]
         taps = 16 if phase.task.template == "winograd" else kh * kw
-        pairs = (
-            [(terms, taps), (channels, outputs)] if phase.task.template == "depthwise" else [(terms, taps * channels)]
-        )
+        pairs = [(terms, taps * channels)]
+        if phase.task.template == "depthwise":
+            pairs = [(terms, taps * phase.task.params.get("group", 1)), (channels, outputs)]
     else:
         pairs = []
     return "contracts different extents" if any(a != b for a, b in pairs) else ""

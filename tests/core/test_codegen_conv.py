@@ -18,7 +18,8 @@ from tests.core.test_codegen_assembly import inner_loops
 
 @dataclass(frozen=True)
 class Case:
-    """One convolution: ``rows`` x ``width`` outputs of [kh, kw, c] windows, ``n`` outputs a panel (0: depthwise)."""
+    """One convolution: ``rows`` x ``width`` outputs of [kh, kw, c] windows, ``n`` outputs a panel (0: depthwise, or in
+    groups of ``group`` channels)."""
 
     c: int
     lda: int
@@ -29,6 +30,7 @@ class Case:
     stride: tuple[int, int] = (1, 1)
     dilation: tuple[int, int] = (1, 1)
     cheap: bool = True
+    group: int = 1
 
     @property
     def input_shape(self) -> tuple[int, int]:
@@ -48,7 +50,7 @@ class Case:
             store = f"for (int i = 0; i < mn::W && n + i < {columns}; ++i) p[i] = v[i]"
         place = f"float *p = out + (y * {self.width} + x) * {columns} + n"
         element = f"[&](long y, long x, long n, mn::V v) {{ {place}; {store}; }}"
-        call = f"mn::depthwise<{geometry}, {self.rows}>(a, b, {self.lda}, {element})"
+        call = f"mn::depthwise<{geometry}, {self.rows}, {self.group}>(a, b, {self.lda}, {element})"
         if self.n:
             cheap = str(self.cheap).lower()
             call = f"mn::conv<{geometry}, {self.rows}, {self.n}, {cheap}>(a, b, {element})"
@@ -70,6 +72,8 @@ CASES = {
     "depthwise": Case(c=40, lda=64, rows=3, width=14, n=0),
     "depthwise strided": Case(c=20, lda=32, rows=5, width=7, n=0, stride=(2, 2)),
     "depthwise 5x5": Case(c=16, lda=32, rows=4, width=20, n=0, kernel=(5, 5)),
+    "groups of 4": Case(c=40, lda=64, rows=3, width=14, n=0, group=4),
+    "groups of 2": Case(c=32, lda=32, rows=2, width=9, n=0, group=2, stride=(2, 2)),
     "depthwise dilated": Case(c=16, lda=32, rows=4, width=9, n=0, kernel=(3, 2), dilation=(2, 2), stride=(1, 2)),
 }
 NAMES = {label: f"case{i}" for i, label in enumerate(CASES)}
@@ -84,12 +88,16 @@ def library(machine: Machine, source: str = SOURCE) -> bytes:
 def reference(case: Case, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Windows times weights in double precision, tap by tap."""
     out = np.zeros((case.rows, case.width, case.n or case.c))
+    channel = np.arange(case.c)
     (kh, kw), (sh, sw), (dh, dw) = case.kernel, case.stride, case.dilation
     for i in range(kh):
         for j in range(kw):
             rows = slice(i * dh, i * dh + (case.rows - 1) * sh + 1, sh)
             pixels = a[rows, j * dw : j * dw + (case.width - 1) * sw + 1 : sw, : case.c].astype(float)
-            out += pixels @ b[i, j] if case.n else pixels * b[i, j, : case.c]
+            if case.n:
+                out += pixels @ b[i, j]
+            for c in range(0 if case.n else case.group):
+                out += pixels[..., channel // case.group * case.group + c] * b[i, j, c, : case.c]
     return out
 
 
@@ -103,7 +111,9 @@ def test_against_numpy(label: str, host: Library) -> None:
     case = CASES[label]
     random = np.random.default_rng(1)
     a = random.standard_normal((*case.input_shape, case.lda), dtype=np.float32)
-    b = random.standard_normal((*case.kernel, *((case.c, case.n) if case.n else (case.lda,))), dtype=np.float32)
+    b = random.standard_normal(
+        (*case.kernel, *((case.c, case.n) if case.n else (case.group, case.lda))), dtype=np.float32
+    )
     out = np.full((case.rows, case.width, case.n or case.c), np.nan, np.float32)
     pointers = (ctypes.c_void_p(array.ctypes.data) for array in (a, b, out))
     getattr(host.functions, NAMES[label])(*pointers)

@@ -86,20 +86,27 @@ static inline void conv(const float *A, const float *B, Element &&element, Ahead
   });
 }
 
-// RH x RW output pixels by W channels of a depthwise convolution, KR kernel rows at a time: their weights stay in
-// registers, and each input vector is read once for all the windows it lies in.
-template <class G, int RH, int RW, int KR, class Epilogue>
+// Channel C of every group of GROUP neighbouring lanes, in all lanes of the group.
+template <int GROUP, int C, int... L> MN_INLINE V spread(V v, std::integer_sequence<int, L...>) {
+  return __builtin_shufflevector(v, v, (L / GROUP * GROUP + C)...);
+}
+
+// RH x RW output pixels by W channels in groups of GROUP, KR kernel rows at a time: their weights stay in registers
+// where they fit, and each input vector is read once for all the windows it lies in.
+template <class G, int RH, int RW, int KR, int GROUP, class Epilogue>
 MN_INLINE void depthwise_tile(const float *__restrict A, const float *__restrict B, long ldb, Epilogue &&epilogue) {
   V c[RH][RW];
   MN_UNROLL for (int y = 0; y < RH; ++y)
     MN_UNROLL for (int x = 0; x < RW; ++x) c[y][x] = V{};
-  MN_NOUNROLL for (int first = 0; first < G::KH; first += KR, A += G::at(KR * G::DH, 0), B += KR * G::KW * ldb) {
+  // One channel of every group: all pixels of these kernel rows times its weights.
+  auto add = [&]<int CHANNEL>(const float *a, const float *w) __attribute__((always_inline)) {
     V b[KR][G::KW];
     MN_UNROLL for (int kh = 0; kh < KR; ++kh)
-      MN_UNROLL for (int kw = 0; kw < G::KW; ++kw) b[kh][kw] = load<V>(B + (kh * G::KW + kw) * ldb);
+      MN_UNROLL for (int kw = 0; kw < G::KW; ++kw) b[kh][kw] = load<V>(w + ((kh * G::KW + kw) * GROUP + CHANNEL) * ldb);
     MN_UNROLL for (int row = 0; row <= (RH - 1) * G::SH + (KR - 1) * G::DH; ++row)
       MN_UNROLL for (int column = 0; column <= (RW - 1) * G::SW + (G::KW - 1) * G::DW; ++column) {
-        V v = load<V>(A + G::at(row, column));
+        V v = load<V>(a + G::at(row, column));
+        if constexpr (GROUP > 1) v = spread<GROUP, CHANNEL>(v, std::make_integer_sequence<int, W>());
         MN_UNROLL for (int kh = 0; kh < KR; ++kh)
           MN_UNROLL for (int kw = 0; kw < G::KW; ++kw) {
             const int y = row - kh * G::DH, x = column - kw * G::DW;
@@ -107,20 +114,26 @@ MN_INLINE void depthwise_tile(const float *__restrict A, const float *__restrict
               c[y / G::SH][x / G::SW] += v * b[kh][kw];
           }
       }
-  }
+  };
+  MN_NOUNROLL for (int kh = 0; kh < G::KH; kh += KR)
+    [&]<int... CHANNEL>(std::integer_sequence<int, CHANNEL...>) __attribute__((always_inline)) {
+      (add.template operator()<CHANNEL>(A + G::at(kh * G::DH, 0), B + kh * G::KW * GROUP * ldb), ...);
+    }(std::make_integer_sequence<int, GROUP>());
   epilogue(c);
 }
 
-// ROWS rows of G::OW output pixels of a depthwise convolution of G::C channels; weights B [KH * KW][ldb]. Vectors over
-// channels: A and B are read up to the next multiple of W, ``element(y, x, n, v)`` gets the ragged end as it is.
-template <class G, int ROWS, class Element>
+// ROWS rows of G::OW output pixels of a convolution of G::C channels in as many groups, or in groups of GROUP (a divisor
+// of W) whose outputs are as many; weights B [KH * KW * GROUP][ldb]. Vectors over channels: A and B are read up to the
+// next multiple of W, ``element(y, x, n, v)`` gets the ragged end as it is.
+template <class G, int ROWS, int GROUP = 1, class Element>
 static inline void depthwise(const float *A, const float *B, long ldb, Element &&element) {
-  constexpr bool WHOLE = G::KH * G::KW <= 9;  // else the taps of one kernel row at a time
+  static_assert(W % GROUP == 0);
+  constexpr bool WHOLE = GROUP == 1 && G::KH * G::KW <= 9;  // else the taps of one kernel row at a time
   constexpr int KR = WHOLE ? G::KH : 1, HEIGHT = WHOLE ? 2 : 1, MOST = (REGISTERS / 2 - 2) / HEIGHT;
   Cut<ROWS, G::OW, MOST, HEIGHT>::each([&]<int RH, int RW>(long y, long x) __attribute__((always_inline)) {
     const float *a = A + G::at(y * G::SH, x * G::SW);
     MN_NOUNROLL for (int n = 0; n < G::C; n += W)
-      depthwise_tile<G, RH, RW, KR>(a + n, B + n, ldb, [&](auto &c) __attribute__((always_inline)) {
+      depthwise_tile<G, RH, RW, KR, GROUP>(a + n, B + n, ldb, [&](auto &c) __attribute__((always_inline)) {
         MN_UNROLL for (int i = 0; i < RH * RW; ++i) element(y + i / RW, x + i % RW, (long)n, c[i / RW][i % RW]);
       });
   });

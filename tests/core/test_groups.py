@@ -1,0 +1,51 @@
+"""Grouped convolutions: lane by lane where a group is narrower than a vector, in panels where it is not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+from mononn_core import compiler
+from mononn_core.machine import Machine
+from mononn_core.ops.evaluate import run as evaluate
+from mononn_core.program.interpret import run
+from mononn_core.runtime.session import Session
+from tests.core.networks import Builder
+
+
+def network(channels: int, groups: int, outputs: int, size: int, stride: int) -> bytes:
+    """A grouped 3x3 convolution with bias and ReLU of an image with a border."""
+    b = Builder("groups")
+    w = b.random.standard_normal((outputs, channels // groups, 3, 3)).astype(np.float32)
+    settings = {"pads": [1, 1, 1, 1], "strides": [stride, stride], "group": groups}
+    b.add("Relu", b.add("Conv", "x", b.constant(w), b.weight(outputs), **settings), output="y")
+    out = (size - 1) // stride + 1
+    return b.model({"x": (TensorProto.FLOAT, (1, channels, size, size))}, {"y": (1, outputs, out, out)})
+
+
+@pytest.mark.parametrize(
+    ("shape", "level", "template"),
+    [
+        ((32, 8, 32, 9, 1), "avx512", "depthwise"),
+        ((40, 10, 40, 8, 2), "avx512", "depthwise"),
+        ((64, 8, 64, 14, 1), "avx512", "depthwise"),
+        ((24, 6, 24, 9, 1), "avx2", "depthwise"),
+        ((32, 2, 32, 8, 1), "avx512", "conv"),
+        ((16, 4, 32, 8, 1), "avx512", "conv"),
+        ((32, 4, 32, 8, 1), "avx2", "conv"),
+    ],
+)
+def test_groups(shape: tuple[int, int, int, int, int], level: str, template: str) -> None:
+    machine = Machine.named(level)
+    if not machine.features <= Machine.probe().features:
+        pytest.skip(f"this processor has no {level}")
+    stages = compiler.lower(network(*shape), threads=2, machine=machine)
+    assert template in [p.task.template for p in stages.program.phases()]
+    x = np.random.default_rng(1).standard_normal(stages.graph.types["x"].shape).astype(np.float32)
+    want = evaluate(stages.graph, {"x": x})["y"]
+    given = {"x": x.reshape(stages.program.buffer("x").shape)}
+    seen = run(stages.program, given, stages.lowered.weights, workers=2)
+    np.testing.assert_allclose(seen["y"].reshape(want.shape), want, rtol=1e-4, atol=1e-4)
+    with Session(compiler.build(stages), threads=2) as session:
+        np.testing.assert_allclose(session.run({"x": x})["y"], want, rtol=1e-4, atol=1e-4)
