@@ -129,11 +129,10 @@ constexpr int REGISTERS = 32;
 constexpr int REGISTERS = 16;
 #endif
 
-// MR x (NV vectors) of C = A B, A rows lda apart, B rows ldb apart and read once each: the accumulators stay in
+// c = A B for MR rows and NV vectors of columns, A rows lda apart, B rows ldb apart and read once each: the sums stay in
 // registers. KU independent sums (of every KU-th k) hide the multiply-add latency of small tiles.
-template <int MR, int NV, int KU, class Epilogue>
-MN_INLINE void tile(const float *__restrict A, long lda, const float *__restrict B, long ldb, long K, Epilogue &&epilogue) {
-  V c[KU][MR][NV];
+template <int MR, int NV, int KU>
+MN_INLINE void multiply(const float *__restrict A, long lda, const float *__restrict B, long ldb, long K, V (&c)[KU][MR][NV]) {
   MN_UNROLL for (int u = 0; u < KU; ++u)
     MN_UNROLL for (int i = 0; i < MR; ++i)
       MN_UNROLL for (int j = 0; j < NV; ++j) c[u][i][j] = V{};
@@ -156,6 +155,28 @@ MN_INLINE void tile(const float *__restrict A, long lda, const float *__restrict
   MN_UNROLL for (int u = 1; u < KU; ++u)
     MN_UNROLL for (int i = 0; i < MR; ++i)
       MN_UNROLL for (int j = 0; j < NV; ++j) c[0][i][j] += c[u][i][j];
+}
+
+// Long sums are cut into runs of so many terms, whose results are added in order: the rounding error of one chain of
+// float32 additions grows with its length.
+constexpr long RUN = 1024;
+
+// MR x (NV vectors) of C = A B, handed to ``epilogue`` in registers.
+template <int MR, int NV, int KU, class Epilogue>
+MN_INLINE void tile(const float *__restrict A, long lda, const float *__restrict B, long ldb, long K, Epilogue &&epilogue) {
+  V c[KU][MR][NV];
+  multiply<MR, NV, KU>(A, lda, B, ldb, K < RUN ? K : RUN, c);
+  if (K > RUN) {
+    V total[MR][NV];
+    __builtin_memcpy(total, c[0], sizeof total);
+    for (long k = RUN; k < K; k += RUN) {
+      asm volatile("" : : "r"(total) : "memory");  // the total waits in the cache, not in registers
+      multiply<MR, NV, KU>(A + k, lda, B + k * ldb, ldb, K - k < RUN ? K - k : RUN, c);
+      MN_UNROLL for (int i = 0; i < MR; ++i)
+        MN_UNROLL for (int j = 0; j < NV; ++j) total[i][j] += c[0][i][j];
+    }
+    __builtin_memcpy(c[0], total, sizeof total);
+  }
   epilogue(c[0]);
 }
 
