@@ -30,9 +30,8 @@ def build_module(spec: ModelSpec, *, seed: int) -> nn.Module:
 def load_pretrained_module(spec: ModelSpec, weights: Path) -> nn.Module:
     """The float32 module with the weights of a downloaded safetensors file; ModelError where one is missing."""
     module = make_network(spec, "eager")
-    loaded = {_module_name(name, str(module.prefix)): tensor for name, tensor in load_file(str(weights)).items()}
-    buffers = [name for name in module.state_dict() if name.rpartition(".")[2] in ("running_mean", "running_var")]
-    wanted = [*(name for name, _ in module.named_parameters()), *buffers]
+    loaded = {_module_name(name): tensor for name, tensor in load_file(str(weights)).items()}
+    wanted = [name for name, _ in module.named_parameters()]
     missing = [name for name in wanted if name not in loaded]
     if missing:
         raise ModelError(
@@ -70,7 +69,7 @@ def load_module(spec: ModelSpec, path: Path, *, attention: Attention) -> nn.Modu
     return module.eval()
 
 
-def _module_name(name: str, prefix: str) -> str:
+def _module_name(name: str) -> str:
     """A hub file's tensor name as ours (older BERT files call a norm's tensors gamma and beta)."""
     name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-    return name if name.startswith(prefix) else f"{prefix}{name}"
+    return name if name.startswith("bert.") else f"bert.{name}"

@@ -32,8 +32,6 @@ Attention = Literal["eager", "sdpa"]
 class Encoder(nn.Module):
     """BERT: (last_hidden_state [b, n, h], pooler_output [b, h]) of token, mask and segment numbers [b, n]."""
 
-    prefix = "bert."
-
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.bert = BertModel(config)
@@ -48,8 +46,6 @@ class EncoderDecoder(nn.Module):
     token and mask numbers [b, n], decoder's token numbers [b, m].
     """
 
-    prefix = "t5."
-
     def __init__(self, config: T5Config) -> None:
         super().__init__()
         self.t5 = T5ForConditionalGeneration(config)
@@ -63,8 +59,6 @@ class EncoderDecoder(nn.Module):
 
 class Classifier(nn.Module):
     """An image classifier of transformers: logits [b, labels] of images [b, 3, h, w]."""
-
-    prefix = "network."
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -108,8 +102,6 @@ class ResNeXt(nn.Module):
     stage, twice as wide in each further one; logits [b, labels] of images [b, 3, h, w].
     """
 
-    prefix = ""
-
     def __init__(self, depths: tuple[int, ...], groups: int, group_width: int, stem: int, labels: int) -> None:
         super().__init__()
         self.stem = Unit((3, stem), 7, 2)
@@ -133,8 +125,6 @@ class ResNeXt(nn.Module):
 class Mlp(nn.Module):
     """`layers` times Linear(width, width) followed by ReLU; x [b, width] -> y [b, width]."""
 
-    prefix = ""
-
     def __init__(self, layers: int, width: int) -> None:
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
@@ -147,8 +137,6 @@ class Mlp(nn.Module):
 
 class Identity(nn.Module):
     """x -> a copy of x: what a call costs."""
-
-    prefix = ""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.clone()
