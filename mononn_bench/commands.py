@@ -25,7 +25,7 @@ def doctor(_: Namespace) -> int:
 def models(_: Namespace) -> int:
     """Print the catalogue."""
     for name, spec in ZOO.items():
-        print(f"{name:16}{spec.summary}{'; pretrained weights' if spec.hub else ''}")
+        print(f"{name:20}{spec.summary}{'; pretrained weights' if spec.hub else ''}")
     return 0
 
 
