@@ -149,8 +149,8 @@ class BuildRecord:
 
     @property
     def stands(self) -> bool:
-        """Whether there is something to run: an undertuned build is measured too."""
-        return self.status in ("ok", "undertuned")
+        """Whether there is something to run: an undertuned build is measured too, unless it says not to."""
+        return self.status == "ok" or (self.status == "undertuned" and not self.details.get("left_out"))
 
 
 @dataclass(frozen=True)
@@ -191,12 +191,13 @@ class Block:
 @dataclass(frozen=True)
 class SentinelReading:
     """The fixed loops of one cycle: fp32 multiply-add rate from registers, and read bandwidths, on all cores of the
-    case.
+    case. `undisturbed` is False where others used the machine in its last repeat too: no ceiling comes of it.
     """
 
     flops_per_s: float
     cache_bytes_per_s: float
     dram_bytes_per_s: float
+    undisturbed: bool = True
 
 
 @dataclass(frozen=True)
@@ -288,8 +289,8 @@ class Settings:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """The sentinel's best readings over the case and how it was built: `c` (compiled) or `numpy` (a lower bound
-    only).
+    """The sentinel's best undisturbed readings over the case and how it was built: `c` (compiled) or `numpy` (a lower
+    bound only).
     """
 
     method: str

@@ -85,7 +85,7 @@ def _measure(
             say(f"{model.name}: checking {contestant.label} alone")
             _check_alone(contestant, course, tallies[contestant.label])
     judged = _judge(contestants, course, model, reference, tallies)
-    running = [c for c in contestants if judged[c.label].status in ("ok", "undertuned")]
+    running = [c for c in contestants if c.build.stands and judged[c.label].status in ("ok", "undertuned")]
     slow = [c for c in running if tallies[c.label].slow]
     fast = [c for c in running if not tallies[c.label].slow]
     in_pairs = sum(tallies[c.label].peak_mb for c in fast) * 1e6 > MEMORY_SHARE * available_bytes()
@@ -250,14 +250,14 @@ def _result(contestant: Contestant, tally: Tally, verdict: Verdict) -> SystemRes
         first_run_ms=median(tally.first_run_ms) if tally.first_run_ms else None,
         peak_mb=tally.peak_mb or None,
         identity_us=median(tally.identity_us) if tally.identity_us else None,
-        slow=tally.slow,
+        slow=tally.slow or (build.status == "undertuned" and not build.stands),
         accuracy=verdict.checks,
         algorithm=str(build.details.get("algorithm", "")),
     )
 
 
 def _ceilings(sentinel: Sentinel, rounds: Sequence[Round]) -> Ceilings | None:
-    readings = [cycle.sentinel for r in rounds for cycle in r.cycles if cycle.sentinel]
+    readings = [c.sentinel for r in rounds for c in r.cycles if c.sentinel and c.sentinel.undisturbed]
     if not readings:
         return None
     return Ceilings(

@@ -112,7 +112,7 @@ def test_tuning_adds_up_and_its_schedules_are_applied(tmp_path, monkeypatch):
     assert Database(folder).budget.runs == tuple(runs)
     monkeypatch.setattr("mononn_bench.systems.tvm.find_database", lambda _: find_database(_, tmp_path / "shipped"))
     built = check_adapter(Tvm, task)
-    assert not built.undertuned
+    assert built.undertuned == f"{built.tuning.trials} trials for 1 operators; TVM's pipeline asks for 64 each"
     assert built.tuning.trials == sum(run.trials for run in runs)
     other = make_task(convolutional(), _folder(tmp_path / "other"))
     assert "operators have no schedule" in check_adapter(Tvm, other).undertuned
@@ -121,3 +121,12 @@ def test_tuning_adds_up_and_its_schedules_are_applied(tmp_path, monkeypatch):
 def _folder(path):
     path.mkdir()
     return path
+
+
+@needs_tvm
+def test_an_undertuned_build_that_takes_seconds_a_run_is_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr("mononn_bench.systems.tvm.find_database", lambda _: None)
+    monkeypatch.setattr("mononn_bench.systems.tvm.SLOW_S", 0.0)
+    built = Tvm().build(make_task(product(), tmp_path))
+    assert "one run takes 0.0 s" in built.undertuned
+    assert built.details == {"left_out": True}
