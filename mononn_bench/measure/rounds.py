@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -213,10 +214,20 @@ def _cycle(
     first = random_order.randrange(TIMED_SETS)
     for label in order:
         if label == SENTINEL and sentinel:
-            reading = sentinel.read()
+            reading = _undisturbed_reading(sentinel, course.settings)
         elif label in runners:
             _guarded(runners, tallies, label, lambda r, _: blocks.extend(_awake_block(r, course.settings, first)))
     return Cycle(index, tuple(order), tuple(blocks), reading)
+
+
+def _undisturbed_reading(sentinel: Sentinel, settings: Settings) -> SentinelReading:
+    """A reading, repeated like a block while others disturb it."""
+    for _ in range(settings.repeats + 1):
+        before = take_snapshot(os.getpid())
+        reading = sentinel.read()
+        if not is_disturbed(difference(before, take_snapshot(os.getpid())), settings):
+            return reading
+    return replace(reading, undisturbed=False)
 
 
 def _start(runner: Runner, tally: Tally) -> None:

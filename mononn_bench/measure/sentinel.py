@@ -44,7 +44,8 @@ class Sentinel:
         done = subprocess.run(self.command, capture_output=True, text=True, timeout=60, check=False)
         if done.returncode != 0:
             raise MeasurementError(f"The sentinel failed ({done.stderr.strip() or done.returncode}): run it by hand.")
-        return SentinelReading(*map(float, done.stdout.split()))
+        flops, cache, memory = map(float, done.stdout.split())
+        return SentinelReading(flops, cache, memory)
 
 
 def make_sentinel(folder: Path, cores: Sequence[int], cache_bytes: int, last_level_bytes: int) -> Sentinel:

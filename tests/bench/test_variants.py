@@ -81,6 +81,17 @@ def test_what_no_cache_holds_is_as_warm(measure: Measure, monkeypatch: pytest.Mo
     assert measure(["mononn"], replace(QUICK, cold=True)).state == "as warm"
 
 
+@pytest.mark.parametrize("disturbed", [True, False])
+def test_only_an_undisturbed_sentinel_makes_a_ceiling(
+    measure: Measure, monkeypatch: pytest.MonkeyPatch, disturbed: bool
+) -> None:
+    monkeypatch.setattr("mononn_bench.measure.rounds.is_disturbed", lambda *_: disturbed)
+    record = measure(["fake-ok"], QUICK)
+    readings = [cycle.sentinel for r in record.rounds for cycle in r.cycles]
+    assert {reading.undisturbed for reading in readings if reading} == {not disturbed}
+    assert (record.ceilings is None) == disturbed
+
+
 def test_every_core_reads_more_than_the_caches_hold() -> None:
     evict = eviction.Evictor(1 << 20)
     assert evict._memory.nbytes == eviction.FACTOR << 20
