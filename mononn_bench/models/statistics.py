@@ -10,7 +10,7 @@ from torch import nn
 
 from mononn_bench.models.inputs import make_inputs
 from mononn_bench.models.weights import STATISTICS_SEED
-from mononn_bench.models.zoo import ModelSpec
+from mononn_bench.models.zoo import ModelSpec, get_model
 
 IMAGES = 8
 """Seeded inputs behind the statistics: enough that other inputs find much the same (with 4, variances late in a
@@ -29,8 +29,9 @@ def set_batch_statistics(module: nn.Module, spec: ModelSpec) -> None:
         norm.reset_running_stats()
         norm.momentum = None
         norm.train()
-    sets = make_inputs(spec.inputs, sets=IMAGES, seed=STATISTICS_SEED)
-    batch = [torch.cat([torch.from_numpy(s[i.name]) for s in sets]).double() for i in spec.inputs]
+    inputs = get_model(spec.name).inputs  # of a batch of 1, so that the weights are those of every batch
+    sets = make_inputs(inputs, sets=IMAGES, seed=STATISTICS_SEED)
+    batch = [torch.cat([torch.from_numpy(s[i.name]) for s in sets]).double() for i in inputs]
     module.double()
     with torch.no_grad():
         module(*batch)

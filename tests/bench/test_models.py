@@ -174,6 +174,11 @@ def test_a_batch_is_part_of_the_name() -> None:
         get_model("light-vgg19-b2")
 
 
+def test_a_batch_has_the_same_weights() -> None:
+    one, two = seeded_module("resnet-test").state_dict(), seeded_module("resnet-test-b2").state_dict()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
 def test_rows_of_a_batch_differ_in_length_and_content() -> None:
     arrays = make_inputs(get_model("bert-base-b4").inputs, sets=1, seed=0)[0]
     assert arrays["input_ids"].shape == (4, 128)
