@@ -1,6 +1,6 @@
-"""Adapters of NVIDIA GPUs where there is none: what they say, their halves that run anywhere, and fakes for the rest."""
+"""Adapters of NVIDIA GPUs where there is none: what they say, halves that run anywhere, and fakes for the rest."""
 
-# ruff: noqa: N802 (the fakes have the names of NVIDIA's interfaces)
+# ruff: noqa: N802, N815 (the fakes have the names of NVIDIA's interfaces)
 
 import ctypes
 import sys
@@ -21,7 +21,7 @@ GPU_SYSTEMS = ("tensorrt", "onnxruntime-cuda", "onnxruntime-tensorrt")
 @pytest.mark.parametrize("name", GPU_SYSTEMS)
 def test_without_a_gpu_the_row_says_so(name, monkeypatch):
     monkeypatch.setattr(cuda, "find_gpus", tuple)
-    with pytest.raises(SystemUnavailableError, match="^no NVIDIA GPU$"):
+    with pytest.raises(SystemUnavailableError, match=r"^no NVIDIA GPU$"):
         get_system(name)().probe()
 
 
