@@ -1,9 +1,7 @@
-"""Tables as rows of text, and their three forms: Markdown, LaTeX (booktabs) and CSV."""
+"""Tables as rows of text, and their two forms: Markdown and LaTeX (booktabs)."""
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,21 +50,6 @@ def latex(grid: Grid, label: str) -> str:
 def escape_latex(text: str) -> str:
     """Text that LaTeX prints as it stands."""
     return _LATEX_SPECIAL.sub(lambda found: _LATEX[found[0]], text)
-
-
-def comma_separated(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """CSV: floats with six significant digits, empty where there is no value."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows([_plain(value) for value in row] for row in rows)
-    return stream.getvalue()
-
-
-def _plain(value: object) -> str:
-    if value is None:
-        return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _row(texts: Sequence[str]) -> str:

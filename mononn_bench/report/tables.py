@@ -5,17 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import pandas as pd
+
 from mononn_bench.analysis.cells import COLUMNS, OURS, CaseSummary, Cell, Table, Twin
 from mononn_bench.analysis.twins import same_system_rate
 from mononn_bench.codec import write_text
 from mononn_bench.report import words
-from mononn_bench.report.grids import Grid, comma_separated, latex, markdown
+from mononn_bench.report.grids import Grid, latex, markdown
 from mononn_bench.report.names import REPEATED
+
+
+def cells_frame(cells: Sequence[Cell]) -> pd.DataFrame:
+    """A row a cell, a column a measured or counted thing; what there is no value for is None."""
+    rows = [[getattr(cell, column) for column in COLUMNS] for cell in cells]
+    return pd.DataFrame(rows, columns=list(COLUMNS), dtype=object)
 
 
 def cells_csv(cells: Sequence[Cell]) -> str:
     """cells.csv: a header and one row a cell, floats with six significant digits, empty where there is no value."""
-    return comma_separated(COLUMNS, [[getattr(cell, column) for column in COLUMNS] for cell in cells])
+    text = cells_frame(cells).map(lambda value: f"{value:.6g}" if isinstance(value, float) else value)
+    return str(text.to_csv(index=False, lineterminator="\n"))
 
 
 def speed_grid(table: Table) -> Grid:

@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mononn_bench.analysis.cells import Table
 from mononn_bench.report.figures.style import FAILED, FAINT, INK, legend, looks, new_figure, plain
 
 SPAN = 0.8
+
+
+def _points(axes: Axes, table: Table, floor: float, step: float) -> None:
+    """The measured errors, systems side by side."""
+    look = looks(table.systems)
+    cells = [c for c in table.cells if c.rel_l2 is not None]
+    frame = pd.DataFrame(
+        {
+            "case": [c.case for c in cells],
+            "system": [c.system for c in cells],
+            "error": [max(c.rel_l2 or floor, floor) for c in cells],
+        }
+    )
+    sns.pointplot(
+        frame, x="case", y="error", hue="system", order=[c.name for c in table.cases], hue_order=list(table.systems),
+        dodge=step * (len(table.systems) - 1) or False, palette=[look[s].colour for s in table.systems],
+        markers=[look[s].mark for s in table.systems], linestyle="none", errorbar=None, markersize=5,
+        markeredgewidth=0, ax=axes, legend=False,
+    )  # fmt: skip
+    axes.set_xlabel("")
 
 
 def accuracy_figure(table: Table) -> Figure:
@@ -38,12 +61,12 @@ def accuracy_figure(table: Table) -> Figure:
                     va="bottom", fontsize=5.6, color=FAILED,
                 )  # fmt: skip
                 continue
-            style = look[system]
-            edge, width = (FAILED, 1.2) if cell.status == "incorrect" else (style.colour, 0.0)
-            axes.plot(
-                place, max(cell.rel_l2, floor), style.mark, color=style.colour, markersize=5, markeredgecolor=edge,
-                markeredgewidth=width,
-            )  # fmt: skip
+            if cell.status == "incorrect":
+                axes.plot(
+                    place, max(cell.rel_l2, floor), look[system].mark, color="none", markersize=7,
+                    markeredgecolor=FAILED, markeredgewidth=1.2, zorder=4,
+                )  # fmt: skip
+    _points(axes, table, floor, step)
     axes.set_ylim(bottom=floor)
     axes.set_ylabel("relative L2 error")
     axes.set_xticks(range(len(table.cases)), [plain(case.name) for case in table.cases])

@@ -9,6 +9,7 @@ from itertools import cycle
 from typing import Any
 
 import matplotlib as mpl
+import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -125,4 +126,4 @@ def plain(text: str) -> str:
 
 def styled() -> Any:
     """The context in which figures are made and written."""
-    return mpl.rc_context(STYLE)
+    return mpl.rc_context({**sns.axes_style("ticks"), **STYLE})
