@@ -13,6 +13,7 @@ import platform
 import re
 import sys
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def source_id(paths: Iterable[Path]) -> str:
     for path in paths:
         found = [path] if path.is_file() else [p for p in path.rglob("*") if p.suffix in {".py", *C_SUFFIXES}]
         files += sorted(found)
-    return digest(*([path.name, _meaning(path)] for path in files))
+    return digest(*([path.name, _meaning(path.suffix, path.read_text())] for path in files))
 
 
 def adapter_sources(module: str, root: Path) -> list[Path]:
@@ -103,12 +104,12 @@ def machine_name(cpuinfo: str, cores: int) -> str:
     return f"{slug}-{cores}c-{digest(told_apart, platform.system())[:6]}"
 
 
-def _meaning(path: Path) -> str:
+@cache
+def _meaning(suffix: str, text: str) -> str:
     """What of a source file can change a result."""
-    text = path.read_text()
-    if path.suffix in C_SUFFIXES:
+    if suffix in C_SUFFIXES:
         return " ".join(_C_COMMENT.sub(lambda m: m.group(1) or " ", text).split())
-    if path.suffix != ".py":
+    if suffix != ".py":
         return text
     tree = ast.parse(text)
     for node in ast.walk(tree):
