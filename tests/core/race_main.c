@@ -35,7 +35,7 @@ static void *caller(void *argument) {
 int main(void) {
   static float weights[64];
   for (int i = 0; i < 64; i++) weights[i] = 2.0f;
-  const mononn_plan plan = {MONONN_ABI_VERSION, 3, 256, 64, 1, 100000};
+  const mononn_plan plan = {MONONN_ABI_VERSION, 3, 256, 64, 1, 100000, NULL};
   host = mononn_host_create(&plan, mononn_run, weights);
   if (!host) return 2;
   pthread_t other;
