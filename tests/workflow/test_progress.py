@@ -77,6 +77,11 @@ def test_every_step_of_a_shipped_configuration_is_expected(name, tmp_path):
     assert not any(m.startswith("Measuring ") for m in steps_to_make(plan))
 
 
+def _heeds_interrupts():
+    """A shell's background job ignores SIGINT, and so would everything it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.slow
 def test_an_interrupted_run_goes_on_where_it_was(finished):
     """In the checkout whose models are exported already; results of its own."""
@@ -87,7 +92,9 @@ def test_an_interrupted_run_goes_on_where_it_was(finished):
     )
     command = ("--configfile", config)
     driver = {"module": "mononn_bench.workflow.run"}
-    running = finished.start(*command, **driver, stdout=PIPE, stderr=PIPE, start_new_session=True)
+    running = finished.start(
+        *command, **driver, stdout=PIPE, stderr=PIPE, start_new_session=True, preexec_fn=_heeds_interrupts
+    )
     logs, before = finished.folder / ".cache" / "logs" / "measure", time.time()
     while running.poll() is None and time.time() < before + 300:
         fresh = [log for log in logs.glob("mlp-test-*.txt") if log.stat().st_mtime > before]
