@@ -1,8 +1,8 @@
 """One stored image for all its readers: where a convolution needs an image with a zero border, the others read its
 inside.
 
-1. Where conv reads pad(x) and others read x too, they read slice(pad(x)) instead.
-2. Two equal pads are one (common subexpressions), the widest border stays as it is: different borders are stored apart.
+Where conv reads pad(x) and others read x too, they read slice(pad(x)) instead. Of several different borders around one
+image the first is shared; an image with another border is stored apart.
 """
 
 from __future__ import annotations
