@@ -3,7 +3,7 @@
 Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016, section 4.1.
 
 The rounding error is about four times a direct convolution's: transforms of weights and windows only add, subtract and
-halve.
+halve. An infinite pixel makes every output of the tiles that read it NaN (infinity minus infinity).
 """
 
 from __future__ import annotations
