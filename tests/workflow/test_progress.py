@@ -88,7 +88,7 @@ def test_an_interrupted_run_goes_on_where_it_was(finished):
     config, results = finished.folder / "interrupted.yaml", finished.folder / "interrupted"
     config.write_text(
         "models: {mlp-test: }\nsystems: [fake-ok]\nprofile: false\nresults: interrupted\n"
-        "measuring: {rounds: 4, cycles: 2, block_seconds: 0.3}\nenvironments: {torch: driver}\n"
+        "measuring: {rounds: 2, cycles: 1, block_seconds: 0.1}\nenvironments: {torch: driver}\n"
     )
     command = ("--configfile", config)
     driver = {"module": "mononn_bench.workflow.run"}

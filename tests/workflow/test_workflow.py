@@ -5,12 +5,15 @@ import json
 import os
 import shutil
 import time
+from pathlib import Path
 
+import onnx
 import pytest
 
 from mononn_bench.report.names import report_files
 
 CONFIG = "workflows/config.test.yaml"
+LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 MODELS, SYSTEMS = ("bert-test", "mlp-test"), ("mononn", "onnxruntime", "openvino")
 
 
@@ -139,3 +142,19 @@ def test_a_users_broken_model_ends_make_bench_with_status_2_and_one_sentence(che
     assert result.returncode == 2
     assert "mine.onnx is not a valid ONNX model" in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.networks
+def test_a_network_of_ones_own_goes_through_snakemake_by_three_lines(checkout):
+    shutil.copy2(LIGHT / "light_squeezenet.onnx", checkout.folder / "mine.onnx")
+    path = checkout.folder / "mine.yaml"
+    path.write_text("models: {mine: {path: mine.onnx}}\nsystems: [mononn, onnxruntime]\nresults: mine\n")
+    result = checkout.run("--configfile", path)
+    assert result.returncode == 0, result.stderr[-3000:]
+    (table,) = checkout.folder.glob("mine/*/tables/cells.csv")
+    rows = list(csv.DictReader(table.open()))
+    assert [(r["model"], r["system"], r["status"]) for r in rows] == [
+        ("mine", "mononn", "ok"),
+        ("mine", "onnxruntime", "ok"),
+    ]
+    assert all(float(r["rel_l2"]) < 1e-5 for r in rows)
