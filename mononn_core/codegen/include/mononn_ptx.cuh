@@ -5,6 +5,9 @@
 #define MN_DEVICE __device__ __forceinline__
 #define MN_UNROLL _Pragma("unroll")
 #define MN_NOUNROLL _Pragma("unroll 1")
+#define MN_PRAGMA(text) _Pragma(#text)
+#define MN_UNROLL_BY(n) MN_PRAGMA(unroll n)
+#define MN_CONSTANT static __constant__ const
 #ifdef __CUDACC_RTC__
 typedef signed char int8_t;
 typedef short int16_t;
@@ -96,6 +99,10 @@ MN_DEVICE uint32_t shared_address(const void *p) { return (uint32_t)__cvta_gener
 MN_DEVICE void cp_async_16(void *to, const void *from, bool valid = true) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(shared_address(to)), "l"(from), "r"(valid ? 16 : 0)
                : "memory");
+}
+// The first ``bytes`` (0 to 16) of 16, zeros after them; both sides 16-byte aligned.
+MN_DEVICE void cp_async_16_some(void *to, const void *from, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(shared_address(to)), "l"(from), "r"(bytes) : "memory");
 }
 // 4 bytes, both sides 4-byte aligned.
 MN_DEVICE void cp_async_4(void *to, const void *from, bool valid = true) {
