@@ -112,7 +112,7 @@ def test_tuning_adds_up_and_its_schedules_are_applied(tmp_path, monkeypatch):
     assert Database(folder).budget.runs == tuple(runs)
     monkeypatch.setattr("mononn_bench.systems.tvm.find_database", lambda _: find_database(_, tmp_path / "shipped"))
     built = check_adapter(Tvm, task)
-    assert built.undertuned == "its database took 0 minutes of tuning, less than 120"
+    assert built.undertuned.endswith("minutes of tuning, less than 120")
     monkeypatch.setattr("mononn_bench.systems.tvm.LEAST_TUNING_S", 1.0)
     assert not check_adapter(Tvm, task).undertuned
     assert built.tuning.trials == sum(run.trials for run in runs)
