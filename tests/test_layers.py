@@ -13,19 +13,20 @@ CORE = (
     ("cli",),
     ("backend",),
     ("compiler",),
-    ("tune", "runtime", "emulate"),
+    ("tune", "runtime"),
+    ("emulate",),
     ("codegen",),
     ("schedule",),
     ("cost",),
     ("importer", "passes"),
     ("ops",),
     ("graph", "program"),
-    ("machine",),
+    ("machine", "gpu"),
     ("options",),
     ("errors",),
 )
 SUITE = (
-    ("cli",),
+    ("cli", "gpu_suite"),
     ("commands",),
     ("by_hand", "doctor"),
     ("workflow",),
@@ -40,13 +41,13 @@ SUITE = (
 # Narrower than the order: all that these layers may import of their own package.
 ONLY = {
     "mononn_core.codegen": {"program", "machine", "options", "errors"},
-    "mononn_core.runtime": {"program.abi", "machine", "options", "errors"},
+    "mononn_core.runtime": {"emulate", "program.abi", "machine", "gpu", "options", "errors"},
     "mononn_core.emulate": {"program.abi", "machine", "options", "errors"},
     "mononn_bench.analysis": {"record", "codec", "errors"},
 }
 IMPORTS_ONNX = ("mononn_core/importer/", "mononn_core/backend.py", "mononn_bench/", "tests/")
 IMPORTS_CORE = ("mononn_core/", "mononn_bench/systems/mononn.py", "mononn_bench/systems/xla.py", "tests/")
-IMPORTS_CORE += ("mononn_bench/profile/trace.py",)
+IMPORTS_CORE += ("mononn_bench/profile/trace.py", "mononn_bench/gpu_suite/ours.py")
 
 
 def python_files(*folders):

@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Union
 
 INDEX = "int64"
+NARROW = ("float16", "bfloat16")
+"""Types that are only stored: a Load of one is cast to float32 before anything is computed with it."""
 
 UNARY = frozenset((
     "neg", "abs", "exp", "log", "sqrt", "tanh", "erf", "sin", "cos", "floor", "ceil", "round", "sign",

@@ -42,6 +42,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Union
 
+import ml_dtypes  # noqa: F401 (NumPy learns bfloat16)
 import numpy as np
 
 from mononn_core.errors import Origin

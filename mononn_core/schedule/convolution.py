@@ -148,7 +148,7 @@ def build_conv(builder: PhaseBuilder, stage: Stage, partition: Partition, name: 
         panels = ceil(ceil(channels / conv.panel) / owners)
         n0 = o * (panels * conv.panel) + n0
     extents = {"o": owners, "b": batches, "r": blocks, "p": panels}
-    draft = Draft(builder.views, {v: (0, e - 1) for v, e in extents.items()})
+    draft = builder.draft(extents)
     image, y0, n0 = (draft.fix(e, unit_axes(extents)) for e in (image, y0, n0))
     windows = Windows(conv.kernel, conv.strides, conv.dilations, view.pitch, width, rows)
     _operands(builder, node, conv, view, windows, draft, (image, y0, n0))
@@ -208,7 +208,7 @@ def build_border(builder: PhaseBuilder, stage: Stage, partition: Partition, insi
     if partition.kind == "columns":
         out = next(o for o in inside.task.operands if o.access == "write")
         share = max(end for _, _, _, end in owner_boxes(inside, out)[0])
-    draft = Draft(builder.views, {"o": (0, owners - 1)})
+    draft = builder.draft({"o": owners})
     x0 = Var("o") * share if owners > 1 else Const(0)
     total = (images * height * width, channels)
     draft.add("out", stage.stored, Box((Const(0), x0), (total[0], share), total), "write")

@@ -16,6 +16,7 @@ from mononn_core.graph import Graph, Node
 from mononn_core.ops import registry
 from mononn_core.ops.common import integers, text
 from mononn_core.program.expr import Const, Expr
+from mononn_core.program.simplify import linear
 from mononn_core.schedule.operands import ImageView, contraction_axes, unit_stride
 from mononn_core.schedule.prepare import is_template
 from mononn_core.schedule.views import Views
@@ -59,13 +60,15 @@ def run_chain(stage: Stage, views: Views, index: tuple[Expr, ...], value: Expr) 
     return index, value
 
 
-def fuse(graph: Graph, enabled: bool = True, epilogues: bool = True) -> tuple[tuple[Stage, ...], Views]:
+def fuse(
+    graph: Graph, enabled: bool = True, epilogues: bool = True, column_multiple: int = 1
+) -> tuple[tuple[Stage, ...], Views]:
     """Stages in an order that respects their dependencies, and the view of everything they read.
 
     ``enabled`` off: every operator is a stage. ``epilogues`` off: no elementwise operator follows a template inside its
-    stage.
+    stage. ``column_multiple``: a template reads a view in place only if it starts at a multiple of so many columns.
     """
-    planner = _Planner(graph, enabled, epilogues)
+    planner = _Planner(graph, enabled, epilogues, column_multiple)
     stages = planner.stages()
     return _order(stages, planner.views(), graph), planner.views()
 
@@ -74,10 +77,11 @@ class _Planner:
     """Decides what is stored. Starts from roots and their chains, then stores virtual tensors until every reader can
     read what it needs cheaply."""
 
-    def __init__(self, graph: Graph, enabled: bool, epilogues: bool) -> None:
+    def __init__(self, graph: Graph, enabled: bool, epilogues: bool, column_multiple: int) -> None:
         self.graph = graph
         self.enabled = enabled
         self.epilogues = epilogues
+        self.column_multiple = column_multiple
         self.consumers = graph.consumers()
         self.producers = graph.producers()
         self.absorbed: dict[str, str] = {}  # output of a chained node (or root) -> stored tensor
@@ -189,8 +193,13 @@ class _Planner:
         walks = contraction_axes(reader, name, self.graph.types)
         found = [unit_stride(views.element(name, w.index), w) for w in walks]
         if reader.op == "matmul" and name == reader.inputs[1]:  # its panels may end in the middle of a column block
-            return all(f is not None and isinstance(f[2], Const) for f in found)
-        return all(f is not None for f in found)
+            return all(f is not None and isinstance(f[2], Const) and self._aligned(f[2]) for f in found)
+        return all(f is not None and self._aligned(f[2]) for f in found)
+
+    def _aligned(self, column: Expr) -> bool:
+        """Whether a view's first column is a multiple of what templates need."""
+        terms, constant = linear(column)
+        return all(k % self.column_multiple == 0 for k in (*terms.values(), constant))
 
     def _views_of(self, name: str) -> Views:
         """What is stored so far, and what ``name`` shows."""

@@ -25,7 +25,7 @@ class Span:
     last: int
 
 
-def plan_arena(spans: Mapping[str, Span]) -> tuple[dict[str, Buffer], int]:
+def plan_arena(spans: Mapping[str, Span], align: int = ALIGN) -> tuple[dict[str, Buffer], int]:
     """(buffers with offsets, arena bytes): largest first, each at the lowest offset free over its whole life."""
     placed: list[Span] = []
     order = sorted(spans.values(), key=lambda s: (-s.buffer.nbytes, s.first, s.buffer.id))
@@ -36,21 +36,21 @@ def plan_arena(spans: Mapping[str, Span]) -> tuple[dict[str, Buffer], int]:
         for rival in rivals:
             if offset + span.buffer.nbytes <= rival.buffer.offset:
                 break
-            offset = max(offset, _round(rival.buffer.offset + rival.buffer.nbytes))
+            offset = max(offset, _round(rival.buffer.offset + rival.buffer.nbytes, align))
         placed.append(replace(span, buffer=replace(span.buffer, offset=offset)))
-    total = max((_round(p.buffer.offset + p.buffer.nbytes) for p in placed), default=0)
+    total = max((_round(p.buffer.offset + p.buffer.nbytes, align) for p in placed), default=0)
     return {p.buffer.id: p.buffer for p in placed}, total + OVERREAD_BYTES if placed else 0
 
 
-def plan_weights(buffers: list[Buffer]) -> tuple[list[Buffer], int]:
+def plan_weights(buffers: list[Buffer], align: int = ALIGN) -> tuple[list[Buffer], int]:
     """Constants one after another in the order given, each on its own cache lines; (buffers, total bytes)."""
     offset = 0
     placed = []
     for buffer in buffers:
         placed.append(replace(buffer, offset=offset))
-        offset = _round(offset + buffer.nbytes)
+        offset = _round(offset + buffer.nbytes, align)
     return placed, offset
 
 
-def _round(n: int) -> int:
-    return -(-n // ALIGN) * ALIGN
+def _round(n: int, align: int) -> int:
+    return -(-n // align) * align

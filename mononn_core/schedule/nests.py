@@ -7,6 +7,8 @@ from dataclasses import replace
 from math import ceil
 
 from mononn_core.program.expr import (
+    NARROW,
+    Cast,
     Const,
     Expr,
     Load,
@@ -23,9 +25,9 @@ from mononn_core.program.expr import (
 from mononn_core.program.simplify import linear, simplify
 from mononn_core.program.tile import For, Let, Phase, Reduce, Statement, Store, Task
 from mononn_core.schedule.decisions import Partition
+from mononn_core.schedule.draft import Draft, TaskBuilder
 from mononn_core.schedule.fuse import Stage, run_chain
 from mononn_core.schedule.operands import axis
-from mononn_core.schedule.phases import Draft, PhaseBuilder
 from mononn_core.schedule.rows import row_body
 from mononn_core.schedule.views import matrix_index, matrix_shape, tensor_index
 
@@ -35,18 +37,18 @@ PIECES = 64
 """Most pieces a row is cut into."""
 
 
-def build_nest(builder: PhaseBuilder, stage: Stage, partition: Partition, name: str) -> Phase:
+def build_nest(builder: TaskBuilder, stage: Stage, partition: Partition, name: str) -> Phase:
     """Rows (or columns) of the root's output dealt to owners; a task is all of an owner's rows."""
     root, types = stage.root, builder.types
     shape = types[root.outputs[0] if root else stage.stored].shape
     total, width = matrix_shape(shape)
     owners = partition.owners if partition.kind in ("rows", "columns") else 1
     by_columns = partition.kind == "columns"
-    rows = total if by_columns else ceil(total / owners)
+    rows = total if by_columns else rows_of_an_owner(shape, owners)
     columns = ceil(width / owners) if by_columns else width
     start = Var("o") * (columns if by_columns else rows) if owners > 1 else Const(0)
     y0, x0 = (Const(0), start) if by_columns else (start, Const(0))
-    draft = Draft(builder.views, {"o": (0, owners - 1)})
+    draft = builder.draft({"o": owners})
     inner = {"y": (0, rows - 1), "x": (0, columns - 1)}
     row = draft.position("row", y0 + axis("y", rows), total)
     index = tensor_index(shape, row, draft.position("column", x0 + axis("x", columns), width))
@@ -54,7 +56,7 @@ def build_nest(builder: PhaseBuilder, stage: Stage, partition: Partition, name: 
     if root is None:
         value = builder.views.point(stage.chain[0], index)
     else:
-        prelude, value = row_body(root, builder.views, index, builder.machine)
+        prelude, value = row_body(root, builder.views, index, builder.lanes)
         index, value = run_chain(stage, builder.views, index, value)
     matrix = matrix_index(types[stage.stored].shape, index)
     bind = _binder(draft, inner)
@@ -66,12 +68,23 @@ def build_nest(builder: PhaseBuilder, stage: Stage, partition: Partition, name: 
     )
     cuts = () if prelude or by_columns else _cuts(value, width)
     if cuts:
-        body = _pieces(draft, value, matrix, (rows, (*cuts, width)), bounds[0])
+        body = _pieces(draft, draft.stored(stage.stored, value), matrix, (rows, (*cuts, width)), bounds[0])
     else:
-        body = _loops(prelude, Store("out", position, bind(value, {})), (rows, columns), bounds)
+        body = _loops(
+            prelude, Store("out", position, draft.stored(stage.stored, bind(value, {}))), (rows, columns), bounds
+        )
     flops = total * width * (1 + len(stage.chain))
     task = Task("nest", tuple(draft.operands), body=body)
     return builder.phase(name, stage, partition, {"o": owners}, task, flops)
+
+
+def rows_of_an_owner(shape: tuple[int, ...], owners: int) -> int:
+    """Rows of the matrix of a tensor of ``shape`` that an owner gets: whole image rows, as a convolution deals them,
+    where that is no worse than a tenth."""
+    total, _ = matrix_shape(shape)
+    if len(shape) == 4 and shape[0] == 1 and (share := ceil(shape[1] / owners)) * owners <= 1.1 * shape[1]:
+        return share * shape[2]
+    return ceil(total / owners)
 
 
 def _cuts(value: Expr, width: int) -> tuple[int, ...]:
@@ -160,7 +173,7 @@ def hoist(e: Expr, var: str, prefix: str = "h") -> tuple[tuple[Statement, ...], 
     bound: dict[Expr, Var] = {}
 
     def visit(n: Expr) -> Expr:
-        if var not in variables(n):
+        if var not in variables(n) and not (isinstance(n, Cast) and n.dtype in NARROW):
             if not any(isinstance(m, Load) for m in walk(n)):
                 return n
             return bound.setdefault(n, Var(f"{prefix}{len(bound)}", n.dtype))

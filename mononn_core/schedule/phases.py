@@ -3,108 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import ceil
-
-import numpy as np
 
 from mononn_core.graph import Node
 from mononn_core.machine import Machine
-from mononn_core.ops import registry
-from mononn_core.program.expr import Acc, Const, Expr, Load, Ranges, Var, op, substitute, transform
-from mononn_core.program.simplify import simplify
-from mononn_core.program.tile import (
-    Assign,
-    Axis,
-    Box,
-    Buffer,
-    Layout,
-    Operand,
-    Phase,
-    Result,
-    Task,
-)
+from mononn_core.program.expr import Const, Expr, Var
+from mononn_core.program.tile import Assign, Axis, Phase, Task
 from mononn_core.schedule.decisions import MatmulTile, Partition, matmul_tile
-from mononn_core.schedule.fuse import Stage, run_chain
-from mononn_core.schedule.operands import MatrixAxes, Product, attention_axes, axis, footprint, matmul_axes, unit_stride
-from mononn_core.schedule.views import Views, matrix_index, matrix_shape
+from mononn_core.schedule.draft import Draft, TaskBuilder, panel_buffer, unit_axes
+from mononn_core.schedule.fuse import Stage
+from mononn_core.schedule.operands import Product, attention_axes, axis, unit_stride
+from mononn_core.schedule.views import Views
 
 
-@dataclass
-class Draft:
-    """Collects a task's operands: every distinct (tensor, footprint) becomes a role.
-
-    ``positions`` holds variables that stand for a whole row or column index (of extent n) until expressions have been
-    simplified: a ragged tile's own variables run past the end, so their sum could not be.
-    """
-
-    views: Views
-    outer: dict[str, tuple[int, int]]
-    operands: list[Operand] = field(default_factory=list)
-    positions: dict[str, tuple[Expr, int]] = field(default_factory=dict)
-
-    def position(self, name: str, value: Expr, extent: int) -> Expr:
-        """A variable for ``value``, which never reaches ``extent``."""
-        if extent == 1:
-            return Const(0)
-        self.positions[name] = (value, extent)
-        return Var(name)
-
-    def simplify(self, e: Expr, inner: Ranges) -> Expr:
-        """Simplify with positions in their extents, then put what they stand for in their place."""
-        e = simplify(e, {**self.outer, **inner, **{n: (0, extent - 1) for n, (_, extent) in self.positions.items()}})
-        e = substitute(e, {n: value for n, (value, _) in self.positions.items()})
-        return simplify(e, {**self.outer, **inner})
-
-    def fix(self, e: Expr, values: Mapping[str, Expr]) -> Expr:
-        """``e`` with some of its variables given, simplified."""
-        return simplify(substitute(e, values), self.outer)
-
-    def add(self, role: str, tensor: str, box: Box, access: str = "read", packed: bool = False) -> str:
-        """Declare an operand; constants, packed ones too, are stable."""
-        stable = packed or self.views.graph.is_constant(tensor)
-        self.operands.append(Operand(role, tensor, box, access, stable))
-        return role
-
-    def bind(self, e: Expr, inner: Ranges) -> Expr:
-        """Name the Loads of ``e`` by roles and simplify its indices."""
-        e = self.simplify(e, inner)
-        return transform(e, lambda n: self._role(n, inner) if isinstance(n, Load) else n)
-
-    def _role(self, load: Load, inner: Ranges) -> Load:
-        shape = matrix_shape(self.views.type(load.operand).shape)
-        offset, size = footprint(load.index, shape, inner, self.outer)
-        box = Box(offset, size, shape)
-        for known in self.operands:
-            if known.buffer == load.operand and known.box == box and known.access == "read":
-                return replace(load, operand=known.role)
-        return replace(load, operand=self.add(f"in{len(self.operands)}", load.operand, box))
-
-    def output(self, tensor: str, index: tuple[Expr, ...], inner: Ranges) -> tuple[Expr, ...]:
-        """Declare the store and return its simplified (row, column)."""
-        index = tuple(self.simplify(i, inner) for i in index)
-        shape = matrix_shape(self.views.type(tensor).shape)
-        offset, size = footprint(index, shape, inner, self.outer)
-        self.add("out", tensor, Box(offset, size, shape), "write")
-        return index
-
-
-def panel_buffer(name: str, shape: tuple[int, int], panel: int) -> Buffer:
-    """A constant right-hand side [k, n] packed in panels of ``panel`` columns, zero-padded to whole panels."""
-    k, n = shape
-    panels = ceil(n / panel)
-    layout = Layout((((k, panel),), ((panels, k * panel), (panel, 1))), panels * k * panel)
-    return Buffer(f"{name}@{panel}", "float32", shape, layout, "weight")
-
-
-class PhaseBuilder:
-    """Builds phases. ``packed`` collects the packed weights they use: id to (buffer, logical matrix)."""
+class PhaseBuilder(TaskBuilder):
+    """Builds phases for a CPU: every task has an owner."""
 
     def __init__(self, views: Views, machine: Machine) -> None:
-        self.views = views
+        super().__init__(views, machine.vector_bytes, {}, "float32")
         self.machine = machine
-        self.packed: dict[str, tuple[Buffer, np.ndarray]] = {}
-        self.types = views.graph.types
 
     # -- matmul -----------------------------------------------------------------------------------------------------
 
@@ -139,10 +57,10 @@ class PhaseBuilder:
             panels = ceil(ceil(width / owners) / tile.panel)
             n0 = s * width + o * (panels * tile.panel) + n0
         extents = {"o": owners, "b": batches, "r": tile.blocks, "s": segments, "p": panels}
-        draft = Draft(self.views, {v: (0, e - 1) for v, e in extents.items()})
+        draft = self.draft(extents)
         unit = unit_axes(extents)
         b, m0, n0 = (draft.fix(e, unit) for e in (b, m0, n0))
-        self._product_operands(stage, p, tile, draft, (b, m0, n0))
+        self.product_operands(stage, p, (tile.rows, tile.panel, p.k), draft, (b, m0, n0, Const(0)))
         rows, columns = min(tile.rows, p.m), min(tile.panel, p.n)
         inner = {"m": (0, rows - 1), "n": (0, columns - 1)}
         row = draft.position("row", m0 + axis("m", rows), p.m)
@@ -152,103 +70,27 @@ class PhaseBuilder:
         task = Task("matmul", tuple(draft.operands), {"panel": tile.panel}, (result,))
         return self.phase(name, stage, partition, extents, task, 2 * p.batch * p.m * p.n * p.k)
 
-    def _product_operands(
-        self, stage: Stage, p: Product, tile: MatmulTile, draft: Draft, at: tuple[Expr, Expr, Expr]
-    ) -> None:
-        assert stage.root is not None
-        batch, m0, n0 = at
-        a, b = stage.root.inputs
-        where = {"batch": batch}
-        tensor, row, column = self._view(a, matmul_axes(stage.root, 0, self.types), where)
-        shape = matrix_shape(self.types[tensor].shape)
-        size = (min(tile.rows, p.m), p.k)
-        bound = _bound(row, shape[0], p.m)
-        draft.add("a", tensor, Box((simplify(row + m0, draft.outer), column), size, (bound, shape[1])))
-        if self.views.graph.is_constant(b) and p.batch == 1:
-            packed = panel_buffer(b + ("^T" if p.transpose_b else ""), (p.k, p.n), tile.panel)
-            matrix = self.views.graph.constants[b].reshape(self.types[b].shape[-2:])
-            self.packed[packed.id] = (packed, matrix.T if p.transpose_b else matrix)
-            draft.add("b", packed.id, Box((Const(0), n0), (p.k, tile.panel), (p.k, p.n)), packed=True)
-            return
-        tensor, row, column = self._view(b, matmul_axes(stage.root, 1, self.types), where)
-        shape = matrix_shape(self.types[tensor].shape)
-        offset = (row, simplify(column + n0, draft.outer))
-        bound = _bound(column, shape[1], p.n)
-        draft.add("b", tensor, Box(offset, (p.k, min(tile.panel, p.n)), (shape[0], bound)))
-
-    def _view(self, name: str, axes: MatrixAxes | None, where: Mapping[str, Expr]) -> tuple[str, Expr, Expr]:
-        found = unit_stride(self.views.element(name, axes.index), axes) if axes else None
-        if found is None:
-            raise AssertionError(f"tensor {name!r} cannot be read in place but was not stored")
-        tensor, row, column = found
-        return tensor, substitute(row, where), substitute(column, where)
-
     # -- attention --------------------------------------------------------------------------------------------------
 
     def attention(self, stage: Stage, partition: Partition, name: str) -> Phase:
         node = stage.root
         assert node is not None
-        batch, heads, rows, depth = self.types[node.inputs[0]].shape
-        keys = self.types[node.inputs[1]].shape[2]
-        width = self.types[node.inputs[2]].shape[3]
+        batch, heads, rows, _ = self.types[node.inputs[0]].shape
         owners = partition.owners if partition.kind != "single" else 1
-        total = batch * heads
         bh: Expr = Var("h")
         i0: Expr = Const(0)
         if partition.kind == "rows":
-            tile_rows, per_owner = ceil(rows / owners), total
+            tile_rows, per_owner = ceil(rows / owners), batch * heads
             i0 = Var("o") * tile_rows
         else:
-            tile_rows, per_owner = rows, total // owners
+            tile_rows, per_owner = rows, batch * heads // owners
             bh = Var("o") * per_owner + bh
         extents = {"o": owners, "h": per_owner}
-        draft = Draft(self.views, {v: (0, e - 1) for v, e in extents.items()})
-        bh, i0 = (draft.fix(e, unit_axes(extents)) for e in (bh, i0))
-        where = {"batch": bh // heads if batch > 1 else Const(0), "head": bh % heads if batch > 1 else bh}
-        where = {v: simplify(e, draft.outer) for v, e in where.items()}
-        sizes = {"q": (tile_rows, depth), "k": (keys, depth), "v": (keys, width)}
-        for position, role in enumerate("qkv"):
-            axes = attention_axes(node, position, self.types)
-            tensor, row, column = self._view(node.inputs[position], axes, where)
-            shape = matrix_shape(self.types[tensor].shape)
-            start = simplify(row + i0 if role == "q" else row, draft.outer)
-            bound = _bound(row, shape[0], rows if role == "q" else keys)
-            draft.add(role, tensor, Box((start, column), sizes[role], (bound, shape[1])))
-        inner = {"i": (0, tile_rows - 1), "j": (0, keys - 1), "d": (0, width - 1)}
-        i = draft.position("row", i0 + axis("i", tile_rows), rows)
-        score = self._score(node.inputs[3] if len(node.inputs) > 3 else "", node.attrs, where, i, axis("j", keys))
-        score = draft.bind(score, inner)
-        index = (where["batch"], where["head"], i, axis("d", width))
-        result = self.epilogue(stage, draft, index, inner, ("i", "d"))
         params = {"guard": bool(node.attrs.get("guard", False))}
-        task = Task("attention", tuple(draft.operands), params, (result,), prologue={"score": score})
-        flops = 2 * total * rows * keys * (depth + width)
+        task, flops = self.attention_task(stage, tile_rows, extents, (bh, i0), params)
         return self.phase(name, stage, partition, extents, task, flops)
 
-    def _score(
-        self, bias: str, attrs: Mapping[str, registry.Attr], where: Mapping[str, Expr], i: Expr, j: Expr
-    ) -> Expr:
-        value: Expr = Acc()
-        scale = attrs.get("scale", 1.0)
-        if scale != 1.0:
-            value = op("mul", value, Const(float(scale), "float32"))  # type: ignore[arg-type]
-        if bias:
-            shape = self.types[bias].shape
-            full = (where["batch"], where["head"], i, j)[4 - len(shape) :]
-            index = tuple(Const(0) if extent == 1 else e for e, extent in zip(full, shape, strict=True))
-            value = op("add", value, self.views.read(bias, index))
-        return value
-
     # -- shared -----------------------------------------------------------------------------------------------------
-
-    def epilogue(
-        self, stage: Stage, draft: Draft, index: tuple[Expr, ...], inner: Ranges, axes: tuple[str, ...]
-    ) -> Result:
-        """What a template stores of its element at ``index`` of the root's output, after the stage's chain."""
-        index, value = run_chain(stage, self.views, index, Acc())
-        value = draft.bind(value, inner)
-        position = draft.output(stage.stored, matrix_index(self.types[stage.stored].shape, index), inner)
-        return Result("out", axes, position, value)
 
     def phase(
         self, name: str, stage: Stage, partition: Partition, extents: Mapping[str, int], task: Task, flops: int
@@ -268,11 +110,4 @@ def rows_stand_alone(attention: Node, views: Views) -> bool:
     return found is not None and isinstance(found[1], Const)
 
 
-def unit_axes(extents: Mapping[str, int]) -> dict[str, Expr]:
-    """Axes of one element have index 0."""
-    return {v: Const(0) for v, extent in extents.items() if extent == 1}
-
-
-def _bound(offset: Expr, extent: int, used: int) -> int:
-    """Where an operand that starts at ``offset`` and has ``used`` elements ends, in a dimension of ``extent``."""
-    return int(offset.value) + used if isinstance(offset, Const) else extent
+__all__ = ["Draft", "PhaseBuilder", "panel_buffer", "rows_stand_alone", "unit_axes"]

@@ -22,20 +22,21 @@ LOOPED = ("reduction", "row")
 TEMPLATES = ("matmul", "attention", "conv")
 
 
-def prepare(graph: Graph) -> Graph:
-    """The same network in schedulable form; the same object when it is so already.
+def prepare(graph: Graph, convolutions: bool = True) -> Graph:
+    """The same network in schedulable form; the same object when it is so already. ``convolutions``: there are
+    templates for them; without, each becomes a product over its windows.
 
     Raises:
         UnsupportedError: see above; the message names the node.
     """
     for node in graph.nodes:
         _check(node, graph)
-    if not any(_rewrites(n, graph) for n in graph.nodes):
+    if not any(_rewrites(n, graph, convolutions) for n in graph.nodes):
         return graph
     builder = Builder(graph.types, graph.constants, folding=False)
     builder.reserve(graph.types)
     for node in graph.nodes:
-        if _rewrites(node, graph):
+        if _rewrites(node, graph, convolutions):
             (_convolution if node.op == "conv" else _matmul)(node, builder)
         else:
             builder.nodes.append(node)
@@ -61,9 +62,9 @@ def _check(node: Node, graph: Graph) -> None:
             raise UnsupportedError(f"{node.origin}: tensor {name!r} has no elements; remove it from the model")
 
 
-def _rewrites(node: Node, graph: Graph) -> bool:
+def _rewrites(node: Node, graph: Graph, convolutions: bool) -> bool:
     if node.op == "conv":
-        return not is_template(node, graph)
+        return not convolutions or not is_template(node, graph)
     if node.op != "matmul":
         return False
     a, b = (graph.types[n] for n in node.inputs)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import prod
 
 from mononn_core.graph import Node
-from mononn_core.machine import Machine
 from mononn_core.program.expr import Const, Expr, Var, const, op
 from mononn_core.program.tile import Let, Reduce, Statement
 from mononn_core.schedule.operands import split_index
@@ -28,9 +27,9 @@ GENERATED = frozenset({*REDUCTIONS, "matmul", "softmax", "log_softmax", "layer_n
 """Operators this module has loops for."""
 
 
-def row_body(node: Node, views: Views, index: tuple[Expr, ...], machine: Machine) -> Body:
-    """(statements before the element, value of the element at ``index`` of ``node``'s output)."""
-    lanes = machine.vector_bytes
+def row_body(node: Node, views: Views, index: tuple[Expr, ...], lanes: int) -> Body:
+    """(statements before the element, value of the element at ``index`` of ``node``'s output). Reductions keep
+    ``lanes`` interleaved partial results."""
     if node.op in REDUCTIONS:
         return _reduction(node, views, index, lanes)
     if node.op in ("softmax", "log_softmax"):

@@ -1,0 +1,200 @@
+"""Estimated seconds of phases on a GPU: what a streaming multiprocessor moves and computes, waves, barriers.
+
+A phase takes as long as the multiprocessor with most tasks: the slowest of its second-level cache reads, its shared
+memory traffic, its tensor cores and its scalar operations, plus one start-up latency for every wave; or as long as the
+weights take from memory. The model chooses between schedules and says what to expect; it is never shown as measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import ceil, prod
+
+import numpy as np
+
+from mononn_core.gpu import Gpu
+from mononn_core.program.expr import Expr, Op, walk
+from mononn_core.program.rules import matrix_dims
+from mononn_core.program.tile import Barrier, For, Let, Operand, Phase, Program, Reduce, Statement, Store
+
+SHARED_BYTES_PER_SECOND = 200e9
+"""Shared memory of one multiprocessor: 128 bytes a clock."""
+TENSOR_EFFICIENCY = 0.6
+"""Share of the tensor cores' rate that ``mma.sync`` reaches."""
+START_SECONDS = 0.7e-6
+"""From the first request of a wave's tasks to a full pipeline."""
+OPERATIONS = {"exp": 4, "erf": 24, "tanh": 16, "sqrt": 4, "div": 8, "reciprocal": 6, "log": 8, "pow": 24, "sigmoid": 12}
+"""Instructions of a scalar operation that takes more than one."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """One phase in numbers; everything but ``tasks`` and ``stream_bytes`` (weights from memory) is of one task.
+
+    Attributes:
+        read_bytes, written_bytes: through the second-level cache. shared_bytes: between shared memory and registers.
+        tensor_flops: on tensor cores, ``kind`` says in which type. operations: scalar instructions of one lane.
+        passes: how often the task waits for memory it could not ask for earlier.
+    """
+
+    tasks: int
+    read_bytes: float
+    written_bytes: float = 0.0
+    shared_bytes: float = 0.0
+    tensor_flops: float = 0.0
+    kind: str = "f16"
+    operations: float = 0.0
+    stream_bytes: float = 0.0
+    passes: int = 1
+
+    def seconds(self, gpu: Gpu, blocks_per_sm: int) -> float:
+        """Time between the barrier before the phase and its last task's end."""
+        each = ceil(self.tasks / gpu.sms)
+        waves = ceil(self.tasks / (gpu.sms * blocks_per_sm))
+        rate = gpu.tf32_flops / 3 if self.kind == "tf32x3" else gpu.tensor_flops
+        busy = max(
+            (self.read_bytes + self.written_bytes) / gpu.l2_bytes_per_second_per_sm,
+            self.shared_bytes / SHARED_BYTES_PER_SECOND,
+            self.tensor_flops / (rate / gpu.sms * TENSOR_EFFICIENCY),
+        )
+        busy += self.operations / (gpu.fma_flops / 2 / gpu.sms)
+        return max(each * busy, self.stream_bytes / gpu.bandwidth) + waves * self.passes * START_SECONDS
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Of one inference on one GPU. ``floor``: no implementation in this precision is faster: the weights read once
+    from memory, or the products at the tensor cores' full rate. ``predicted``: by this module's model."""
+
+    gpu: str
+    floor_seconds: float
+    predicted_seconds: float
+
+
+def predict(program: Program, gpu: Gpu, blocks_per_sm: int) -> Prediction:
+    """Floor and predicted time of a CUDA Program, its launch included."""
+    weights = sum(b.nbytes for b in program.buffers if b.space == "weight" and b.id in _streamed(program))
+    flops, seconds, barriers = 0.0, gpu.launch_seconds, 0
+    known: dict[str, float] = {}
+    rate = gpu.tensor_flops
+    for item, loop in program.trace():
+        if isinstance(item, Barrier):
+            barriers += 1
+            continue
+        work = work_of(program, item, loop)
+        rate = gpu.tf32_flops / 3 if work.kind == "tf32x3" else rate
+        flops += item.flops if item.task.template != "nest" else 0.0
+        seconds += known.setdefault(item.id, work.seconds(gpu, blocks_per_sm))
+    floor = max(weights / gpu.bandwidth, flops / rate)
+    return Prediction(gpu.name, floor, max(floor, seconds + barriers * gpu.barrier_seconds))
+
+
+def _streamed(program: Program) -> set[str]:
+    """Weights that a run reads in full: the right-hand sides of products."""
+    return {
+        program.resolve(o.buffer, loop)
+        for item, loop in program.trace()
+        if isinstance(item, Phase) and item.task.template != "nest"
+        for o in item.task.operands
+        if o.stable and o.role == "b"
+    }
+
+
+def work_of(program: Program, phase: Phase, loop: Mapping[str, int]) -> Work:
+    """The numbers of one phase as scheduled."""
+    buffers = {o.role: program.buffer(program.resolve(o.buffer, loop)) for o in phase.task.operands}
+    task, read, written, stream = phase.task, 0.0, 0.0, 0.0
+    for o in task.operands:
+        nbytes = _volume(o) * np.dtype(buffers[o.role].dtype).itemsize
+        if buffers[o.role].space == "local":
+            continue
+        if o.access == "read":
+            read += min(nbytes, _touched(phase) * 8)
+            stream += buffers[o.role].nbytes if o.stable and o.role == "b" else 0
+        else:
+            written += nbytes
+    tensor = phase.flops / phase.tasks if task.template != "nest" else 0.0
+    operations, passes = body_operations(task.body), 1 + sum(1 for s in _statements(task.body) if isinstance(s, Reduce))
+    for r in task.results:
+        tile = prod(_tile(phase))
+        operations += tile * expr_operations(r.value)
+    if task.template == "attention":
+        scores = prod(o.box.size[matrix_dims(o.box.size)[0]] for o in task.operands if o.role in ("q", "k"))
+        operations += scores * (8 + sum(expr_operations(e) for e in task.prologue.values()))
+    shared = 0.0
+    if task.template == "matmul":
+        shared = product_shared_bytes(task.params, _terms(phase))
+    kind = str(task.params.get("kind", "f16"))
+    return Work(phase.tasks, read, written, shared, tensor, kind, operations, stream, min(passes, 3))
+
+
+def product_shared_bytes(params: Mapping[str, object], terms: int) -> float:
+    """Bytes that the warps of a product's task read from shared memory for ``terms`` terms."""
+    rows, columns = params["tile"]  # type: ignore[misc]
+    warps_m, warps_n = params["warps"]  # type: ignore[misc]
+    itemsize = 4 if params["kind"] == "tf32x3" else 2
+    return float(terms * itemsize * (rows * warps_n + columns * warps_m))
+
+
+def _terms(phase: Phase) -> int:
+    b = next(o for o in phase.task.operands if o.role == "b")
+    return b.box.size[matrix_dims(b.box.size)[0]]
+
+
+def _tile(phase: Phase) -> tuple[int, int]:
+    """Rows and columns a template's task stores."""
+    first, second = ("q", "v") if phase.task.template == "attention" else ("a", "b")
+    sizes = {o.role: [o.box.size[d] for d in matrix_dims(o.box.size)] for o in phase.task.operands}
+    return sizes[first][0], sizes[second][1]
+
+
+def _volume(operand: Operand) -> float:
+    return float(prod(min(s, b) for s, b in zip(operand.box.size, operand.box.bound, strict=True)))
+
+
+def _touched(phase: Phase) -> float:
+    """Loads that a task executes (for a nest; a gather's box is larger than what it reads)."""
+    if phase.task.template != "nest":
+        return float("inf")
+    return sum(_iterations(s) for s in phase.task.body)
+
+
+def _iterations(s: Statement) -> float:
+    match s:
+        case For(body=body, extent=extent):
+            return extent * sum(_iterations(inner) for inner in body)
+        case Reduce(extent=extent):
+            return float(extent)
+        case _:
+            return 1.0
+
+
+def _statements(body: tuple[Statement, ...]) -> Iterator[Statement]:
+    for s in body:
+        yield s
+        if isinstance(s, For):
+            yield from _statements(s.body)
+
+
+def body_operations(body: tuple[Statement, ...]) -> float:
+    """Scalar instructions of a nest, all iterations together."""
+    total = 0.0
+    for s in body:
+        match s:
+            case For(body=inner, extent=extent):
+                total += extent * body_operations(inner)
+            case Let(value=value):
+                total += expr_operations(value)
+            case Reduce(extent=extent, value=value):
+                total += extent * (1 + expr_operations(value))
+            case Store(value=value):
+                total += 1 + expr_operations(value)
+    return total
+
+
+def expr_operations(e: Expr) -> float:
+    """Scalar instructions of an expression; index arithmetic is mostly hoisted and counts a quarter."""
+    return sum(
+        0.25 if n.dtype == "int64" else float(OPERATIONS.get(n.name, 1)) if isinstance(n, Op) else 0.5 for n in walk(e)
+    )

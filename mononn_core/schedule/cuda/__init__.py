@@ -1,0 +1,1 @@
+"""Graph to one cooperative CUDA kernel's Program."""

@@ -1,0 +1,163 @@
+"""Graph to the Program of one cooperative kernel: stages, launch, intervals between barriers, memory, loops."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import ceil
+
+import numpy as np
+
+from mononn_core.errors import UnsupportedError
+from mononn_core.gpu import Gpu
+from mononn_core.graph import Graph
+from mononn_core.options import Options
+from mononn_core.program.tile import Barrier, Buffer, Item, Layout, Phase, Program
+from mononn_core.schedule import memory
+from mononn_core.schedule.cuda.builder import CudaBuilder
+from mononn_core.schedule.cuda.prepare import prepare
+from mononn_core.schedule.cuda.tiles import Target
+from mononn_core.schedule.fuse import Stage, fuse
+from mononn_core.schedule.prefetch import prefetch_weights
+from mononn_core.schedule.prepare import is_template
+from mononn_core.schedule.roll import roll
+from mononn_core.schedule.views import Views, matrix_shape
+
+ALIGN = 128
+ROWS = ("layer_norm", "rms_norm")
+
+
+@dataclass(frozen=True)
+class CudaLowered:
+    """A Program, the constants its weight buffers hold (buffer id -> logical matrix in the buffer's shape and dtype),
+    and the launch it is made for: threads of a block and blocks of a multiprocessor."""
+
+    program: Program
+    weights: Mapping[str, np.ndarray]
+    threads: int
+    blocks_per_sm: int
+
+
+def lower(graph: Graph, options: Options, gpu: Gpu) -> CudaLowered:
+    """The network as one Program for ``gpu`` in ``options.precision``.
+
+    Raises:
+        UnsupportedError: an operator has no generated form, a product fits no tile, or a weight is too large for the
+            precision; the message names the node or tensor.
+    """
+    target = Target(gpu, options.precision, 128, 1)
+    graph = prepare(graph)
+    stages, views = fuse(graph, options.fuse, options.epilogues, target.multiple)
+    builder = CudaBuilder(views, storage_of(stages, views, target), target)
+    phases = {
+        s.stored: builder.build(s, f"{n:03d}_{s.root.op if s.root else s.chain[-1].op}") for n, s in enumerate(stages)
+    }
+    intervals = [[s] for s in stages]
+    return _assemble(graph, intervals, phases, builder, target)
+
+
+def storage_of(stages: tuple[Stage, ...], views: Views, target: Target) -> dict[str, str]:
+    """Tensors stored in another type than their own: in 16-bit precisions whatever a template or a norm computes, and
+    what a template multiplies. (Outputs keep their types; what only generated loops touch, as masks, stays float32.)"""
+    if target.precision == "fp32":
+        return {}
+    graph, narrow = views.graph, set[str]()
+    for stage in stages:
+        if stage.root is not None and (is_template(stage.root, graph) or stage.root.op in ROWS):
+            narrow.add(stage.stored)
+        if stage.root is not None and is_template(stage.root, graph):
+            matrices = stage.root.inputs[: 2 if stage.root.op == "matmul" else 3]
+            narrow |= {t for n in matrices for t in _shown(n, views)}
+    kept = {t for t in narrow if t in views.stored and t not in graph.outputs and graph.types[t].dtype == "float32"}
+    return dict.fromkeys(sorted(kept), target.storage)
+
+
+def _shown(name: str, views: Views) -> set[str]:
+    """The stored tensors that ``name`` is or shows."""
+    pending, found, producers = [name], set[str](), views.graph.producers()
+    while pending:
+        name = pending.pop()
+        if name in views.stored:
+            found.add(name)
+        elif name in producers:
+            pending.extend(n for n in producers[name].inputs if n)
+    return found
+
+
+def _assemble(
+    graph: Graph, intervals: list[list[Stage]], phases: Mapping[str, Phase], builder: CudaBuilder, target: Target
+) -> CudaLowered:
+    items: list[Item] = []
+    for number, interval in enumerate(intervals):
+        if number:
+            items.append(Barrier(number - 1))
+        items.extend(phases[s.stored] for s in interval)
+    spans: dict[str, memory.Span] = {}
+    for number, interval in enumerate(intervals):
+        for stage in interval:
+            for operand in phases[stage.stored].task.operands:
+                tensor = str(operand.buffer)
+                if tensor in spans:
+                    spans[tensor] = replace(spans[tensor], last=number)
+                elif operand.access == "write" and tensor not in graph.outputs:
+                    spans[tensor] = memory.Span(_activation(tensor, builder, target), number, number)
+    arena, arena_bytes = memory.plan_arena(spans, ALIGN)
+    tensors = dict.fromkeys(str(o.buffer) for i in items if isinstance(i, Phase) for o in i.task.operands)
+    weights, values, weight_bytes = _weights(graph, list(tensors), builder)
+    edges = [
+        Buffer(n, graph.types[n].dtype, s := matrix_shape(graph.types[n].shape), Layout.row_major(s), space, at)
+        for space, names in (("input", graph.inputs), ("output", graph.outputs))
+        for at, n in enumerate(names)
+    ]
+    program = Program(
+        graph.name,
+        (*edges, *(arena[n] for n in spans), *weights),
+        tuple(items),
+        inputs=graph.inputs,
+        outputs=graph.outputs,
+        arena_bytes=arena_bytes,
+        weight_bytes=weight_bytes,
+    )
+    return CudaLowered(prefetch_weights(roll(program)), values, target.threads, target.blocks_per_sm)
+
+
+def _activation(name: str, builder: CudaBuilder, target: Target) -> Buffer:
+    """An arena buffer; rows start at multiples of 16 bytes."""
+    kind = builder.types[name]
+    rows, columns = matrix_shape(kind.shape)
+    dtype = builder.storage.get(name, kind.dtype)
+    multiple = max(1, 16 // np.dtype(dtype).itemsize)
+    stride = ceil(columns / multiple) * multiple if rows > 1 else columns
+    layout = Layout((((rows, stride),), ((columns, 1),)), max(rows * stride, 1))
+    return Buffer(name, dtype, (rows, columns), layout, "arena", align=ALIGN)
+
+
+def _weights(graph: Graph, tensors: list[str], builder: CudaBuilder) -> tuple[list[Buffer], dict[str, np.ndarray], int]:
+    """Weight buffers in the order of their use, their logical matrices, and their total bytes."""
+    buffers: list[Buffer] = []
+    values: dict[str, np.ndarray] = {}
+    for name in tensors:
+        if name in builder.packed:
+            buffer, value = builder.packed[name]
+            values[name] = _narrow(name, value, buffer.dtype)
+        elif graph.is_constant(name):
+            shape = matrix_shape(graph.types[name].shape)
+            buffer = Buffer(name, graph.types[name].dtype, shape, Layout.row_major(shape), "weight")
+            values[name] = graph.constants[name].reshape(shape)
+        else:
+            continue
+        buffers.append(replace(buffer, align=ALIGN))
+    placed, total = memory.plan_weights(buffers, ALIGN)
+    return placed, values, total
+
+
+def _narrow(name: str, value: np.ndarray, dtype: str) -> np.ndarray:
+    """A weight in the type it is stored in; raises UnsupportedError where a finite one becomes infinite."""
+    with np.errstate(over="ignore"):
+        found = np.asarray(value).astype(dtype)
+    if dtype != "float32" and not np.isfinite(found.astype(np.float32)[np.isfinite(value)]).all():
+        raise UnsupportedError(f"weight {name!r} has values beyond {dtype}; compile with precision bf16 or fp32")
+    return found
+
+
+__all__ = ["CudaLowered", "lower"]

@@ -1,0 +1,178 @@
+"""Tiles, parts and warps of a product, and the launch they are chosen for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil
+
+from mononn_core.cost.cuda import Work, product_shared_bytes
+from mononn_core.gpu import Gpu
+
+ROWS = (16, 32, 48, 64, 96, 128)
+COLUMNS = (8, 16, 24, 32, 40, 48, 64, 80, 96, 128)
+PARTS = (1, 2, 3, 4, 6, 8)
+STAGES = (4, 3, 2)
+MOST_ACCUMULATORS = 64
+"""Registers of a thread that may hold sums."""
+LAUNCHES = ((128, 1), (256, 1), (128, 2), (256, 2))
+"""(threads of a block, blocks of a multiprocessor) to choose from."""
+KINDS = {"fp16": "f16", "bf16": "bf16", "fp32": "tf32x3"}
+STORAGE = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
+RESERVED_SHARED_BYTES = 2048
+"""Of a block's shared memory: what reductions of a whole block and the printer's own slots take."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the schedule is made for: ``kind`` of products, a launch of ``threads`` x ``blocks_per_sm`` on ``gpu``."""
+
+    gpu: Gpu
+    precision: str
+    threads: int
+    blocks_per_sm: int
+
+    @property
+    def kind(self) -> str:
+        return KINDS[self.precision]
+
+    @property
+    def storage(self) -> str:
+        """Dtype of stored activations and product weights."""
+        return STORAGE[self.precision]
+
+    @property
+    def itemsize(self) -> int:
+        return 4 if self.precision == "fp32" else 2
+
+    @property
+    def multiple(self) -> int:
+        """Elements in 16 bytes: what rows, and the first columns of views, are multiples of."""
+        return 16 // self.itemsize
+
+    @property
+    def blocks(self) -> int:
+        return self.gpu.sms * self.blocks_per_sm
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory a block may use."""
+        each = self.gpu.shared_per_sm // self.blocks_per_sm - 1024
+        return min(self.gpu.shared_per_block, each) - RESERVED_SHARED_BYTES
+
+    @property
+    def step(self) -> int:
+        """Terms of one stage of a main loop: 128 bytes."""
+        return 128 // self.itemsize
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A product's task: ``rows`` x ``columns`` by ``warps``, one of ``parts`` of the terms, through ``stages``."""
+
+    rows: int
+    columns: int
+    warps: tuple[int, int]
+    stages: int
+    parts: int = 1
+
+    def params(self, kind: str) -> dict[str, object]:
+        return {"tile": (self.rows, self.columns), "warps": self.warps, "kind": kind}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A product as the choice of its tile sees it. ``exact``: row tiles (or the whole of m) must end where m does.
+    ``panels``: the same for columns. ``split``: it may be cut into parts. ``stable``: b is a weight. ``fill``: scalar
+    instructions an element that a prologue spends on a, 0 where there is none (then a lies in the arena)."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    exact: bool = False
+    panels: bool = False
+    split: bool = False
+    stable: bool = True
+    fill: float = 0.0
+
+
+def stage_bytes(rows: int, columns: int, target: Target) -> int:
+    """Shared memory of one stage, padding of the rows included."""
+    pad = target.multiple
+    return target.itemsize * (rows * (target.step + pad) + target.step * (columns + pad))
+
+
+def local_bytes(rows: int, k: int, target: Target) -> int:
+    """Shared memory of a whole left operand."""
+    return rows * (ceil(k / target.multiple) * target.multiple + target.multiple) * target.itemsize
+
+
+def warps_of(rows: int, columns: int, threads: int) -> tuple[int, int] | None:
+    """The most square arrangement of the block's warps over a tile of whole 16 x 8 fragments; None where there is
+    none."""
+    warps = threads // 32
+    fits = [
+        (m, warps // m)
+        for m in (1, 2, 4, 8)
+        if warps % m == 0 and rows % (16 * m) == 0 and columns % (8 * (warps // m)) == 0
+    ]
+    return min(fits, key=lambda w: abs(rows // w[0] - columns // w[1])) if fits else None
+
+
+def work(shape: Shape, tile: Tile, target: Target) -> Work:
+    """What the cost model is told of ``shape`` in tiles."""
+    rows, columns, terms = min(tile.rows, shape.m), min(tile.columns, shape.n), ceil(shape.k / tile.parts)
+    tasks = shape.batch * ceil(shape.m / tile.rows) * ceil(shape.n / tile.columns) * tile.parts
+    weights = shape.k * shape.n * target.itemsize * (1 if shape.stable else 0)
+    return Work(
+        tasks,
+        read_bytes=(rows + columns) * terms * target.itemsize,
+        written_bytes=rows * columns * (4 if tile.parts > 1 else target.itemsize),
+        shared_bytes=product_shared_bytes(tile.params(target.kind), terms),
+        tensor_flops=2.0 * tile.rows * tile.columns * terms,
+        kind=target.kind,
+        operations=rows * terms * shape.fill,
+        stream_bytes=weights,
+        passes=2 if shape.fill else 1,
+    )
+
+
+def combine_seconds(shape: Shape, tile: Tile, target: Target) -> float:
+    """What adding the parts costs the consumer beyond reading one value: float32 sums through the cache."""
+    if tile.parts == 1:
+        return 0.0
+    return shape.batch * shape.m * shape.n * 4 * tile.parts / target.gpu.sms / target.gpu.l2_bytes_per_second_per_sm
+
+
+@lru_cache(maxsize=4096)
+def choose(shape: Shape, target: Target) -> tuple[Tile, float] | None:
+    """The cheapest tile and its seconds; ties go to fewer parts, then to the larger tile. None where none fits."""
+    best: tuple[tuple[float, int, int], Tile] | None = None
+    for rows in ROWS:
+        if (rows > 16 and rows >= 2 * shape.m) or (shape.exact and shape.m > rows and shape.m % rows):
+            continue
+        for columns in COLUMNS:
+            if shape.panels and shape.n > columns and shape.n % columns:
+                continue
+            for tile in _tiles(shape, rows, columns, target):
+                seconds = work(shape, tile, target).seconds(target.gpu, target.blocks_per_sm)
+                seconds += combine_seconds(shape, tile, target)
+                key = (round(seconds, 9), tile.parts, -rows * columns)
+                if best is None or key < best[0]:
+                    best = (key, tile)
+    return None if best is None else (best[1], best[0][0])
+
+
+def _tiles(shape: Shape, rows: int, columns: int, target: Target) -> list[Tile]:
+    """Legal tiles of these sizes: every number of parts, as many stages as fit."""
+    warps = warps_of(rows, columns, target.threads)
+    if warps is None or rows * columns > MOST_ACCUMULATORS * target.threads:
+        return []
+    held = local_bytes(rows, shape.k, target) if shape.fill else 0
+    each = stage_bytes(0 if shape.fill else rows, columns, target)
+    stages = next((s for s in STAGES if held + s * each <= target.shared_bytes), None)
+    if stages is None:
+        return []
+    parts = [p for p in PARTS if shape.k % (p * target.step) == 0] if shape.split else [1]
+    return [Tile(rows, columns, warps, stages, p) for p in parts or [1]]
