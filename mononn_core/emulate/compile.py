@@ -1,0 +1,181 @@
+"""Host compiler for emulated kernels: CUDA C++ text in, a shared object with the emulator's runtime out.
+
+The clang of the ``ziglang`` wheel, or what ``MONONN_CXX`` names. The kernel is compiled with the *instrumentation* of
+ThreadSanitizer and of the alignment and bounds sanitizers; their run-time libraries are not linked: the emulator's
+runtime supplies the functions that the instrumentation calls.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mononn_core.emulate import fragments
+from mononn_core.errors import ToolchainError
+
+HERE = Path(__file__).parent
+VOCABULARY = HERE.parent / "codegen" / "include"
+COMMON = (
+    *("-fPIC", "-std=c++20", "-fno-exceptions", "-fno-rtti", "-fno-stack-protector", "-fno-threadsafe-statics"),
+    *("-fno-math-errno", "-ffp-contract=off", "-fno-asynchronous-unwind-tables"),
+)
+RUNTIME = ("-O2", "-g0", "-fvisibility=hidden")
+KERNEL = ("-O2", "-g1", "-fno-vectorize", "-fno-slp-vectorize", "-fno-optimize-sibling-calls", "-Wno-everything")
+KERNEL_GCC = ("-O2", "-g1", "-fno-tree-vectorize", "-fno-optimize-sibling-calls", "-w")
+SANITIZE = ("-fsanitize=thread,alignment,bounds",)
+LINK = ("--build-id=none", "--hash-style=gnu", "-z", "now")
+GLIBC = "2.17"
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """How to call one compiler, and what ``--version`` says."""
+
+    program: tuple[str, ...]
+    version: str
+    zig: bool
+
+    @property
+    def clang(self) -> bool:
+        return self.zig or "clang" in self.version
+
+    def compile(self, flags: Sequence[str], source: str, output: str) -> list[str]:
+        language = ("-x", "c++")
+        if self.zig:
+            target = ("-target", f"{os.uname().machine}-linux-gnu.{GLIBC}", "-fno-sanitize=undefined")
+            return [*self.program, "c++", *COMMON, *target, *flags, *language, "-I.", "-c", source, "-o", output]
+        return [*self.program, *COMMON, *flags, *language, "-I.", "-c", source, "-o", output]
+
+    def link(self, objects: Sequence[str], output: str) -> list[str]:
+        if self.zig:
+            return [*self.program, "ld.lld", "-shared", *objects, "-o", output, *LINK]
+        return [*self.program, "-shared", "-nostdlib", *objects, "-o", output, ",".join(("-Wl", *LINK))]
+
+
+def find_compiler() -> Compiler:
+    """``MONONN_CXX``, or the clang of the ziglang wheel.
+
+    Raises:
+        ToolchainError: it is not there.
+    """
+    return _find_compiler(os.environ.get("MONONN_CXX", ""))
+
+
+@functools.cache
+def _find_compiler(chosen: str) -> Compiler:
+    if chosen:
+        words = shlex.split(chosen)
+        if not words or not shutil.which(words[0]):
+            raise ToolchainError(f"MONONN_CXX names {chosen!r}, which is not found; name an installed g++ or clang++")
+        version = subprocess.run([*words, "--version"], capture_output=True, text=True, check=False).stdout
+        return Compiler(tuple(words), version, zig=False)
+    program = (sys.executable, "-m", "ziglang")
+    result = subprocess.run([*program, "version"], capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise ToolchainError(
+            "the compiler of the ziglang wheel is missing; pip install ziglang, or name a g++ or clang++ in MONONN_CXX"
+        )
+    return Compiler(program, result.stdout.strip(), zig=True)
+
+
+def vocabulary(changed: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Headers that a kernel may include: codegen/include's, the emulator's primitives, then ``changed`` (name: text)."""
+    headers = {path.name: path.read_text(encoding="utf-8") for path in sorted(VOCABULARY.glob("*.cuh"))}
+    own = {path.name: path.read_text(encoding="utf-8") for path in sorted((HERE / "include").glob("*.cuh"))}
+    return {**headers, **own, **(changed or {})}
+
+
+def compile_kernel(source: str, headers: Mapping[str, str], *, sanitize: bool) -> bytes:
+    """Bytes of a shared object that holds ``source`` and the runtime.
+
+    Args:
+        source: C++ text; includes headers by name.
+        headers: name to text.
+        sanitize: with the instrumentation (and alignment and bounds checks).
+
+    Raises:
+        ToolchainError: no compiler, or it refused the source; the message holds its first error line.
+    """
+    compiler = find_compiler()
+    flags = (*(KERNEL if compiler.clang else KERNEL_GCC), *(SANITIZE if sanitize else ()))
+    if sanitize and compiler.clang:
+        flags += ("-mllvm", "-tsan-instrument-func-entry-exit=0")
+    files = {**headers, "kernel.cu": source}
+    runtime = _runtime(compiler)
+
+    def make(folder: Path) -> bytes:
+        (folder / "runtime.o").write_bytes(runtime)
+        _call(compiler.compile(flags, "kernel.cu", "kernel.o"), folder)
+        _call(compiler.link(("kernel.o", "runtime.o"), "kernel.so"), folder)
+        return (folder / "kernel.so").read_bytes()
+
+    return _cached(files, (compiler.version, *flags, hashlib.sha256(runtime).hexdigest()), make)
+
+
+def _runtime(compiler: Compiler) -> bytes:
+    """The runtime's object."""
+    files = {path.name: path.read_text(encoding="utf-8") for path in sorted((HERE / "runtime").iterdir())}
+    files["fragments.hpp"] = fragments.header()
+
+    def make(folder: Path) -> bytes:
+        _call(compiler.compile(RUNTIME, "runtime.cpp", "runtime.o"), folder)
+        return (folder / "runtime.o").read_bytes()
+
+    return _cached(files, (compiler.version, *RUNTIME), make)
+
+
+def _cached(files: Mapping[str, str], key: Sequence[str], make) -> bytes:
+    """What ``make(folder with files)`` returns, from the cache of ``MONONN_CACHE`` where it is known."""
+    digest = hashlib.sha256()
+    for part in (*key, *COMMON, *LINK, *(text for name in sorted(files) for text in (name, files[name]))):
+        digest.update(f"{len(part)}:{part}".encode())
+    chosen = os.environ.get("MONONN_CACHE")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mononn"
+    folder = cache if chosen is None else Path(chosen) if chosen else None
+    entry = folder / f"emulated-{digest.hexdigest()}.o" if folder else None
+    if entry and entry.exists() and (code := entry.read_bytes()).startswith(b"\x7fELF"):
+        return code
+    with tempfile.TemporaryDirectory(prefix="mononn-") as name:
+        for path, text in files.items():
+            (Path(name) / path).write_text(text, encoding="utf-8")
+        code = make(Path(name))
+    if entry:
+        _keep(entry, code)
+    return code
+
+
+def _keep(entry: Path, code: bytes) -> None:
+    try:
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=entry.parent, delete=False) as file:
+            file.write(code)
+        Path(file.name).replace(entry)
+    except OSError:
+        return  # a cache that cannot be written only costs time
+
+
+def _call(command: Sequence[str], folder: Path) -> None:
+    environment = {
+        **os.environ,
+        "ZIG_GLOBAL_CACHE_DIR": str(folder / "zig"),
+        "ZIG_LOCAL_CACHE_DIR": str(folder / "zig"),
+    }
+    done = subprocess.run(
+        list(command), cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False
+    )
+    if done.returncode == 0:
+        return
+    lines = [line.strip() for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
+    line = next((line for line in lines if "error:" in line), lines[0] if lines else f"exit status {done.returncode}")
+    raise ToolchainError(
+        f"the host compiler refused the CUDA source to emulate ({line}); report it, or try another in MONONN_CXX"
+    )

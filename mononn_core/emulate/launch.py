@@ -1,0 +1,171 @@
+"""Builds and launches an emulated kernel; see the package's docstring."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import tempfile
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from mononn_core.emulate.compile import compile_kernel, vocabulary
+from mononn_core.emulate.interface import CONSTANT, Range, Request, Result
+from mononn_core.emulate.report import Describer, Report, Watch
+from mononn_core.emulate.symbols import Lines
+from mononn_core.errors import OptionError
+
+KERNEL = re.compile(r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(')
+SCHEDULES = ("random:SEED", "block-first", "reversed", "starve:BLOCK", "starve-warp:WARP")
+RELAXED = {"atomic_add": "RELAXED_ADD", "load_acquire": "RELAXED_LOAD", "store_release": "RELAXED_STORE"}
+MILLISECONDS = 300_000
+
+
+def build(source: str, *, headers: Mapping[str, str] | None = None, sanitize: bool = True) -> Emulated:
+    """Compiles CUDA C++ for the emulator.
+
+    Args:
+        source: text with kernels ``extern "C" __global__ void NAME(const __grid_constant__ STRUCT call)``, optionally
+            with a second parameter ``uint32_t iteration``. It uses "mononn_ptx.cuh" and what stands above it only.
+        headers: texts that replace or join those of codegen/include, by name.
+        sanitize: look for races, poison, bounds and alignment of plain accesses; slower.
+
+    Raises:
+        ToolchainError: no host compiler, or it refused the source.
+    """
+    kernels = tuple(dict.fromkeys(KERNEL.findall(source)))
+    entries = "".join(f"\nMN_EMU_ENTRY({name})" for name in kernels)
+    code = compile_kernel(source + entries + "\n", vocabulary(headers), sanitize=sanitize)
+    return Emulated(code, kernels, sanitize=sanitize)
+
+
+class Emulated:
+    """A compiled source whose kernels can be launched.
+
+    Attributes:
+        kernels: names of its kernels.
+        sanitize: whether it looks for races.
+    """
+
+    def __init__(self, code: bytes, kernels: tuple[str, ...], *, sanitize: bool) -> None:
+        self.kernels, self.sanitize = kernels, sanitize
+        with tempfile.NamedTemporaryFile(prefix="mononn-", suffix=".so") as file:
+            file.write(code)
+            file.flush()
+            self._library = ctypes.CDLL(file.name)
+        self._lines = Lines(code)
+        self._lock = threading.Lock()
+        self._library.mn_emu_launch.argtypes = (ctypes.POINTER(Request), ctypes.POINTER(Result))
+
+    def call_bytes(self, kernel: str) -> int:
+        """Size of the struct that a kernel takes."""
+        return ctypes.c_uint64.in_dll(self._library, f"mn_emu_call_bytes_{kernel}").value
+
+    def reset(self) -> None:
+        """Forgets what earlier launches have written: memory watched as ``unwritten`` is so again."""
+        self._library.mn_emu_reset()
+
+    def launch(
+        self,
+        kernel: str,
+        call_words: bytes,
+        blocks: int,
+        threads: int,
+        shared_bytes: int = 0,
+        *,
+        iteration: int = 0,
+        schedule: str = "random:0",
+        watch: Iterable[Watch | tuple[int, int, str]] = (),
+        copies: str = "mixed",
+        relaxed: Iterable[str] = (),
+        banks: bool = False,
+        milliseconds: int = MILLISECONDS,
+        check: bool = True,
+    ) -> Report:
+        """Runs one kernel over a whole cooperative grid.
+
+        Args:
+            kernel: its name.
+            call_words: the bytes of its first parameter.
+            blocks, threads: of the grid; threads a multiple of 32, at most 1024.
+            shared_bytes: dynamic shared memory of a block.
+            iteration: its second parameter.
+            schedule: one of :data:`SCHEDULES`.
+            watch: every buffer in global memory that it may touch.
+            copies: when cp.async reads its source: "late" (when waited for), "early" (at issue), "mixed" (seeded).
+            relaxed: primitives that are to order nothing (keys of :data:`RELAXED`), to see whether fences would do.
+            banks: count bank conflicts of plain accesses to shared memory.
+            milliseconds: of processor time.
+            check: raise what was found; else it is only in the report.
+
+        Raises:
+            EmulationError: what was found first (a subclass a kind).
+            OptionError: an argument makes no sense.
+            MemoryError: no memory for stacks.
+        """
+        watched = [item if isinstance(item, Watch) else Watch(*item) for item in watch]
+        self._check_shape(kernel, len(call_words), blocks, threads)
+        ranges = (Range * max(len(watched), 1))(
+            *(
+                Range(w.address, w.bytes, w.read_only * CONSTANT["READ_ONLY"] | w.unwritten * CONSTANT["UNWRITTEN"], i)
+                for i, w in sorted(enumerate(watched), key=lambda item: item[1].address)
+            )
+        )
+        mode, seed = _schedule(schedule)
+        words = ctypes.create_string_buffer(call_words, len(call_words))
+        request = Request(
+            entry=ctypes.cast(self._library[f"mn_emu_entry_{kernel}"], ctypes.c_void_p).value or 0,
+            words=ctypes.addressof(words),
+            iteration=iteration,
+            blocks=blocks,
+            threads=threads,
+            shared_bytes=shared_bytes,
+            schedule=mode,
+            starved=seed,
+            seed=seed,
+            milliseconds=milliseconds,
+            flags=self._flags(copies, relaxed, banks),
+            ranges=len(watched),
+            range=ctypes.addressof(ranges),
+        )
+        result = Result()
+        with self._lock:
+            if self._library.mn_emu_launch(ctypes.byref(request), ctypes.byref(result)):
+                raise MemoryError(f"no memory to emulate {blocks} blocks of {threads} threads")
+        report = Describer(result, watched, shared_bytes, blocks, self._lines).report()
+        if check:
+            report.check()
+        return report
+
+    def _check_shape(self, kernel: str, given: int, blocks: int, threads: int) -> None:
+        if kernel not in self.kernels:
+            raise OptionError(f"the source has no kernel {kernel!r}; it has {', '.join(self.kernels) or 'none'}")
+        if (expected := self.call_bytes(kernel)) != given:
+            raise OptionError(f"{kernel} takes a struct of {expected} bytes, not {given}; pack it as its source says")
+        if not (1 <= blocks <= 1024 and 32 <= threads <= 1024 and threads % 32 == 0):
+            raise OptionError(
+                f"a grid of {blocks} blocks of {threads} threads cannot be emulated; "
+                "use 1 to 1024 blocks of whole warps of at most 1024 threads"
+            )
+
+    def _flags(self, copies: str, relaxed: Iterable[str], banks: bool) -> int:
+        modes = {"mixed": 0, "early": CONSTANT["EARLY_COPIES"], "late": CONSTANT["LATE_COPIES"]}
+        if copies not in modes or (wrong := set(relaxed) - set(RELAXED)):
+            raise OptionError(f"copies={copies!r} or relaxed={wrong!r} is not known; see Emulated.launch")
+        flags = modes[copies] | self.sanitize * CONSTANT["SANITIZED"] | banks * CONSTANT["BANKS"]
+        return flags | sum(CONSTANT[RELAXED[name]] for name in set(relaxed))
+
+
+def _schedule(text: str) -> tuple[int, int]:
+    """(mode, seed or who starves) of one of :data:`SCHEDULES`."""
+    modes = {
+        "random": CONSTANT["RANDOM"],
+        "block-first": CONSTANT["BLOCK_FIRST"],
+        "reversed": CONSTANT["REVERSED"],
+        "starve": CONSTANT["STARVE_BLOCK"],
+        "starve-warp": CONSTANT["STARVE_WARP"],
+    }
+    name, _, number = text.partition(":")
+    if name not in modes or (number and not number.isdigit()):
+        raise OptionError(f"{text!r} is no schedule; one of {', '.join(SCHEDULES)}")
+    return modes[name], int(number or 0)

@@ -1,0 +1,36 @@
+// cp.async: the bytes arrive when their group is waited for, not before; until then the destination is poison.
+#pragma once
+#include "barriers.hpp"
+
+namespace emu {
+
+inline void copy_issue(void *to, const void *from, uint32_t bytes, bool valid, uintptr_t pc) {
+  uintptr_t target = reinterpret_cast<uintptr_t>(to), source = reinterpret_cast<uintptr_t>(from);
+  if (target % bytes) stop_with(MN_EMU_MISALIGNED, target, bytes, bytes, pc, MN_EMU_COPY | MN_EMU_WRITE);
+  if (valid && source % bytes) stop_with(MN_EMU_MISALIGNED, source, bytes, bytes, pc, MN_EMU_COPY);
+  uintptr_t base = reinterpret_cast<uintptr_t>(current->block->shared);
+  if (target < base || target + bytes > base + E->request->shared_bytes)
+    stop_with(MN_EMU_BOUNDS, target, bytes, 0, pc, MN_EMU_COPY | MN_EMU_WRITE);
+  Copy copy{static_cast<unsigned char *>(to), static_cast<const unsigned char *>(from), bytes, current->group, valid,
+            false, 0, pc, {}};
+  copy.early = asked(MN_EMU_EARLY_COPIES) || (!asked(MN_EMU_LATE_COPIES) && next_random() >> 63);
+  if (copy.early && valid) memcpy(copy.data, from, bytes);
+  memset(to, 0xff, bytes);  // NaN in every type
+  current->copies.push(copy);
+  ++E->result->copies;
+}
+
+inline void copy_land(Copy *copy) {
+  if (copy->valid && !copy->early) memcpy(copy->data, copy->from, copy->bytes);
+  memcpy(copy->to, copy->data, copy->bytes);
+}
+
+// All but the ``groups`` last committed groups arrive.
+inline void copy_wait(uint32_t groups) {
+  List<Copy> &copies = current->copies;
+  while (current->copies_head < copies.count && copies[current->copies_head].group + groups < current->group)
+    copy_land(&copies[current->copies_head++]);
+  if (current->copies_head == copies.count) current->copies_head = 0, copies.clear();
+}
+
+}  // namespace emu
