@@ -88,7 +88,7 @@ def _find_compiler(chosen: str) -> Compiler:
 
 
 def vocabulary(changed: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Headers that a kernel may include: codegen/include's, the emulator's primitives, then ``changed`` (name: text)."""
+    """Headers that a kernel may include, by name: codegen/include's, the emulator's own, then ``changed``."""
     headers = {path.name: path.read_text(encoding="utf-8") for path in sorted(VOCABULARY.glob("*.cuh"))}
     own = {path.name: path.read_text(encoding="utf-8") for path in sorted((HERE / "include").glob("*.cuh"))}
     return {**headers, **own, **(changed or {})}

@@ -57,7 +57,7 @@ SINGLE_IN_COLUMNS = """
 
 
 def _read(*parts: tuple[str, Place, Sequence[int]]) -> Table:
-    """Joins parts of a figure: (lanes, place of the part's corner, elements that a lane holds there in reading order)."""
+    """Joins parts of a figure: (lanes, place of its corner, elements that a lane holds there in reading order)."""
     table: Table = {}
     for figure, (top, left), elements in parts:
         seen: dict[int, int] = {}

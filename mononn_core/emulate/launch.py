@@ -7,7 +7,6 @@ import re
 import tempfile
 import threading
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 from mononn_core.emulate.compile import compile_kernel, vocabulary
 from mononn_core.emulate.interface import CONSTANT, Range, Request, Result
