@@ -47,6 +47,14 @@ class ToolchainError(MononnError):
     """No usable C++ compiler, or it refused the generated source."""
 
 
+class DeviceError(MononnError):
+    """No GPU, a driver that is too old, a GPU that is too small for the code, or one whose memory is full."""
+
+
+class DeviceHangError(DeviceError):
+    """A kernel did not end in time. The GPU cannot be used by this process any more."""
+
+
 class OptionError(MononnError):
     """An option or argument has a value that makes no sense."""
 

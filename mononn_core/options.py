@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from mononn_core.errors import OptionError
 
-TARGETS = ("cpu",)
-PRECISIONS = ("fp32",)
-LAUNCHES = ("once", "phases")
+TARGETS = ("cpu", "cuda", "cuda-emulated")
+PRECISIONS = ("fp32", "fp16", "bf16")
+LAUNCHES = ("once", "phases", "graph")
+ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
+ON_GPU = ("cuda", "cuda-emulated")
 
 
 @dataclass(frozen=True)
@@ -17,9 +19,11 @@ class Options:
     """Options of one compilation.
 
     Attributes:
-        target: "cpu".
-        precision: "fp32": arithmetic and storage of activations and weights.
-        threads: workers the schedule is balanced for (a run may use another number, with the same output bits).
+        target: "cpu"; "cuda": an NVIDIA GPU; "cuda-emulated": the same CUDA source on host threads, slowly.
+        precision: of products, activations and weights: "fp32"; on GPUs also "fp16" and "bf16", which are only stored
+            and multiplied: sums and all other arithmetic are float32, inputs and outputs keep the model's types.
+        threads: workers the schedule is balanced for (a run may use another number, with the same output bits); of no
+            meaning on GPUs, where the schedule chooses the threads of a block.
         fuse: fuse elementwise chains, movements and epilogues (off: one phase an operator; for ablations).
         epilogues: finish a product or an attention with the elementwise chain after it (off: that chain is a phase of
             its own, fused with nothing but itself; for ablations).
@@ -27,7 +31,10 @@ class Options:
             network ran measurably faster or slower with it.
         launch: "once": every worker enters the function once a run, and barriers stand between its phases; "phases":
             the host's worker pool is woken and joined for every phase, as a runtime of separate kernels does (for
-            ablations; the same kernels, the same phases, the same bits).
+            ablations; the same kernels, the same phases, the same bits), on a CPU; "graph": the same phases as kernels
+            of their own in one CUDA graph, on a GPU.
+        arch: GPU architectures to compile for ("sm_90a", ...); the schedule is made for the first.
+        gpu: name of the GPU the schedule is made for ("H100", ...); "" for the default of the first architecture.
     """
 
     target: str = "cpu"
@@ -37,6 +44,8 @@ class Options:
     epilogues: bool = True
     prefetch: bool = False
     launch: str = "once"
+    arch: tuple[str, ...] = ()
+    gpu: str = ""
 
     def __post_init__(self) -> None:
         if self.target not in TARGETS:
@@ -45,9 +54,31 @@ class Options:
             raise OptionError(f"precision {self.precision!r} is unknown; choose one of {', '.join(PRECISIONS)}")
         if self.launch not in LAUNCHES:
             raise OptionError(f"launch {self.launch!r} is unknown; choose one of {', '.join(LAUNCHES)}")
+        self._check_target()
         if not isinstance(self.threads, int) or self.threads < 0:
             raise OptionError(
                 f"threads is {self.threads!r}; give a positive number, or 0 for all cores of this process"
             )
         if self.threads == 0:
             object.__setattr__(self, "threads", len(os.sched_getaffinity(0)))
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the code is CUDA's, run or emulated."""
+        return self.target in ON_GPU
+
+    def _check_target(self) -> None:
+        """Raises OptionError for what another target only can do."""
+        unknown = [arch for arch in self.arch if arch not in ARCHITECTURES]
+        if unknown:
+            raise OptionError(f"architecture {unknown[0]!r} is unknown; choose of {', '.join(ARCHITECTURES)}")
+        if self.on_gpu:
+            if self.launch == "phases":
+                raise OptionError('launch "phases" is a CPU\'s; on a GPU choose "once" or "graph"')
+            return
+        if self.precision != "fp32":
+            raise OptionError(f"precision {self.precision!r} is a GPU's; choose fp32, or target cuda")
+        if self.launch == "graph":
+            raise OptionError('launch "graph" is a GPU\'s; on a CPU choose "once" or "phases"')
+        if self.arch or self.gpu:
+            raise OptionError("an architecture or GPU is given for target cpu; choose target cuda, or leave it out")

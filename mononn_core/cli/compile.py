@@ -9,8 +9,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from mononn_core.cli.gpu import compiled_lines, peak_bytes
 from mononn_core.cli.main import shapes_of
-from mononn_core.compiler import Stages, build, lower
+from mononn_core.compiler import CudaStages, Stages, build, lower
 from mononn_core.errors import OptionError
 from mononn_core.graph.text import to_text as graph_text
 from mononn_core.program.text import to_text as program_text
@@ -31,14 +32,21 @@ def run(options: argparse.Namespace) -> int:
     size = output.stat().st_size
     manifest = artifact.manifest
     if options.json:
-        facts = {key: manifest[key] for key in ("name", "threads", "barriers", "arena_bytes", "weight_bytes", "flops")}
-        print(json.dumps({"output": str(output), "bytes": size, "seconds": seconds, **facts}))
+        keys = ("name", "threads", "barriers", "arena_bytes", "weight_bytes", "flops", "cubins", "kernels")
+        facts = {key: manifest[key] for key in keys if key in manifest}
+        memory = {"peak_bytes": peak_bytes()}
+        print(json.dumps({"output": str(output), "bytes": size, "seconds": seconds, **memory, **facts}))
     else:
-        print(f"{output}: {size / 1e6:.1f} MB, {manifest['barriers']} barriers, compiled in {seconds:.1f} s")
+        for line in compiled_lines(stages, manifest) if isinstance(stages, CudaStages) else ():
+            print(line)
+        print(
+            f"{output}: {size / 1e6:.1f} MB, {manifest['barriers']} barriers, compiled in {seconds:.1f} s"
+            + (f", at most {peak_bytes() / 1e9:.2f} GB of memory" if isinstance(stages, CudaStages) else "")
+        )
     return 0
 
 
-def stages_of(model: str, options: argparse.Namespace) -> Stages:
+def stages_of(model: str, options: argparse.Namespace) -> Stages | CudaStages:
     """The model lowered with the command's options."""
     started = time.perf_counter()
     progress(f"reading {model}", started)
@@ -47,10 +55,10 @@ def stages_of(model: str, options: argparse.Namespace) -> Stages:
         raise OptionError(f"--threads {options.threads} is not a positive number; leave it out for every core")
     switches: dict[str, Any] = {name: getattr(options, name) for name in ("fuse", "epilogues", "prefetch", "launch")}
     common: dict[str, Any] = {"target": options.target, "precision": options.precision, "threads": threads}
-    return lower(model, shapes=shapes_of(options), **common, **switches)
+    return lower(model, shapes=shapes_of(options), arch=tuple(options.arch), gpu=options.gpu, **common, **switches)
 
 
-def texts_of(stages: Stages) -> dict[str, str]:
+def texts_of(stages: Stages | CudaStages) -> dict[str, str]:
     """The optimised Graph, the Program and the source as text."""
     return {
         "graph": graph_text(stages.optimized),

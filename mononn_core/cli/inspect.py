@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mononn_core.cli.gpu import gpu_summary
+from mononn_core.cli.words import columns, size, tensor_lines
 from mononn_core.errors import OptionError
 from mononn_core.machine import Machine
 from mononn_core.runtime.artifact import MAGIC, Artifact
@@ -22,6 +24,9 @@ def run(options: argparse.Namespace) -> int:
         if text is None:
             raise OptionError(f"{options.file} does not hold its {options.text}; inspect the ONNX model instead")
         print(json.dumps({options.text: text}) if options.json else text.rstrip("\n"))
+        return 0
+    if "predicted" in manifest:
+        print(json.dumps(manifest, sort_keys=True) if options.json else gpu_summary(manifest))
         return 0
     machine = Machine.probe()
     floors = [floor_seconds(phase, machine, manifest["threads"]) for phase in manifest["phases"]]
@@ -58,11 +63,11 @@ def summary(manifest: Mapping[str, Any], floors: list[float], machine: Machine) 
     lines = [
         f"{manifest['name']}: mononn {manifest['mononn_version']}, {target.get('level') or target['arch']}, "
         f"{manifest['threads']} threads, one function",
-        *(f"  {kind[:-1]:7} {_tensor(tensor)}" for kind in ("inputs", "outputs") for tensor in manifest[kind]),
+        *tensor_lines(manifest),
         f"  phases  {len(phases)} ({sum(phase['tasks'] for phase in phases)} tasks, {manifest['barriers']} barriers)",
-        f"  memory  arena {_bytes(manifest['arena_bytes'])}, scratch {_bytes(manifest['scratch_bytes'])} a worker, "
-        f"weights {_bytes(manifest['weight_bytes'])}",
-        f"  work    {manifest['flops'] / 1e9:.4g} GFLOP, {_bytes(manifest['bytes'])} read at least",
+        f"  memory  arena {size(manifest['arena_bytes'])}, scratch {size(manifest['scratch_bytes'])} a worker, "
+        f"weights {size(manifest['weight_bytes'])}",
+        f"  work    {manifest['flops'] / 1e9:.4g} GFLOP, {size(manifest['bytes'])} read at least",
         f"  floor   {sum(floors) * 1e3:.4g} ms (stated rates: {rates}; `mononn trace --table` measures them)",
         "",
     ]
@@ -70,19 +75,4 @@ def summary(manifest: Mapping[str, Any], floors: list[float], machine: Machine) 
     for phase, floor in zip(phases, floors, strict=True):
         work = (f"{phase['flops'] / 1e6:.2f}", f"{phase['bytes'] / 1e6:.2f}", f"{floor * 1e6:.1f}")
         rows.append((phase["id"], str(phase["tasks"]), *work, "yes" if phase["barrier"] else "", phase["origin"]))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        cells = [row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:-1], widths[1:-1], strict=True)), row[-1]]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
-
-
-def _tensor(tensor: Mapping[str, Any]) -> str:
-    return f"{tensor['name']}  {tensor['dtype']}[{'x'.join(map(str, tensor['shape']))}]"
-
-
-def _bytes(count: int) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.4g} {unit}"
-    return f"{count} bytes"
+    return "\n".join([*lines, *columns(rows)])

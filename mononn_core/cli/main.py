@@ -11,7 +11,7 @@ from argparse import BooleanOptionalAction
 from collections.abc import Sequence
 
 from mononn_core.errors import MononnError, OptionError
-from mononn_core.options import LAUNCHES, PRECISIONS, TARGETS, Options
+from mononn_core.options import ARCHITECTURES, LAUNCHES, PRECISIONS, TARGETS, Options
 
 BAD_INPUT = 2
 
@@ -105,19 +105,24 @@ def _shapes(sub: argparse.ArgumentParser) -> None:
 def _compilation(sub: argparse.ArgumentParser) -> None:
     _shapes(sub)
     sub.add_argument("--target", choices=TARGETS, default="cpu")
-    sub.add_argument("--precision", choices=PRECISIONS, default="fp32")
+    sub.add_argument("--precision", choices=PRECISIONS, default="fp32", help="fp16 and bf16: on GPUs")
+    help_text = f"GPU architecture to compile for, of {', '.join(ARCHITECTURES)}; repeat for more"
+    sub.add_argument("--arch", action="append", default=[], metavar="sm_90a", help=help_text)
+    sub.add_argument("--gpu", default="", metavar="NAME", help="GPU the schedule is made for, as H100")
     _threads(sub)
 
 
 def _switches(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--launch", choices=LAUNCHES, default=Options.launch, help="for ablations: once a run, or a phase")
+    help_text = "once a run; for ablations a phase (CPU), or a graph of one kernel an interval (GPU)"
+    sub.add_argument("--launch", choices=LAUNCHES, default=Options.launch, help=help_text)
     for switch in ("fuse", "epilogues", "prefetch"):
         default = getattr(Options, switch)
         sub.add_argument(f"--{switch}", action=BooleanOptionalAction, default=default, help="for ablations")
 
 
 def _threads(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--threads", type=int, metavar="N", help="workers (default: this process's cores, or as compiled)")
+    help_text = "workers (default: this process's cores, or as compiled); of a GPU's .mono file: blocks"
+    sub.add_argument("--threads", type=int, metavar="N", help=help_text)
 
 
 def _inputs(sub: argparse.ArgumentParser) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from mononn_core.cli.feeds import feeds
 from mononn_core.errors import OptionError
 from mononn_core.runtime.files import write_atomically
+from mononn_core.runtime.gpu_session import GpuBinding
 from mononn_core.runtime.session import Binding, load
 
 SHOWN = 6
@@ -27,10 +28,11 @@ def run(options: argparse.Namespace) -> int:
     with load(options.artifact, options.threads) as session:
         binding = session.bind(feeds(session.inputs, options.input, options.seed))
         binding.run()
+        results = binding.results()
         times = _times(binding, options.repeat) if options.repeat > 1 else {}
-        outputs = {name: summary(value) for name, value in binding.outputs.items()}
+        outputs = {name: summary(value) for name, value in results.items()}
         if options.output:
-            write_outputs(Path(options.output), binding.outputs)
+            write_outputs(Path(options.output), results)
     if options.json:
         print(json.dumps(to_json({"outputs": outputs, **times}), allow_nan=False))
         return 0
@@ -43,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _times(binding: Binding, repeat: int) -> dict[str, Any]:
+def _times(binding: Binding | GpuBinding, repeat: int) -> dict[str, Any]:
     """Milliseconds of ``repeat`` runs."""
     seconds = np.zeros(repeat)
     for index in range(repeat):

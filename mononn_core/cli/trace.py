@@ -9,9 +9,11 @@ from pathlib import Path
 
 from mononn_core.cli.feeds import feeds
 from mononn_core.errors import OptionError, ToolchainError
+from mononn_core.gpu import NAMED, Gpu
 from mononn_core.machine import Machine
 from mononn_core.runtime import ceilings, trace
 from mononn_core.runtime.files import write_atomically
+from mononn_core.runtime.gpu_session import GpuSession
 from mononn_core.runtime.session import Session, load
 
 
@@ -36,9 +38,12 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def roofs(session: Session) -> Machine:
-    """This machine with measured ceilings for the session's threads, or with stated ones where no compiler is."""
+def roofs(session: Session | GpuSession) -> Machine | Gpu:
+    """This machine with measured ceilings for the session's threads, or with stated ones where no compiler is; for a
+    GPU the stated ones of what the file was scheduled for."""
     machine, manifest = Machine.probe(), session.info
+    if isinstance(session, GpuSession):
+        return NAMED.get(manifest["machine"]["name"]) or Gpu.for_arch(manifest["machine"]["arch"])
     print("measuring this machine's ceilings", file=sys.stderr)
     try:
         measured = ceilings.measure(session.threads)

@@ -34,6 +34,8 @@ HEADER = struct.Struct(
 SECTION = struct.Struct("<16sQQ32s")  # name, offset, bytes, digest
 PLAN = struct.Struct("<IIQQQII")  # ABI version, threads, arena, scratch, counters, inputs, outputs; then bytes of each
 SECTIONS = ("manifest", "plan", "texts", "code", "host", "weights")
+GPU_FIRST, CUBIN, GPU_LAST = ("manifest", "texts"), "cubin:", ("weights",)
+"""A GPU's file has one section of machine code an architecture, "cubin:sm_90a", sorted, between these."""
 PIECE = 16 << 20
 ELF_MACHINES = {62: "x86_64", 183: "aarch64"}
 SMALL_ALIGN, PAGE_ALIGN, HUGE_ALIGN = 64, 64 << 10, 2 << 20
@@ -66,10 +68,12 @@ class Artifact:
         manifest: JSON values; the keys in ``REQUIRED`` are needed to run: inputs and outputs are lists of {name,
             dtype, shape} in the order of the call, machine is {arch, features}, phases are the executed ones in order
             ({id, origin, flops, bytes, tasks, barrier, ...}), sizes are bytes.
-        code: shared object that exports ``mononn_run``.
-        host: shared object of runtime/host.
+        code: shared object that exports ``mononn_run``; empty for a GPU.
+        host: shared object of runtime/host; empty for a GPU.
         weights: packed constants.
-        texts: what people may want to read again: "graph", "program", "source".
+        texts: what people may want to read again: "graph", "program", "source"; a GPU's source is also compiled for
+            an architecture that has no cubin.
+        cubins: machine code of a GPU by architecture ("sm_90a").
     """
 
     manifest: Mapping[str, Any]
@@ -77,6 +81,12 @@ class Artifact:
     host: bytes
     weights: Buffer
     texts: Mapping[str, str] = field(default_factory=dict)
+    cubins: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def target(self) -> str:
+        """ "cpu", "cuda" or "cuda-emulated"."""
+        return str(self.manifest.get("target", "cpu"))
 
     def __post_init__(self) -> None:
         for key, kind in REQUIRED.items():
@@ -89,14 +99,14 @@ class Artifact:
         Raises:
             ArtifactError: the folder does not exist or cannot be written.
         """
-        sections = {
-            "manifest": canonical_json(self.manifest),
-            "plan": _plan(self.manifest),
-            "texts": zlib.compress(canonical_json(dict(self.texts)), 9),
-            "code": self.code,
-            "host": self.host,
-            "weights": self.weights,
-        }
+        texts = zlib.compress(canonical_json(dict(self.texts)), 9)
+        sections: dict[str, Buffer] = {"manifest": canonical_json(self.manifest)}
+        if self.target == "cpu":
+            sections |= {"plan": _plan(self.manifest), "texts": texts, "code": self.code, "host": self.host}
+        else:
+            sections["texts"] = texts
+            sections |= {f"{CUBIN}{arch}": self.cubins[arch] for arch in sorted(self.cubins)}
+        sections["weights"] = self.weights
         try:
             write_atomically(Path(path), _container(sections))
         except OSError as error:
@@ -121,18 +131,25 @@ class Artifact:
                 raise _altered(path, f"its {name} section")
         manifest = json.loads(bytes(sections["manifest"]))
         texts = json.loads(zlib.decompress(sections["texts"]))
-        artifact = Artifact(manifest, bytes(sections["code"]), bytes(sections["host"]), sections["weights"], texts)
+        code, host = (bytes(sections.get(name, b"")) for name in ("code", "host"))
+        cubins = {n.removeprefix(CUBIN): bytes(data) for n, data in sections.items() if n.startswith(CUBIN)}
+        artifact = Artifact(manifest, code, host, sections["weights"], texts, cubins)
         artifact.check_runnable(str(path))
         return artifact
 
     def check_runnable(self, name: str) -> None:
-        """Raises ArtifactError, naming ``name``, unless this process can run the code: ABI, architecture, features."""
+        """Raises ArtifactError, naming ``name``, unless this process can run the code: ABI, architecture, features.
+
+        What a GPU can run is found out when a session is made.
+        """
         manifest, here = self.manifest, Machine.probe()
         if manifest["abi_version"] != abi.ABI_VERSION:
             raise ArtifactError(
                 f"{name} was compiled by mononn {manifest['mononn_version']} with ABI version "
                 f"{manifest['abi_version']}, this one has {abi.ABI_VERSION}; compile the model again"
             )
+        if self.target != "cpu":
+            return
         arch = ELF_MACHINES.get(int.from_bytes(self.code[18:20], "little"), "another architecture")
         if arch != platform.machine():
             raise ArtifactError(f"{name} was compiled for {arch}, this is {platform.machine()}; compile the model here")
@@ -240,6 +257,13 @@ def _read_table(path: str | Path, view: memoryview) -> dict[str, tuple[int, int,
             raise _altered(path, "the padding between its sections")
         found[raw.rstrip(b"\0").decode()] = (offset, length, expected)
         end = offset + length
-    if tuple(found) != SECTIONS or end != size:
+    if not (tuple(found) == SECTIONS or _is_gpus(tuple(found))) or end != size:
         raise ArtifactError(f"{path} lacks sections of this format; compile the model again")
     return found
+
+
+def _is_gpus(names: tuple[str, ...]) -> bool:
+    """Whether these are the sections of a GPU's file."""
+    first, middle, last = names[:2], names[2:-1], names[-1:]
+    cubins = all(name.startswith(CUBIN) for name in middle) and list(middle) == sorted(middle)
+    return first == GPU_FIRST and last == GPU_LAST and cubins

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from mononn_core.errors import InputError, MononnError, OptionError
 from mononn_core.program import abi
 from mononn_core.runtime.artifact import Artifact
 from mononn_core.runtime.cpu import FORKED, STOPPED, BindingStruct, Code, Host
+
+if TYPE_CHECKING:
+    from mononn_core.runtime.gpu_session import GpuSession
 
 MAX_THREADS = 4096
 
@@ -73,6 +76,10 @@ class Binding:
         word = self._call(self._argument)
         if word:
             raise self._explain(word)
+
+    def results(self) -> dict[str, np.ndarray]:
+        """The outputs."""
+        return self.outputs
 
 
 class Session:
@@ -149,17 +156,17 @@ class Session:
             InputError: a value or buffer does not fit.
         """
         given = dict(outputs or {})
-        _check_names("input", inputs, self.inputs, complete=True)
-        _check_names("output", given, self.outputs, complete=False)
-        read = {name: _readable(name, inputs[name], info) for name, info in self.inputs.items()}
+        check_names("input", inputs, self.inputs, complete=True)
+        check_names("output", given, self.outputs, complete=False)
+        read = {name: readable(name, inputs[name], info) for name, info in self.inputs.items()}
         written = {
-            name: _writable(name, given[name], info) if name in given else np.empty(info.shape, info.dtype)
+            name: writable(name, given[name], info) if name in given else np.empty(info.shape, info.dtype)
             for name, info in self.outputs.items()
         }
-        _check_apart(read, {name: written[name] for name in given})
+        check_apart(read, {name: written[name] for name in given})
         if trace is not None:
             stamps = (self.threads, len(self._artifact.manifest["phases"]), len(abi.TRACE_POINTS))
-            _writable("trace", trace, TensorInfo("uint64", stamps))
+            writable("trace", trace, TensorInfo("uint64", stamps))
         return Binding(self, self._alive(), read, written, trace)
 
     def save(self, path: str | Path) -> None:
@@ -184,20 +191,14 @@ class Session:
     ) -> None:
         self.close()
 
+    @property
+    def workers(self) -> int:
+        """How many take part in a run: its threads."""
+        return self.threads
+
     def explain(self, word: int) -> MononnError:
         """The error that a run's error word stands for."""
-        code, phase, value = abi.decode_error(word)
-        if code == FORKED:
-            return MononnError("this session belongs to the process that made it; clone() it after the fork")
-        if code == STOPPED:
-            return MononnError("this session is closed; load or compile the model again")
-        phases: Sequence[Mapping[str, Any]] = self._artifact.manifest["phases"]
-        where = phases[phase] if phase < len(phases) else {}
-        text = abi.ERROR_TEXT.get(code, f"the compiled function reported error {code}")
-        place = f" in {where.get('origin') or where.get('id')}" if where else ""
-        if code == abi.ERROR_INDEX:
-            return InputError(f"{text}{place} (it is {value}); check the values of the inputs")
-        return MononnError(f"{text}{place}; compile the model again")
+        return explain(word, self._artifact.manifest["phases"])
 
     def _alive(self) -> Host:
         if self._host is None:
@@ -205,20 +206,51 @@ class Session:
         return self._host
 
 
-def load(path: str | Path, threads: int | None = None, verify: bool = True, share_weights: bool = True) -> Session:
+def load(
+    path: str | Path, threads: int | None = None, verify: bool = True, share_weights: bool = True
+) -> Session | GpuSession:
     """Loads a ``.mono`` file; needs neither ONNX nor a compiler.
 
     Args:
         path: written by :meth:`Session.save`. It holds machine code: load only what you would run as a program.
-        threads: number of workers; None for the number the artifact was balanced for.
+        threads: number of workers (on a GPU: of blocks); None for the number the artifact was balanced for.
         verify: compare the weights' digest as well (everything else is always compared).
-        share_weights: see :class:`Session`.
+        share_weights: see :class:`Session`; of no meaning on a GPU.
 
     Raises:
         ArtifactError: truncated, altered, of another version, or for another machine.
+        DeviceError: the file is for a GPU, and none here can run it.
         OptionError: threads is no positive number.
     """
-    return Session(Artifact.load(path, verify), threads, share_weights)
+    return open_session(Artifact.load(path, verify), threads, share_weights)
+
+
+def open_session(artifact: Artifact, threads: int | None = None, share_weights: bool = True) -> Session | GpuSession:
+    """The session of the artifact's target; arguments and errors are :func:`load`'s."""
+    if artifact.target == "cuda":
+        from mononn_core.runtime.cuda import CudaSession
+
+        return CudaSession(artifact, threads)
+    if artifact.target == "cuda-emulated":
+        from mononn_core.runtime.emulated import EmulatedSession
+
+        return EmulatedSession(artifact, threads)
+    return Session(artifact, threads, share_weights)
+
+
+def explain(word: int, phases: Sequence[Mapping[str, Any]]) -> MononnError:
+    """The error that a run's error word stands for; ``phases`` are the manifest's."""
+    code, phase, value = abi.decode_error(word)
+    if code == FORKED:
+        return MononnError("this session belongs to the process that made it; clone() it after the fork")
+    if code == STOPPED:
+        return MononnError("this session is closed; load or compile the model again")
+    where = phases[phase] if phase < len(phases) else {}
+    text = abi.ERROR_TEXT.get(code, f"the compiled function reported error {code}")
+    place = f" in {where.get('origin') or where.get('id')}" if where else ""
+    if code == abi.ERROR_INDEX:
+        return InputError(f"{text}{place} (it is {value}); check the values of the inputs")
+    return MononnError(f"{text}{place}; compile the model again")
 
 
 def _pointers(arrays: Any) -> Any:
@@ -226,7 +258,7 @@ def _pointers(arrays: Any) -> Any:
     return (ctypes.c_void_p * max(len(addresses), 1))(*addresses)
 
 
-def _check_names(kind: str, given: Mapping[str, Any], known: Mapping[str, TensorInfo], complete: bool) -> None:
+def check_names(kind: str, given: Mapping[str, Any], known: Mapping[str, TensorInfo], complete: bool) -> None:
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(str(name), known, 1)
@@ -237,7 +269,7 @@ def _check_names(kind: str, given: Mapping[str, Any], known: Mapping[str, Tensor
         raise InputError(f"{kind} {missing[0]!r} is missing; give {known[missing[0]]}")
 
 
-def _readable(name: str, value: Any, info: TensorInfo) -> np.ndarray:
+def readable(name: str, value: Any, info: TensorInfo) -> np.ndarray:
     if not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
         try:
             value = np.from_dlpack(value)
@@ -246,28 +278,28 @@ def _readable(name: str, value: Any, info: TensorInfo) -> np.ndarray:
                 f"input {name!r} cannot be read through DLPack ({error}); give a plain host array"
             ) from error
     array = np.asarray(value)
-    _check_type("input", name, array, info)
+    check_type("input", name, array, info)
     in_place = array.flags.c_contiguous and array.flags.aligned
     return array if in_place else np.array(array, order="C")
 
 
-def _writable(name: str, array: Any, info: TensorInfo) -> np.ndarray:
+def writable(name: str, array: Any, info: TensorInfo) -> np.ndarray:
     if not isinstance(array, np.ndarray):
         raise InputError(f"output {name!r} is a {type(array).__name__}; give a NumPy array to write to")
-    _check_type("output", name, array, info)
+    check_type("output", name, array, info)
     if not (array.flags.c_contiguous and array.flags.writeable and array.flags.aligned):
         raise InputError(f"output {name!r} is not a writable C-contiguous array; give one, or leave it out")
     return array
 
 
-def _check_type(kind: str, name: str, array: np.ndarray, info: TensorInfo) -> None:
+def check_type(kind: str, name: str, array: np.ndarray, info: TensorInfo) -> None:
     if array.dtype != np.dtype(info.dtype) or array.shape != info.shape:
         order = "" if array.dtype.isnative else " in another byte order"
         given = f"{TensorInfo(array.dtype.name, array.shape)}{order}"
         raise InputError(f"{kind} {name!r} is {given} but the network takes {info}; convert it first")
 
 
-def _check_apart(inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> None:
+def check_apart(inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> None:
     """Outputs are written while inputs are still read, so no two buffers may share memory."""
     names = list(outputs)
     for position, name in enumerate(names):

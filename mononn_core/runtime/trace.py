@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 
 from mononn_core.errors import OptionError
+from mononn_core.gpu import Gpu
 from mononn_core.machine import Machine
 from mononn_core.program import abi
+from mononn_core.runtime.gpu_session import GpuSession
 from mononn_core.runtime.session import Session
 
 WARM_UP_SECONDS = 0.3
@@ -51,11 +53,11 @@ class PhaseTime:
         return self.floor / self.seconds if self.seconds > 0 else 0.0
 
 
-def record(session: Session, inputs: Mapping[str, Any], runs: int = 20) -> np.ndarray:
+def record(session: Session | GpuSession, inputs: Mapping[str, Any], runs: int = 20) -> np.ndarray:
     """Time stamps of ``runs`` runs after a warm-up.
 
     Returns:
-        uint64 of shape (runs, threads, executed phases, 3): nanoseconds, not before the first begin of its run.
+        uint64 of shape (runs, workers, executed phases, 3): nanoseconds, not before the first begin of its run.
 
     Raises:
         InputError: the inputs do not fit.
@@ -66,7 +68,7 @@ def record(session: Session, inputs: Mapping[str, Any], runs: int = 20) -> np.nd
     phases = len(session.info["phases"])
     if not phases:
         raise OptionError("this network executes no phase; there is nothing to trace")
-    buffer = np.zeros((session.threads, phases, len(abi.TRACE_POINTS)), np.uint64)
+    buffer = np.zeros((session.workers, phases, len(abi.TRACE_POINTS)), np.uint64)
     binding = session.bind(inputs, trace=buffer)
     stamps = np.zeros((runs, *buffer.shape), np.uint64)
     until = time.perf_counter() + WARM_UP_SECONDS
@@ -79,7 +81,7 @@ def record(session: Session, inputs: Mapping[str, Any], runs: int = 20) -> np.nd
     return stamps
 
 
-def table(stamps: np.ndarray, manifest: Mapping[str, Any], machine: Machine) -> list[PhaseTime]:
+def table(stamps: np.ndarray, manifest: Mapping[str, Any], machine: Machine | Gpu) -> list[PhaseTime]:
     """Times of every executed phase, in order.
 
     Args:
@@ -87,6 +89,7 @@ def table(stamps: np.ndarray, manifest: Mapping[str, Any], machine: Machine) -> 
         manifest: ``session.info``.
         machine: whose peak and bandwidth are the ceilings.
     """
+    precision = manifest.get("precision", "fp32")
     times = stamps.astype(np.float64) * 1e-9
     workers = stamps.shape[1]
     begin, ready, end = (times[..., point] for point in range(3))
@@ -104,7 +107,7 @@ def table(stamps: np.ndarray, manifest: Mapping[str, Any], machine: Machine) -> 
                 tasks=phase["tasks"],
                 barrier=bool(phase["barrier"]),
                 seconds=float(np.median(spans[:, index])),
-                floor=floor_seconds(phase, machine, workers),
+                floor=floor_seconds(phase, machine, workers, precision),
                 wait=float(np.median((ready - begin).mean(axis=1)[:, index])),
                 imbalance=float(np.median(imbalance[:, index])),
             )
@@ -112,8 +115,12 @@ def table(stamps: np.ndarray, manifest: Mapping[str, Any], machine: Machine) -> 
     return result
 
 
-def floor_seconds(work: Mapping[str, Any], machine: Machine, workers: int) -> float:
-    """The least time for {flops, bytes} on ``workers`` cores at the machine's peak and bandwidth."""
+def floor_seconds(work: Mapping[str, Any], machine: Machine | Gpu, workers: int, precision: str = "fp32") -> float:
+    """The least time for {flops, bytes} on ``workers`` cores (on a GPU: on all of it, where fp32 takes three tf32
+    products) at the machine's peak and bandwidth."""
+    if isinstance(machine, Gpu):
+        rate = machine.tf32_flops / 3 if precision == "fp32" else machine.tensor_flops
+        return float(max(work["flops"] / rate, work["bytes"] / machine.bandwidth))
     return max(work["flops"] / (machine.peak_flops_per_core * workers), work["bytes"] / machine.bandwidth)
 
 

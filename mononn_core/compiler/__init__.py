@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import prod
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from mononn_core import __version__
 from mononn_core.codegen.cpu import print_program
 from mononn_core.codegen.cpu_storage import worker_bytes
+from mononn_core.compiler.cuda import CudaStages
+from mononn_core.compiler.cuda import build as build_cuda
+from mononn_core.compiler.cuda import lower_imported as lower_cuda
+from mononn_core.compiler.packing import describe_program, pack_weights
 from mononn_core.graph import Graph, TensorType
 from mononn_core.graph.text import to_text as graph_text
 from mononn_core.importer import load as import_model
@@ -21,14 +22,17 @@ from mononn_core.options import Options
 from mononn_core.passes import pipeline
 from mononn_core.program import abi
 from mononn_core.program.text import to_text as program_text
-from mononn_core.program.tile import Barrier, Buffer, Phase, Program
+from mononn_core.program.tile import Program
 from mononn_core.program.verify import verify
 from mononn_core.runtime.artifact import Artifact
-from mononn_core.runtime.session import Session
+from mononn_core.runtime.session import Session, open_session
 from mononn_core.runtime.toolchain import compile_host, compile_shared
 from mononn_core.schedule.lower import Lowered
 from mononn_core.schedule.lower import lower as lower_graph
 from mononn_core.schedule.prefetch import prefetch_weights
+
+if TYPE_CHECKING:
+    from mononn_core.runtime.gpu_session import GpuSession
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -66,24 +70,28 @@ def lower(
     epilogues: bool = True,
     prefetch: bool = False,
     launch: str = "once",
-) -> Stages:
+    arch: tuple[str, ...] = (),
+    gpu: str = "",
+) -> Stages | CudaStages:
     """Everything but the machine code.
 
     Args:
         model: path of an ONNX file, or its bytes.
-        target: "cpu".
+        target: "cpu", "cuda" or "cuda-emulated".
         shapes: static shape of every input that has a dynamic dimension.
-        precision: "fp32".
+        precision: "fp32"; on GPUs "fp16" and "bf16" too.
         threads: workers the schedule is balanced for; 0 for every core of this process.
         machine: the processor compiled for; this one by default.
         fuse, epilogues, prefetch, launch: switches for ablations, see :class:`mononn_core.options.Options`.
+        arch, gpu: the GPU compiled for, see there.
 
     Raises:
         ModelError, ShapeError, UnsupportedError: the model cannot be read or compiled; the message says why.
         OptionError: an option has a value that makes no sense.
     """
-    options = Options(target, precision, threads, fuse, epilogues, prefetch, launch)
-    return lower_imported(import_model(model, dict(shapes or {})), options, machine or Machine.probe())
+    options = Options(target, precision, threads, fuse, epilogues, prefetch, launch, tuple(arch), gpu)
+    graph = import_model(model, dict(shapes or {}))
+    return lower_cuda(graph, options) if options.on_gpu else lower_imported(graph, options, machine or Machine.probe())
 
 
 def lower_imported(graph: Graph, options: Options, machine: Machine) -> Stages:
@@ -111,21 +119,26 @@ def compile(  # noqa: A001 (the name users expect)
     epilogues: bool = True,
     prefetch: bool = False,
     launch: str = "once",
-) -> Session:
+    arch: tuple[str, ...] = (),
+    gpu: str = "",
+) -> Session | GpuSession:
     """Compile an ONNX model into one function and load it; the arguments and errors are :func:`lower`'s.
 
     Raises:
-        ToolchainError: there is no C++ compiler, or it refused the source.
+        ToolchainError: there is no C++ or CUDA compiler, or it refused the source.
+        DeviceError: the target is "cuda" and no GPU here can run it.
     """
     stages = lower(
         model, target=target, shapes=shapes, precision=precision, threads=threads, machine=machine,
-        fuse=fuse, epilogues=epilogues, prefetch=prefetch, launch=launch,
+        fuse=fuse, epilogues=epilogues, prefetch=prefetch, launch=launch, arch=arch, gpu=gpu,
     )  # fmt: skip
-    return Session(build(stages))
+    return open_session(build(stages))
 
 
-def build(stages: Stages) -> Artifact:
+def build(stages: Stages | CudaStages) -> Artifact:
     """Machine code and packed weights. The same stages give the same bytes."""
+    if isinstance(stages, CudaStages):
+        return build_cuda(stages)
     texts = {"graph": graph_text(stages.optimized), "program": program_text(stages.program), "source": stages.source}
     return assemble(stages.lowered, stages.source, stages.manifest, stages.machine, texts)
 
@@ -137,39 +150,14 @@ def assemble(
     flags = (f"-DMONONN_VECTOR_BYTES={machine.vector_bytes}",)
     compiled = compile_shared(source, machine=machine, extra_flags=flags)
     about = {**about, "compile_command": compiled.command}
-    return Artifact(about, compiled.code, compile_host(machine).code, pack_weights(lowered), texts)
-
-
-def pack_weights(lowered: Lowered) -> memoryview:
-    """All constants in the layouts the Program reads them in."""
-    blob = np.zeros(lowered.program.weight_bytes, np.uint8)
-    for buffer in lowered.program.buffers:
-        if buffer.space == "weight":
-            part = blob[buffer.offset : buffer.offset + buffer.nbytes].view(buffer.dtype)
-            _pack(part, buffer, lowered.weights[buffer.id])
-    return blob.data
-
-
-def _pack(flat: np.ndarray, buffer: Buffer, value: np.ndarray) -> None:
-    """Write a logical array into its layout: a strided view with one axis a factor."""
-    factors = [f for dim in buffer.layout.dims for f in dim]
-    padded = [prod(f for f, _ in dim) for dim in buffer.layout.dims]
-    view = np.lib.stride_tricks.as_strided(
-        flat, [f for f, _ in factors], [s * flat.itemsize for _, s in factors], writeable=True
-    )
-    widen = [(0, p - n) for p, n in zip(padded, value.shape, strict=True)]
-    view[...] = np.pad(value, widen).reshape(view.shape)
+    weights = pack_weights(lowered.program, lowered.weights)
+    return Artifact(about, compiled.code, compile_host(machine).code, weights, texts)
 
 
 def manifest(program: Program, types: Mapping[str, TensorType], options: Options, machine: Machine) -> dict[str, Any]:
     """What an artifact of ``program`` says about itself; ``types`` are those of its inputs and outputs."""
-    phases = list(_phases(program))
-    edges = {
-        kind: [{"name": n, "dtype": types[n].dtype, "shape": list(types[n].shape)} for n in names]
-        for kind, names in (("inputs", program.inputs), ("outputs", program.outputs))
-    }
     return {
-        "name": program.name,
+        **describe_program(program, types),
         "mononn_version": __version__,
         "abi_version": abi.ABI_VERSION,
         "target": options.target,
@@ -180,48 +168,10 @@ def manifest(program: Program, types: Mapping[str, TensorType], options: Options
             "vector_bytes": machine.vector_bytes,
             "level": machine.level,
         },
-        **edges,
         "threads": options.threads,
         "launch": options.launch,
-        "arena_bytes": program.arena_bytes,
         "scratch_bytes": worker_bytes(program, machine.vector_bytes),
-        "counters": sum(prod(c.shape) for c in program.counters),
-        "weight_bytes": program.weight_bytes,
-        "barriers": sum(isinstance(i, Barrier) for i, _ in program.trace()),
-        "flops": sum(p["flops"] for p in phases),
-        "bytes": sum(p["bytes"] for p in phases),
-        "phases": phases,
     }
 
 
-def _phases(program: Program) -> Any:
-    """Executed phases in order, with what ``mononn inspect`` and ``mononn trace`` tell of them."""
-    waited = False
-    for item, loop in program.trace():
-        if isinstance(item, Barrier):
-            waited = True
-            continue
-        suffix = "".join(f"[{i}]" for i in loop.values())
-        yield {
-            "id": item.id + suffix,
-            "origin": str(item.origin[0]) if item.origin else "",
-            "template": item.task.template,
-            "tasks": item.tasks,
-            "flops": item.flops,
-            "bytes": _weight_bytes(program, item, loop),
-            "barrier": waited,
-        }
-        waited = False
-
-
-def _weight_bytes(program: Program, phase: Phase, loop: Mapping[str, int]) -> int:
-    """Constants a phase must read at least once; a gather reads no more of a table than its own box is large."""
-    total = 0
-    for operand in phase.task.operands:
-        buffer = program.buffer(program.resolve(operand.buffer, loop))
-        if buffer.space == "weight" and phase.task.template != "nest":
-            total += prod(buffer.shape) * buffer.itemsize
-    return total
-
-
-__all__ = ["Stages", "assemble", "build", "compile", "lower", "lower_imported", "manifest", "pack_weights"]
+__all__ = ["CudaStages", "Stages", "assemble", "build", "compile", "lower", "lower_imported", "manifest"]

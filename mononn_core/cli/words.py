@@ -1,0 +1,30 @@
+"""Words and columns that several commands print."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+
+def tensor_lines(manifest: Mapping[str, Any]) -> Iterator[str]:
+    """One line an input and output."""
+    for kind in ("inputs", "outputs"):
+        for tensor in manifest[kind]:
+            shape = "x".join(map(str, tensor["shape"]))
+            yield f"  {kind[:-1]:7} {tensor['name']}  {tensor['dtype']}[{shape}]"
+
+
+def size(count: float) -> str:
+    """Bytes in the unit that suits them."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:.4g} {unit}"
+    return f"{count} bytes"
+
+
+def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Rows as lines: the first column to the left, the last as it is, the others to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        middle = (c.rjust(w) for c, w in zip(row[1:-1], widths[1:-1], strict=True))
+        yield "  ".join([row[0].ljust(widths[0]), *middle, row[-1]]).rstrip()

@@ -1,0 +1,191 @@
+"""The road to an NVIDIA GPU: the same Graph and passes, a schedule for one GPU, one source, a cubin an architecture."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mononn_core import __version__
+from mononn_core.compiler.packing import describe_program, pack_weights
+from mononn_core.errors import OptionError, ToolchainError
+from mononn_core.gpu import NAMED, Gpu
+from mononn_core.graph import Graph
+from mononn_core.graph.text import to_text as graph_text
+from mononn_core.options import Options
+from mononn_core.passes import pipeline
+from mononn_core.program import abi
+from mononn_core.program.text import to_text as program_text
+from mononn_core.program.tile import Program
+from mononn_core.program.verify import verify
+from mononn_core.runtime.artifact import Artifact
+from mononn_core.runtime.cuda_device import present_arch
+
+if TYPE_CHECKING:
+    from mononn_core.codegen.cuda import CudaSource
+    from mononn_core.runtime.cuda_toolchain import Cubin
+    from mononn_core.schedule.cuda.lower import CudaLowered
+
+EMULATED_ARCH = "sm_80"
+"""What the schedule is made for where nothing is said and nothing is run on a GPU."""
+REGISTER_UNIT, WARP, RESERVED_SHARED = 256, 32, 1024
+"""Registers are given to a warp in units of 256, and a block holds 1 KiB of shared memory that it does not ask for
+(CUDA C++ Programming Guide, Compute Capabilities)."""
+
+
+@dataclass(frozen=True)
+class CudaStages:
+    """Every value on the road: the imported and the optimised Graph, the Program with its constants, the source.
+
+    ``seconds`` holds what each step took.
+    """
+
+    graph: Graph
+    optimized: Graph
+    lowered: CudaLowered
+    printed: CudaSource
+    options: Options
+    gpu: Gpu
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def program(self) -> Program:
+        return self.lowered.program
+
+    @property
+    def source(self) -> str:
+        return self.printed.text
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """What the artifact says about itself (see :class:`mononn_core.runtime.artifact.Artifact`)."""
+        lowered, printed, options = self.lowered, self.printed, self.options
+        kernels = [{"name": k.name, "ordinals": list(k.ordinals), "iteration": k.iteration} for k in printed.kernels]
+        return {
+            **describe_program(self.program, self.optimized.types),
+            "mononn_version": __version__,
+            "abi_version": abi.ABI_VERSION,
+            "target": options.target,
+            "precision": options.precision,
+            "machine": {"arch": self.gpu.arch, "name": self.gpu.name},
+            "threads": lowered.threads,
+            "blocks_per_sm": lowered.blocks_per_sm,
+            "shared_bytes": printed.shared_bytes,
+            "scratch_bytes": 0,
+            "launch": options.launch,
+            "kernels": kernels,
+            "predicted": predictions(self),
+        }
+
+
+def target_gpu(options: Options) -> tuple[Gpu, tuple[str, ...]]:
+    """The GPU the schedule is made for, and the architectures code is made for.
+
+    Raises:
+        OptionError: nothing says for which GPU, or the GPU's name is unknown.
+    """
+    arches = options.arch
+    if options.gpu:
+        gpu = Gpu.named(options.gpu)
+        return gpu, arches or (gpu.arch,)
+    if not arches:
+        here = present_arch()
+        if here is None and options.target == "cuda":
+            raise OptionError("no GPU is here to compile for; name an architecture, as --arch sm_90a")
+        arches = (here or EMULATED_ARCH,)
+    return Gpu.for_arch(arches[0]), arches
+
+
+def lower_imported(graph: Graph, options: Options) -> CudaStages:
+    """From an imported Graph on: passes, schedule, proof, source."""
+    from mononn_core.codegen.cuda import print_program
+    from mononn_core.schedule.cuda.lower import lower as lower_graph
+
+    gpu, _ = target_gpu(options)
+    clock = [time.perf_counter()]
+    seconds = {}
+
+    def lap(step: str) -> None:
+        clock.append(time.perf_counter())
+        seconds[step] = clock[-1] - clock[-2]
+
+    optimized = pipeline.run(graph)
+    lap("passes")
+    lowered = lower_graph(optimized, options, gpu)
+    lap("schedule")
+    verify(lowered.program)
+    lap("proof")
+    chosen = f"target {options.target}, precision {options.precision}, {gpu.name} ({gpu.arch}), launch {options.launch}"
+    printed = print_program(lowered.program, lowered.threads, options.launch, f"mononn {__version__}, {chosen}")
+    lap("print")
+    return CudaStages(graph, optimized, lowered, printed, options, gpu, seconds)
+
+
+def build(stages: CudaStages) -> Artifact:
+    """Cubins and packed weights; for the emulator the source is all the code there is."""
+    cubins: dict[str, Cubin] = {}
+    if stages.options.target == "cuda":
+        from mononn_core.runtime.cuda_toolchain import compile_cubin
+
+        for arch in target_gpu(stages.options)[1]:
+            cubins[arch] = compile_cubin(stages.source, headers(), arch)
+    about = {**stages.manifest, "cubins": {arch: _usage(stages, arch, cubin) for arch, cubin in cubins.items()}}
+    texts = {"graph": graph_text(stages.optimized), "program": program_text(stages.program), "source": stages.source}
+    texts |= {f"header:{name}": text for name, text in headers().items()}
+    weights = pack_weights(stages.program, stages.lowered.weights)
+    return Artifact(about, b"", b"", weights, texts, {arch: cubin.code for arch, cubin in cubins.items()})
+
+
+def headers() -> Mapping[str, str]:
+    """The vocabulary that generated code includes: file name to text."""
+    from mononn_core.codegen.cuda import headers as vocabulary
+
+    return vocabulary()
+
+
+def resident_blocks(gpu: Gpu, registers: int, shared_bytes: int, threads: int) -> int:
+    """Blocks of ``threads`` threads that one SM holds at once, by registers a thread and shared memory a block."""
+    warps = -(-threads // WARP)
+    by_registers = gpu.registers_per_sm // (-(-registers * WARP // REGISTER_UNIT) * REGISTER_UNIT * warps)
+    by_shared = gpu.shared_per_sm // (shared_bytes + RESERVED_SHARED)
+    return min(by_registers, by_shared, gpu.threads_per_sm // (warps * WARP))
+
+
+def _usage(stages: CudaStages, arch: str, cubin: Cubin) -> dict[str, Any]:
+    """What the compiler says of its kernels, and the resident wave they allow.
+
+    Raises:
+        ToolchainError: fewer blocks fit an SM than the schedule counts on.
+    """
+    gpu = stages.gpu if stages.gpu.arch == arch else Gpu.for_arch(arch)
+    shared, threads = stages.printed.shared_bytes, stages.lowered.threads
+    kernels = {}
+    for name, usage in sorted(cubin.kernels.items()):
+        resident = resident_blocks(gpu, max(usage.registers, 1), shared + usage.shared_static, threads)
+        if resident < stages.lowered.blocks_per_sm:
+            raise ToolchainError(
+                f"{name} takes {usage.registers} registers a thread and {shared} bytes of shared memory a block, so an "
+                f"SM of {gpu.name} ({arch}) holds {resident} blocks where the schedule counts on "
+                f"{stages.lowered.blocks_per_sm}; compile for that architecture alone"
+            )
+        kernels[name] = {
+            "registers": usage.registers,
+            "spills": usage.spills,
+            "stack": usage.stack,
+            "shared_bytes": shared + usage.shared_static,
+            "blocks_per_sm": resident,
+        }
+    return {
+        "kernels": kernels,
+        "bytes": len(cubin.code),
+        "command": cubin.command,
+    }
+
+
+def predictions(stages: CudaStages) -> dict[str, dict[str, float]]:
+    """Floor and predicted seconds of one inference on every shipped GPU: of the cost model, never measured."""
+    from mononn_core.cost.cuda import predict
+
+    blocks = stages.lowered.blocks_per_sm
+    return {name: dict(predict(stages.program, gpu, blocks)) for name, gpu in NAMED.items()}

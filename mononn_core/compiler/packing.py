@@ -1,0 +1,84 @@
+"""What both targets put into an artifact: packed constants, and what it says of the network and its phases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import prod
+from typing import Any
+
+import ml_dtypes  # noqa: F401 (makes "bfloat16" a NumPy type)
+import numpy as np
+
+from mononn_core.graph import TensorType
+from mononn_core.program.tile import Barrier, Buffer, Phase, Program
+
+
+def pack_weights(program: Program, weights: Mapping[str, np.ndarray]) -> memoryview:
+    """All constants in the layouts the Program reads them in."""
+    blob = np.zeros(program.weight_bytes, np.uint8)
+    for buffer in program.buffers:
+        if buffer.space == "weight":
+            part = blob[buffer.offset : buffer.offset + buffer.nbytes].view(buffer.dtype)
+            _pack(part, buffer, weights[buffer.id])
+    return blob.data
+
+
+def _pack(flat: np.ndarray, buffer: Buffer, value: np.ndarray) -> None:
+    """Write a logical array into its layout: a strided view with one axis a factor."""
+    factors = [f for dim in buffer.layout.dims for f in dim]
+    padded = [prod(f for f, _ in dim) for dim in buffer.layout.dims]
+    view = np.lib.stride_tricks.as_strided(
+        flat, [f for f, _ in factors], [s * flat.itemsize for _, s in factors], writeable=True
+    )
+    widen = [(0, p - n) for p, n in zip(padded, value.shape, strict=True)]
+    view[...] = np.pad(value, widen).reshape(view.shape)
+
+
+def describe_program(program: Program, types: Mapping[str, TensorType]) -> dict[str, Any]:
+    """A manifest's part that follows from ``program`` alone; ``types`` are those of its inputs and outputs."""
+    phases = list(_phases(program))
+    edges = {
+        kind: [{"name": n, "dtype": types[n].dtype, "shape": list(types[n].shape)} for n in names]
+        for kind, names in (("inputs", program.inputs), ("outputs", program.outputs))
+    }
+    return {
+        "name": program.name,
+        **edges,
+        "arena_bytes": program.arena_bytes,
+        "counters": sum(prod(c.shape) for c in program.counters),
+        "weight_bytes": program.weight_bytes,
+        "barriers": sum(isinstance(i, Barrier) for i, _ in program.trace()),
+        "flops": sum(p["flops"] for p in phases),
+        "bytes": sum(p["bytes"] for p in phases),
+        "phases": phases,
+    }
+
+
+def _phases(program: Program) -> Iterator[dict[str, Any]]:
+    """Executed phases in order, with what ``mononn inspect`` and ``mononn trace`` tell of them."""
+    waited = False
+    for item, loop in program.trace():
+        if isinstance(item, Barrier):
+            waited = True
+            continue
+        suffix = "".join(f"[{i}]" for i in loop.values())
+        yield {
+            "id": item.id + suffix,
+            "origin": str(item.origin[0]) if item.origin else "",
+            "template": item.task.template,
+            "tasks": item.tasks,
+            "flops": item.flops,
+            "bytes": _weight_bytes(program, item, loop),
+            "barrier": waited,
+        }
+        waited = False
+
+
+def _weight_bytes(program: Program, phase: Phase, loop: Mapping[str, int]) -> int:
+    """Constants a phase must read at least once; a gather reads no more of a table than its own box is large."""
+    total = 0
+    for operand in phase.task.operands:
+        buffer = program.buffer(program.resolve(operand.buffer, loop))
+        if buffer.space == "weight" and phase.task.template != "nest":
+            total += prod(buffer.shape) * buffer.itemsize
+    return total

@@ -1,0 +1,113 @@
+"""The emulator as a target: generated CUDA code on host threads, checked for races on the way. Slow; for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mononn_core.emulate import Emulated
+from mononn_core.emulate import build as build_emulated
+from mononn_core.errors import OptionError
+from mononn_core.runtime.artifact import Artifact
+from mononn_core.runtime.gpu_session import GpuBinding, GpuSession, aligned_zeros, call_words
+from mononn_core.runtime.session import TensorInfo, check_apart, check_names, readable, writable
+
+BLOCKS = 4
+"""What a run has unless told otherwise: nothing in the code may depend on it but the dealing of tasks."""
+MAX_BLOCKS = 1024
+
+
+class EmulatedBinding(GpuBinding):
+    """Host buffers of an emulated run. ``reports`` are the emulator's of the last run, one a kernel."""
+
+    def __init__(
+        self, session: EmulatedSession, inputs: dict[str, Any], outputs: dict[str, Any], trace: np.ndarray | None
+    ) -> None:
+        self.inputs, self.outputs = inputs, outputs
+        self.reports: list[Any] = []
+        self._session = session
+        self._trace = trace
+        self._error = np.zeros(1, np.uint64)
+        sizes = {"arena": session.arena, "weights": session.weights, "sync": session.sync}
+        arrays: dict[str, np.ndarray] = {**sizes, **inputs, **outputs, "error": self._error}
+        if trace is not None:
+            arrays["trace"] = trace
+        self._watch = [(array.ctypes.data, array.nbytes, name) for name, array in arrays.items() if array.nbytes]
+        self._words = call_words(
+            session.arena.ctypes.data, session.weights.ctypes.data, session.sync.ctypes.data,
+            trace.ctypes.data if trace is not None else 0, self._error.ctypes.data,
+            [a.ctypes.data for a in inputs.values()], [a.ctypes.data for a in outputs.values()],
+        )  # fmt: skip
+
+    def run(self) -> None:
+        session = self._session
+        session.check_open()
+        self._error[0] = 0
+        manifest = session.artifact.manifest
+        self.reports = [
+            session.emulated.launch(
+                launch.kernel, self._words, session.workers, session.threads, manifest["shared_bytes"],
+                iteration=launch.iteration, schedule=session.schedule, watch=self._watch,
+            )
+            for launch in session.launches
+        ]  # fmt: skip
+        if self._error[0]:
+            raise session.explain(int(self._error[0]))
+
+    def results(self) -> dict[str, Any]:
+        return self.outputs
+
+
+class EmulatedSession(GpuSession):
+    """A network on the emulator."""
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        blocks: int | None = None,
+        schedule: str = "random:0",
+        emulated: Emulated | None = None,
+    ) -> None:
+        """
+        Args:
+            artifact: of either GPU target; its source is compiled for this machine's processor.
+            blocks: of the launch; None for ``BLOCKS``. The bits of the answers do not depend on it.
+            schedule: in which order threads get on: "random:SEED", "block-first", "reversed" or "starve:N".
+            emulated: an already built one (clones).
+
+        Raises:
+            OptionError: blocks is no positive number.
+            ToolchainError: there is no host compiler, or it refused the source.
+        """
+        super().__init__(artifact)
+        self.workers = BLOCKS if blocks is None else blocks
+        if type(self.workers) is not int or not 1 <= self.workers <= MAX_BLOCKS:
+            raise OptionError(f"the number of blocks is {blocks!r}; give one from 1 to {MAX_BLOCKS}, or None")
+        self.schedule = schedule
+        self.emulated = emulated or build_emulated(artifact.texts["source"])
+        self.arena = aligned_zeros(artifact.manifest["arena_bytes"])
+        self.weights = aligned_zeros(len(artifact.weights))
+        self.weights[: len(artifact.weights)] = np.frombuffer(artifact.weights, np.uint8)
+        self.sync = aligned_zeros(self.sync_bytes)
+
+    def bind(
+        self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None, trace: np.ndarray | None = None
+    ) -> EmulatedBinding:
+        self.check_open()
+        given = dict(outputs or {})
+        check_names("input", inputs, self.inputs, complete=True)
+        check_names("output", given, self.outputs, complete=False)
+        read = {name: readable(name, inputs[name], info) for name, info in self.inputs.items()}
+        written = {
+            name: writable(name, given[name], info) if name in given else np.empty(info.shape, info.dtype)
+            for name, info in self.outputs.items()
+        }
+        check_apart(read, {name: written[name] for name in given})
+        if trace is not None:
+            writable("trace", trace, TensorInfo("uint64", (self.workers, len(self.info["phases"]), 3)))
+        return EmulatedBinding(self, read, written, trace)
+
+    def clone(self) -> EmulatedSession:
+        return EmulatedSession(self.artifact, self.workers, self.schedule, self.emulated)
