@@ -18,7 +18,7 @@ from mononn_core.errors import ArtifactError, DeviceError, DeviceHangError, Inpu
 from mononn_core.program import abi
 from mononn_core.runtime.artifact import Artifact
 from mononn_core.runtime.cuda_device import Present, present
-from mononn_core.runtime.gpu_session import GpuBinding, GpuSession, call_words
+from mononn_core.runtime.gpu_session import GpuBinding, GpuSession
 from mononn_core.runtime.session import TensorInfo, check_names, check_type, writable
 
 OLDEST_DRIVER = (12, 0)
@@ -95,7 +95,7 @@ class CudaBinding(GpuBinding):
         self._error = np.frombuffer(self._error_memory, np.uint64, 1)
         self._error[0] = 0
         stamps = self._stamps.data.ptr if self._stamps is not None else 0
-        words = call_words(
+        words = abi.pack_gpu_call(
             session.arena.data.ptr, session.code.weights.data.ptr, session.sync.data.ptr, stamps,
             self._error_memory.ptr, [a.data.ptr for a in inputs.values()], [a.data.ptr for a in outputs.values()],
         )  # fmt: skip
@@ -327,8 +327,8 @@ def device_array(cupy: Any, kind: str, name: str, value: Any, info: TensorInfo) 
         raise InputError(f"{kind} {name!r} lies in host memory; give a device array, or leave it out")
     array = cupy.asarray(value) if hasattr(value, "__cuda_array_interface__") else cupy.from_dlpack(value)
     check_type(kind, name, array, info)
-    if not array.flags.c_contiguous:
-        raise InputError(f"{kind} {name!r} is not C-contiguous; make it so first")
+    if not array.flags.c_contiguous or array.data.ptr % abi.GPU_ALIGN:
+        raise InputError(f"{kind} {name!r} is not C-contiguous from a multiple of {abi.GPU_ALIGN} bytes; copy it first")
     return array
 
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from mononn_core.emulate import Emulated
+from mononn_core.emulate import Emulated, Report, Watch
 from mononn_core.emulate import build as build_emulated
 from mononn_core.errors import OptionError
+from mononn_core.program import abi
 from mononn_core.runtime.artifact import Artifact
-from mononn_core.runtime.gpu_session import GpuBinding, GpuSession, aligned_zeros, call_words
+from mononn_core.runtime.gpu_session import GpuBinding, GpuSession, aligned_copy, aligned_zeros
 from mononn_core.runtime.session import TensorInfo, check_apart, check_names, readable, writable
 
 BLOCKS = 4
@@ -26,16 +27,19 @@ class EmulatedBinding(GpuBinding):
         self, session: EmulatedSession, inputs: dict[str, Any], outputs: dict[str, Any], trace: np.ndarray | None
     ) -> None:
         self.inputs, self.outputs = inputs, outputs
-        self.reports: list[Any] = []
+        self.reports: list[Report] = []
         self._session = session
         self._trace = trace
         self._error = np.zeros(1, np.uint64)
-        sizes = {"arena": session.arena, "weights": session.weights, "sync": session.sync}
-        arrays: dict[str, np.ndarray] = {**sizes, **inputs, **outputs, "error": self._error}
-        if trace is not None:
-            arrays["trace"] = trace
-        self._watch = [(array.ctypes.data, array.nbytes, name) for name, array in arrays.items() if array.nbytes]
-        self._words = call_words(
+        read_only = {"weights": session.weights, **inputs}
+        unwritten = {"arena": session.arena, **outputs}
+        others = {"sync": session.sync, "error": self._error} | ({} if trace is None else {"trace": trace})
+        self._watch = [
+            Watch(array.ctypes.data, array.nbytes, name, read_only=name in read_only, unwritten=name in unwritten)
+            for name, array in {**read_only, **unwritten, **others}.items()
+            if array.nbytes
+        ]
+        self._words = abi.pack_gpu_call(
             session.arena.ctypes.data, session.weights.ctypes.data, session.sync.ctypes.data,
             trace.ctypes.data if trace is not None else 0, self._error.ctypes.data,
             [a.ctypes.data for a in inputs.values()], [a.ctypes.data for a in outputs.values()],
@@ -46,6 +50,7 @@ class EmulatedBinding(GpuBinding):
         session.check_open()
         self._error[0] = 0
         manifest = session.artifact.manifest
+        session.emulated.reset()
         self.reports = [
             session.emulated.launch(
                 launch.kernel, self._words, session.workers, session.threads, manifest["shared_bytes"],
@@ -68,6 +73,7 @@ class EmulatedSession(GpuSession):
         artifact: Artifact,
         blocks: int | None = None,
         schedule: str = "random:0",
+        sanitize: bool = True,
         emulated: Emulated | None = None,
     ) -> None:
         """
@@ -75,6 +81,7 @@ class EmulatedSession(GpuSession):
             artifact: of either GPU target; its source is compiled for this machine's processor.
             blocks: of the launch; None for ``BLOCKS``. The bits of the answers do not depend on it.
             schedule: in which order threads get on: "random:SEED", "block-first", "reversed" or "starve:N".
+            sanitize: look for races, poison and strays in every run; off, a run is faster.
             emulated: an already built one (clones).
 
         Raises:
@@ -86,7 +93,7 @@ class EmulatedSession(GpuSession):
         if type(self.workers) is not int or not 1 <= self.workers <= MAX_BLOCKS:
             raise OptionError(f"the number of blocks is {blocks!r}; give one from 1 to {MAX_BLOCKS}, or None")
         self.schedule = schedule
-        self.emulated = emulated or build_emulated(artifact.texts["source"])
+        self.emulated = emulated or build_emulated(artifact.texts["source"], sanitize=sanitize)
         self.arena = aligned_zeros(artifact.manifest["arena_bytes"])
         self.weights = aligned_zeros(len(artifact.weights))
         self.weights[: len(artifact.weights)] = np.frombuffer(artifact.weights, np.uint8)
@@ -99,9 +106,9 @@ class EmulatedSession(GpuSession):
         given = dict(outputs or {})
         check_names("input", inputs, self.inputs, complete=True)
         check_names("output", given, self.outputs, complete=False)
-        read = {name: readable(name, inputs[name], info) for name, info in self.inputs.items()}
+        read = {name: aligned_copy(readable(name, inputs[name], info)) for name, info in self.inputs.items()}
         written = {
-            name: writable(name, given[name], info) if name in given else np.empty(info.shape, info.dtype)
+            name: writable(name, given[name], info) if name in given else aligned_copy(np.empty(info.shape, info.dtype))
             for name, info in self.outputs.items()
         }
         check_apart(read, {name: written[name] for name in given})
@@ -110,4 +117,4 @@ class EmulatedSession(GpuSession):
         return EmulatedBinding(self, read, written, trace)
 
     def clone(self) -> EmulatedSession:
-        return EmulatedSession(self.artifact, self.workers, self.schedule, self.emulated)
+        return EmulatedSession(self.artifact, self.workers, self.schedule, self.emulated.sanitize, self.emulated)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import struct
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -84,8 +83,8 @@ class GpuSession(ABC):
 
     @property
     def sync_bytes(self) -> int:
-        """The barrier's line and one a counter, each of 128 bytes; zeroed once."""
-        return abi.CACHE_LINE * (2 + int(self.artifact.manifest["counters"]))
+        """Of the barrier and the counters; zeroed once."""
+        return abi.gpu_sync_bytes(int(self.artifact.manifest["counters"]))
 
     @abstractmethod
     def bind(
@@ -138,17 +137,18 @@ class GpuSession(ABC):
         self.close()
 
 
-def call_words(
-    arena: int, weights: int, sync: int, trace: int, error: int, inputs: Sequence[int], outputs: Sequence[int]
-) -> bytes:
-    """``mononn_gpu_call``: addresses, 8 bytes each, in the order of :func:`mononn_core.program.abi.gpu_header`."""
-    words = (arena, weights, sync, trace, error, *inputs, *outputs)
-    return struct.pack(f"<{len(words)}Q", *words)
-
-
 def aligned_zeros(nbytes: int) -> np.ndarray:
     """uint8 zeros on a 128-byte boundary; at least one line, so that there always is an address."""
     nbytes = max(nbytes, ALIGNMENT)
     room = np.zeros(nbytes + ALIGNMENT, np.uint8)
     start = -room.ctypes.data % ALIGNMENT
     return room[start : start + nbytes]
+
+
+def aligned_copy(array: np.ndarray) -> np.ndarray:
+    """``array`` itself where it begins on a boundary that kernels ask for, else a copy that does."""
+    if array.ctypes.data % abi.GPU_ALIGN == 0:
+        return array
+    copy = aligned_zeros(array.nbytes)[: array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
