@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -133,7 +133,7 @@ def _runtime(compiler: Compiler) -> bytes:
     return _cached(files, (compiler.version, *RUNTIME), make)
 
 
-def _cached(files: Mapping[str, str], key: Sequence[str], make) -> bytes:
+def _cached(files: Mapping[str, str], key: Sequence[str], make: Callable[[Path], bytes]) -> bytes:
     """What ``make(folder with files)`` returns, from the cache of ``MONONN_CACHE`` where it is known."""
     digest = hashlib.sha256()
     for part in (*key, *COMMON, *LINK, *(text for name in sorted(files) for text in (name, files[name]))):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 from pathlib import Path
+from typing import Any
 
 _HEADER = (Path(__file__).parent / "runtime" / "interface.h").read_text(encoding="utf-8")
 _TYPES = {"uint32_t": ctypes.c_uint32, "uint64_t": ctypes.c_uint64, "int32_t": ctypes.c_int32}
@@ -25,11 +26,11 @@ def _constants() -> dict[str, int]:
 CONSTANT = _constants()
 
 
-def _fields(struct: str, **nested: type) -> list[tuple[str, type]]:
+def _fields(struct: str, **nested: Any) -> list[tuple[str, Any]]:
     """Fields of one struct of the header, in order."""
     matched = re.search(rf"struct {struct} \{{(.*?)\n\}}", _HEADER, re.DOTALL)
     assert matched, struct
-    fields: list[tuple[str, type]] = []
+    fields: list[tuple[str, Any]] = []
     for statement in re.sub(r"//.*", "", matched[1]).split(";"):
         words = statement.replace("struct ", "").split(None, 1)
         if not words:

@@ -115,6 +115,7 @@ class Emulated:
         request = Request(
             entry=ctypes.cast(self._library[f"mn_emu_entry_{kernel}"], ctypes.c_void_p).value or 0,
             words=ctypes.addressof(words),
+            word_bytes=len(call_words),
             iteration=iteration,
             blocks=blocks,
             threads=threads,

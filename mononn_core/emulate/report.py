@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from mononn_core.emulate import errors
 from mononn_core.emulate.interface import CONSTANT, Actor, Event, Result
+from mononn_core.emulate.symbols import Lines
 
 OPERATIONS = (
     "",
@@ -106,7 +107,7 @@ class Describer:
         lines: from an offset in the kernel's object to "file:line" words, or "" where not known.
     """
 
-    def __init__(self, result: Result, watched: Sequence[Watch], shared_bytes: int, blocks: int, lines) -> None:
+    def __init__(self, result: Result, watched: Sequence[Watch], shared_bytes: int, blocks: int, lines: Lines) -> None:
         self.result, self.watched, self.shared_bytes, self.blocks = result, watched, shared_bytes, blocks
         self.lines = lines
 

@@ -7,9 +7,7 @@ namespace emu {
 // In the random schedule others may run between any two atomics.
 inline void maybe_preempt() {
   if (E->request->schedule == MN_EMU_RANDOM && !(next_random() >> 61)) {
-    Fiber *me = current;
     switch_to_scheduler();
-    (void)me;
   }
 }
 

@@ -59,7 +59,7 @@ inline void sync_some(int id, int count, uintptr_t pc) {
     return;
   }
   some->arrived = 0;
-  clocks_some(block, id);
+  clocks_some(block, static_cast<uint32_t>(id));
   ++E->result->barriers, ++E->progress;
   for (uint32_t i = 0; i < E->threads; ++i) {
     Fiber *other = &block->warps[0].fibers[i];

@@ -14,6 +14,7 @@ inline void copy_issue(void *to, const void *from, uint32_t bytes, bool valid, u
   Copy copy{static_cast<unsigned char *>(to), static_cast<const unsigned char *>(from), bytes, current->group, valid,
             false, 0, pc, {}};
   copy.early = asked(MN_EMU_EARLY_COPIES) || (!asked(MN_EMU_LATE_COPIES) && next_random() >> 63);
+  shadow_issue(&copy);
   if (copy.early && valid) memcpy(copy.data, from, bytes);
   memset(to, 0xff, bytes);  // NaN in every type
   current->copies.push(copy);
@@ -23,6 +24,7 @@ inline void copy_issue(void *to, const void *from, uint32_t bytes, bool valid, u
 inline void copy_land(Copy *copy) {
   if (copy->valid && !copy->early) memcpy(copy->data, copy->from, copy->bytes);
   memcpy(copy->to, copy->data, copy->bytes);
+  shadow_land(copy);
 }
 
 // All but the ``groups`` last committed groups arrive.

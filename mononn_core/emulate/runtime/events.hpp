@@ -35,6 +35,8 @@ inline void report(uint32_t kind, uint64_t address, uint32_t size, uint64_t valu
   stop();
 }
 
+inline void report_time() { report(MN_EMU_TIME, 0, 0, 0, actor(current, 0, 0, Op::none), nobody()); }
+
 // Nothing can run: who waits where. One event for each warp and place.
 inline void report_deadlock() {
   for (uint32_t i = 0; i < E->fiber_count; ++i) {

@@ -63,7 +63,7 @@ struct mn_emu_result {
 
 struct mn_emu_request {
   uint64_t entry;  // of the kernel
-  uint64_t words;
+  uint64_t words, word_bytes;
   uint32_t iteration, blocks, threads, shared_bytes;
   uint32_t schedule, starved;
   uint64_t seed, milliseconds;

@@ -43,7 +43,7 @@ static bool prepare(Emulator *e, const mn_emu_request *r) {
   e->warps_per_block = r->threads / kLanes, e->warp_count = r->blocks * e->warps_per_block;
   e->fiber_count = e->live = r->blocks * r->threads;
   e->ready_words = (e->warp_count + 63) / 64;
-  size_t stride = shared_stride(r);
+  size_t stride = e->shared_stride = shared_stride(r);
   if (!map(&e->stacks, &e->stacks_bytes, e->fiber_count * kStackBytes, true)) return false;
   if (!map(&e->shared, &e->shared_bytes, stride * r->blocks, false)) return false;
   e->fibers = static_cast<Fiber *>(calloc(e->fiber_count, sizeof(Fiber)));
@@ -70,6 +70,7 @@ static bool prepare(Emulator *e, const mn_emu_request *r) {
 }
 
 static void finish(Emulator *e) {
+  if (e->fibers) clocks_end();
   for (uint32_t i = 0; e->fibers && i < e->fiber_count; ++i) e->fibers[i].copies.release();
   free(e->fibers), free(e->warps), free(e->blocks), free(e->ready);
   e->fibers = nullptr, e->warps = nullptr, e->blocks = nullptr, e->ready = nullptr;
@@ -84,6 +85,10 @@ static void on_signal(int signal, siginfo_t *info, void *) {
     return;
   }
   bool time = signal == SIGVTALRM;
+  if (time && !E->expired) {  // the first time the runtime stops by itself, the second time it has not
+    E->expired = true;
+    return;
+  }
   report(time ? MN_EMU_TIME : MN_EMU_CRASH, time ? 0 : reinterpret_cast<uint64_t>(info->si_addr), 0,
          static_cast<uint64_t>(signal), actor(current, 0, 0, current ? current->op : Op::none), nobody());
   longjmp(E->out, 1);
@@ -97,7 +102,8 @@ constexpr int kSignalCount = sizeof kSignals / sizeof *kSignals;
 }  // namespace emu
 
 // Returns 0 once the launch ran or was stopped (result->events says which), 1 where there is no memory for it.
-EXPORT void mn_emu_reset() {}
+// Forgets what earlier launches have written.
+EXPORT void mn_emu_reset() { shadow_reset(); }
 
 EXPORT int mn_emu_launch(const mn_emu_request *request, mn_emu_result *result) {
   E = &state;
@@ -105,7 +111,7 @@ EXPORT int mn_emu_launch(const mn_emu_request *request, mn_emu_result *result) {
   memset(result, 0, sizeof *result);
   result->image = reinterpret_cast<uint64_t>(__ehdr_start);
   result->image_bytes = static_cast<uint64_t>(_end - __ehdr_start);
-  E->request = request, E->result = result, E->stopped = false;
+  E->request = request, E->result = result, E->stopped = E->expired = false;
   E->random = request->seed * 2654435769u + 88172645463325252ull;
   E->writes = E->progress = E->time = 0, E->parked = E->paused = 0;
   if (!prepare(E, request) || !shadow_begin()) {
@@ -113,7 +119,7 @@ EXPORT int mn_emu_launch(const mn_emu_request *request, mn_emu_result *result) {
     return 1;
   }
   clocks_begin();
-  result->shared = reinterpret_cast<uint64_t>(E->shared), result->shared_stride = shared_stride(request);
+  result->shared = reinterpret_cast<uint64_t>(E->shared), result->shared_stride = E->shared_stride;
 
   static unsigned char alternative[64 << 10];
   stack_t stack{}, old_stack{};
@@ -124,6 +130,7 @@ EXPORT int mn_emu_launch(const mn_emu_request *request, mn_emu_result *result) {
   sigaltstack(&stack, &old_stack);
   for (int i = 0; i < kSignalCount; ++i) sigaction(kSignals[i], &action, &old[i]);
   itimerval limit{}, none{};
+  limit.it_interval.tv_sec = 1;
   limit.it_value.tv_sec = static_cast<time_t>(request->milliseconds / 1000);
   limit.it_value.tv_usec = static_cast<suseconds_t>(request->milliseconds % 1000 * 1000);
   setitimer(ITIMER_VIRTUAL, &limit, nullptr);

@@ -89,12 +89,17 @@ inline void wrote() {
 }
 
 void report_deadlock();
+void report_time();
 
 // Runs fibers until all have left, nothing can run, or the launch is stopped.
 inline void run_all() {
   uint64_t seen = ~0ull;
   uint32_t idle = 0;
   while (E->live && !E->stopped) {
+    if (E->expired) {
+      report_time();
+      return;
+    }
     int at = pick();
     if (at < 0 && E->paused) {
       idle = seen == E->progress ? idle + 1 : 0;

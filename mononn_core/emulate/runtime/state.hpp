@@ -108,7 +108,7 @@ struct Block {
 struct Emulator {
   // pools kept between launches
   unsigned char *stacks = nullptr, *shared = nullptr;
-  size_t stacks_bytes = 0, shared_bytes = 0;
+  size_t stacks_bytes = 0, shared_bytes = 0, shared_stride = 0;
   // this launch
   const mn_emu_request *request = nullptr;
   mn_emu_result *result = nullptr;
@@ -125,6 +125,7 @@ struct Emulator {
   uint32_t parked = 0, paused = 0;
   void *scheduler = nullptr;  // its stack pointer
   bool stopped = false;
+  volatile bool expired = false;  // set by a signal
   jmp_buf out;
 };
 

@@ -77,17 +77,18 @@ inline void load_matrices(Warp *warp, int count, bool transposed, uintptr_t pc) 
       warp->registers[lane][matrix] = halves[0] | halves[1] << 16;
     }
   }
-  // every lane whose data it is has read it
+  // Lane i reads the row that it names; each lane must be ordered after who wrote what it gets.
+  for (int i = 0; i < count * 8; ++i) {
+    current = &warp->fibers[i];
+    access(warp->in[i], 16, MN_EMU_READ, pc, warp->op);
+  }
   for (int matrix = 0; matrix < count; ++matrix)
-    for (int i = 0; i < 8; ++i) {
-      for (int lane = 0; lane < kLanes; ++lane) {
-        current = &warp->fibers[lane];
-        int row = transposed ? ldmatrix_trans[lane][0].row : ldmatrix[lane][0].row;
-        bool mine = transposed ? (row == i || row + 1 == i) : row == i;
-        uint32_t column = transposed ? ldmatrix_trans[lane][0].column : ldmatrix[lane][0].column;
-        if (mine) access(warp->in[matrix * 8 + i] + column * 2u, transposed ? 2 : 4, MN_EMU_READ, pc, warp->op);
+    for (int lane = 0; lane < kLanes; ++lane)
+      for (int e = 0; e < (transposed ? 2 : 1); ++e) {
+        Place at = transposed ? ldmatrix_trans[lane][e] : ldmatrix[lane][e];
+        uintptr_t from = warp->in[matrix * 8 + at.row] + at.column * 2u;
+        check_read(&warp->fibers[lane], from, transposed ? 2 : 4, pc, warp->op);
       }
-    }
   current = last;
 }
 
