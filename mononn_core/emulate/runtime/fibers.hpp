@@ -74,7 +74,7 @@ namespace emu {
 inline void *fresh_stack(unsigned char *top) {
   uint64_t *p = reinterpret_cast<uint64_t *>(top);
 #if defined(__x86_64__)
-  *--p = 0, *--p = 0;  // alignment as after a call
+  *--p = 0;  // alignment as after a call
   *--p = reinterpret_cast<uint64_t>(&mn_emu_fiber_main);
   for (int i = 0; i < 6; ++i) *--p = 0;
 #else
