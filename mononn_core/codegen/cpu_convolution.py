@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from mononn_core.codegen.cpu_storage import CpuStorage, row_stride, template_base
+from mononn_core.codegen.cpu_storage import CpuStorage, template_base
 from mononn_core.codegen.cstyle import Printer, varies
 from mononn_core.codegen.loops import is_cheap, write_element
+from mononn_core.codegen.storage import row_stride
 from mononn_core.program.expr import Load, walk
 from mononn_core.program.tile import Phase, Result
 from mononn_core.program.windows import Windows

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import product as cartesian
-
-from mononn_core.codegen.cstyle import Pointer, Printer, c_type
-from mononn_core.codegen.writer import Writer
+from mononn_core.codegen.cstyle import Pointer, c_type
+from mononn_core.codegen.storage import Storage
 from mononn_core.program import winograd
-from mononn_core.program.expr import Const, add, evaluate_index, minimum, mul
-from mononn_core.program.simplify import simplify
 from mononn_core.program.tile import Buffer, Operand, Phase, Program, Slot
 from mononn_core.program.windows import Windows
 
@@ -42,14 +38,12 @@ def _template_floats(phase: Phase, lanes: int) -> int:
     return padded * depth + keys * -(-width // panel) * panel + min(rows, 16) * padded
 
 
-class CpuStorage:
+class CpuStorage(Storage):
     """A Program's storage in the generated code. ``out`` collects the source."""
 
     def __init__(self, program: Program, vector_bytes: int) -> None:
-        self.program = program
+        super().__init__(program)
         self.scratch = worker_bytes(program, vector_bytes)
-        self.buffers = program.buffer_map
-        self.out = Writer()
 
     def pointer(self, operand: Operand, prefix: str = "p_", row: str = "row_") -> Pointer:
         """Declare the pointer of an operand; ``row`` is the table row its slots are looked up in."""
@@ -59,13 +53,6 @@ class CpuStorage:
         name = prefix + operand.role
         self.out.line(f"{const}{kind} *const {name} = ({const}{kind} *){self.base(operand.buffer, buffer, row)};")
         return Pointer(name, buffer)
-
-    def buffer(self, which: str | Slot) -> Buffer:
-        """The buffer, or for a slot the first iteration's (all of a column lie alike)."""
-        if isinstance(which, str):
-            return self.buffers[which]
-        table = next(t for t in self.program.tables if t.id == which.table)
-        return self.buffers[table.rows[0][table.columns.index(which.column)]]
 
     def base(self, which: str | Slot, buffer: Buffer, row: str = "row_") -> str:
         at = str(buffer.offset)
@@ -77,22 +64,6 @@ class CpuStorage:
         if buffer.space in ("local", "scratch"):
             return f"(call->scratch + (long)worker * {self.scratch} + {at})"
         return f"({BASES[buffer.space]} + {at})"
-
-    def corner(self, printer: Printer, operand: Operand) -> str:
-        pointer = printer.pointers[operand.role]
-        offset = pointer.address(operand.box.offset, printer.ranges)
-        return f"{pointer.name} + {printer.index(offset)}"
-
-    def extents(self, phase: Phase, operand: Operand, dim: int, printer: Printer) -> tuple[tuple[int, ...], str]:
-        """Sizes that dimension ``dim`` of the operand's box takes over the domain, and the C expression of it."""
-        box = operand.box
-        size, bound, offset = box.size[dim], box.bound[dim], box.offset[dim]
-        names = [a.var for a in phase.domain]
-        found = set()
-        for point in cartesian(*(range(a.extent) for a in phase.domain)):
-            found.add(max(0, min(size, bound - evaluate_index(offset, dict(zip(names, point, strict=True))))))
-        text = printer.index(simplify(minimum(Const(size), add(Const(bound), mul(offset, -1))), printer.ranges))
-        return tuple(sorted(found, reverse=True)), text
 
     def choose(self, calls: list[tuple[str, int, str]], may_be_empty: bool) -> None:
         """One call a possible size; a branch where there are several."""
@@ -107,10 +78,6 @@ class CpuStorage:
         base = f"(long)worker * {self.scratch} + {template_base(self.program)}"
         return f"float *local_ = (float *)(call->scratch + {base});"
 
-    def element_printer(self, printer: Printer, axes: tuple[str, ...], extents: tuple[int, ...]) -> Printer:
-        more = {a: (0, e - 1) for a, e in zip(axes, extents, strict=True)}
-        return Printer(printer.pointers, {**printer.ranges, **more})
-
     def slots(self) -> dict[tuple[str, str], str]:
         """(phase, role) -> the local buffer where its first task finds the operand."""
         found: dict[tuple[str, str], str] = {}
@@ -119,8 +86,3 @@ class CpuStorage:
                 if found.setdefault((p.phase, p.role), p.into) != p.into:
                     raise AssertionError(f"operand {p.role!r} of phase {p.phase!r} is fetched into two slots")
         return found
-
-
-def row_stride(buffer: Buffer) -> int:
-    """Elements between neighbouring rows of a matrix."""
-    return buffer.layout.dims[0][-1][1]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from itertools import product as cartesian
-from math import prod
 
-from mononn_core.codegen.cpu_storage import CpuStorage, row_stride
+from mononn_core.codegen.cpu_storage import CpuStorage
 from mononn_core.codegen.cstyle import Printer, c_type
-from mononn_core.program.expr import Const, Expr, Var, add, evaluate_index, mul
-from mononn_core.program.simplify import simplify
+from mononn_core.codegen.storage import row_stride
+from mononn_core.program.expr import Var, evaluate_index
 from mononn_core.program.tile import Loop, Operand, Phase, Prefetch, Signal, Wait
 
 HINT_BYTES = 16384
@@ -18,24 +17,13 @@ HINT_BYTES = 16384
 class CpuSync(CpuStorage):
     """Waits, signals and early fetches."""
 
-    def _counter_index(self, counter: str, index: tuple[Expr, ...], printer: Printer) -> str:
-        base = 0
-        for known in self.program.counters:
-            if known.id == counter:
-                linear: Expr = Const(0)
-                for e, extent in zip(index, known.shape, strict=True):
-                    linear = add(mul(linear, extent), e)
-                return printer.index(simplify(add(linear, base), printer.ranges))
-            base += prod(known.shape)
-        raise AssertionError(f"counter {counter!r} is not declared")
-
     def wait(self, wait: Wait, printer: Printer) -> None:
         total = self._arrivals(wait.counter)
-        at = self._counter_index(wait.counter, wait.index, printer)
+        at = self.counter_index(wait.counter, wait.index, printer)
         self.out.line(f"mn::wait(call, {at}, (call->epoch - 1) * {total} + {printer.index(wait.at_least)});")
 
     def signal(self, signal: Signal, printer: Printer) -> None:
-        self.out.line(f"mn::signal(call, {self._counter_index(signal.counter, signal.index, printer)}, {signal.add});")
+        self.out.line(f"mn::signal(call, {self.counter_index(signal.counter, signal.index, printer)}, {signal.add});")
 
     def _arrivals(self, counter: str) -> int:
         """What every element of a counter receives in one run (equal for all elements)."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from mononn_core.codegen.cpu_storage import CpuStorage, row_stride, template_base
+from mononn_core.codegen.cpu_storage import CpuStorage, template_base
 from mononn_core.codegen.cstyle import Printer
 from mononn_core.codegen.loops import is_cheap, score_text, write_element
+from mononn_core.codegen.storage import row_stride
 from mononn_core.program.expr import Var
 from mononn_core.program.tile import Operand, Phase
 

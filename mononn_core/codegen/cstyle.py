@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isinf, isnan
+from typing import ClassVar
 
 import numpy as np
 
@@ -137,6 +138,7 @@ class Printer:
     vector: str = ""
     acc: str = "v_"
     bound: frozenset[str] = frozenset()
+    isinf: ClassVar[str] = "__builtin_isinf"
 
     def value(self, e: Expr) -> str:
         """A value in the current mode: a ``T`` in vector mode, an ordinary C value in scalar mode."""
@@ -190,7 +192,7 @@ class Printer:
             case "isnan":
                 return f"({args[0]} != {args[0]})"
             case "isinf":
-                return f"__builtin_isinf({args[0]})"
+                return f"{self.isinf}({args[0]})"
             case "index":
                 return f"mn::checked_index(call, {self.phase}, {args[0]}, {args[1]})"
             case "floordiv" | "mod":

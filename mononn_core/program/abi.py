@@ -8,6 +8,8 @@ once and leaves it once. It returns 0, or the error code it found in ``call->err
 from __future__ import annotations
 
 import ctypes
+import struct
+from collections.abc import Sequence
 
 ABI_VERSION = 2
 ENTRY = "mononn_run"
@@ -85,3 +87,45 @@ def header() -> str:
             "",
         ]
     )
+
+
+# A CUDA kernel's only parameter, by value: (C declaration, name), every field 8 bytes; the callers' arrays follow.
+GPU_FIELDS: tuple[tuple[str, str], ...] = (
+    ("unsigned char *", "arena"),
+    ("const unsigned char *", "weights"),
+    ("uint32_t *", "sync"),
+    ("uint64_t *", "trace"),
+    ("uint64_t *", "error"),
+)
+GPU_ALIGN = 16
+"""Bytes that every array handed to a kernel is aligned to."""
+
+
+def gpu_sync_bytes(counters: int) -> int:
+    """Bytes of the sync block: barrier word, blocks that have left, counters; zeroed once, when it is allocated."""
+    return CACHE_LINE * (2 + counters)
+
+
+def gpu_header(inputs: int, outputs: int) -> str:
+    """The kernels' parameter ``mononn_gpu_call`` for a network of so many inputs and outputs, as C++ text. ``trace`` is
+    [blocks][executed phases][3] nanoseconds, or null; ``error`` is as in :func:`decode_error`."""
+    arrays = (("const void *", "inputs", inputs), ("void *", "outputs", outputs))
+    return "\n".join(
+        [
+            f"#define MONONN_ERROR_INDEX {ERROR_INDEX}",
+            '#include "mononn_ptx.cuh"',
+            "struct mononn_gpu_call {",
+            *(f"  {kind}{name};" for kind, name in GPU_FIELDS),
+            *(f"  {kind}{name}[{count}];" for kind, name, count in arrays if count),
+            "};",
+            "",
+        ]
+    )
+
+
+def pack_gpu_call(
+    arena: int, weights: int, sync: int, trace: int, error: int, inputs: Sequence[int], outputs: Sequence[int]
+) -> bytes:
+    """The bytes of ``mononn_gpu_call``: device addresses, each a multiple of ``GPU_ALIGN``; ``trace`` may be 0."""
+    words = (arena, weights, sync, trace, error, *inputs, *outputs)
+    return struct.pack(f"<{len(words)}Q", *words)

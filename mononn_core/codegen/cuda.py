@@ -1,0 +1,255 @@
+"""Prints a Program as CUDA kernels: one cooperative kernel, or one kernel for every interval between barriers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+from mononn_core.codegen.cpu import comment_text, function
+from mononn_core.codegen.cuda_expressions import CudaPrinter
+from mononn_core.codegen.cuda_nests import ILP, NestWriter
+from mononn_core.codegen.cuda_storage import CudaStorage
+from mononn_core.codegen.cuda_sync import PRODUCTS, CudaSync
+from mononn_core.errors import UnsupportedError
+from mononn_core.program.abi import ENTRY, gpu_header
+from mononn_core.program.tile import Barrier, Loop, Phase, Program
+
+PART = "mononn_part"
+INCLUDE = Path(__file__).parent / "include"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A launch: the kernel's name, the executed phases it runs (by ordinal), and its ``iteration`` argument (kernels of
+    a whole run take none)."""
+
+    name: str
+    ordinals: tuple[int, ...]
+    iteration: int = 0
+
+
+@dataclass(frozen=True)
+class CudaSource:
+    """Generated CUDA C++.
+
+    Attributes:
+        text: the source; its includes are in :func:`headers`.
+        shared_bytes: dynamic shared memory of every launch.
+        kernels: the launches of one inference, in order.
+    """
+
+    text: str
+    shared_bytes: int
+    kernels: tuple[Kernel, ...]
+
+
+def headers() -> Mapping[str, str]:
+    """The vocabulary that generated sources include: file name -> text."""
+    return {path.name: path.read_text(encoding="utf-8") for path in sorted(INCLUDE.glob("*.cuh"))}
+
+
+def print_program(program: Program, threads: int, launch: str = "once", comment: str = "") -> CudaSource:
+    """CUDA C++ of ``program`` for blocks of ``threads`` threads.
+
+    Args:
+        program: a verified Program whose phases are dealt in strides.
+        threads: a multiple of 32, at most 1024.
+        launch: "once": the kernel ``mononn_run``, to be launched cooperatively in one resident wave of any number of
+            blocks; "graph": a kernel for every interval between barriers, launched in order.
+        comment: how it was made; goes into the opening comment, after the model's name, phases, barriers and memory.
+
+    Raises:
+        UnsupportedError: a phase whose tile the block cannot cover, or an element type or template without a form.
+    """
+    return _CudaPrinter(program, threads).source(launch, comment)
+
+
+class _CudaPrinter(CudaSync):
+    def __init__(self, program: Program, threads: int) -> None:
+        super().__init__(program, threads)
+        self.executed = sum(isinstance(i, Phase) for i, _ in program.trace())
+        self.counters = sum(prod(c.shape) for c in program.counters)
+        self.shared_bytes = CudaStorage.plan_shared(self)
+
+    def source(self, launch: str, comment: str) -> CudaSource:
+        whole = launch == "once"
+        self._heading(comment)
+        self.out.line(f"#define MONONN_THREADS {self.threads}")
+        for line in gpu_header(len(self.program.inputs), len(self.program.outputs)).splitlines():
+            self.out.line(line)
+        self.out.line('#include "mononn_attention.cuh"')
+        for table in self.program.tables:
+            self._table(table.id)
+        for item in self.program.body:
+            for phase in item.body if isinstance(item, Loop) else (item,):
+                if isinstance(phase, Phase):
+                    self._phase(phase, item if isinstance(item, Loop) else None, whole)
+        kernels = self._whole() if whole else self._parts()
+        return CudaSource(self.out.text(), self.shared_bytes, kernels)
+
+    def _heading(self, comment: str) -> None:
+        p, line = self.program, self.out.line
+        barriers = sum(isinstance(i, Barrier) for i, _ in p.trace())
+        line(f"// {comment_text(p.name)}: {self.executed} phases, {barriers} barriers, {self.counters} counters.")
+        line(
+            f"// Arena {p.arena_bytes} bytes, weights {p.weight_bytes} bytes, shared {self.shared_bytes} bytes a block."
+        )
+        for b in p.buffers:
+            if b.space == "arena":
+                line(f"//   {b.offset:>10} {b.nbytes:>10}  {comment_text(b.id)} {b.dtype}{list(b.shape)}")
+        for text in comment.splitlines():
+            line(f"// {text}")
+
+    def _table(self, name: str) -> None:
+        table = next(t for t in self.program.tables if t.id == name)
+        if not table.columns:
+            return
+        self.out.line()
+        with self.out.block(f"MN_CONSTANT uint64_t table_{name}[{len(table.rows)}][{len(table.columns)}] = {{", "};"):
+            for row in table.rows:
+                self.out.line("{" + ", ".join(str(self.buffers[b].offset) for b in row) + "},")
+
+    # -- phases -----------------------------------------------------------------------------------------------------
+
+    def _phase(self, phase: Phase, loop: Loop | None, whole: bool) -> None:
+        out = self.out
+        out.line()
+        out.line(
+            f"// {comment_text(phase.id)}: {phase.tasks} tasks; {comment_text(', '.join(map(str, phase.origin[:4])))}"
+        )
+        arguments = "const mononn_gpu_call &call, int &turn_, int &fetched_, int ordinal" + (
+            f", int {loop.var}" if loop else ""
+        )
+        with out.block(f"MN_DEVICE void {function(phase)}({arguments}) {{"):
+            out.line("(void)call, (void)fetched_, (void)ordinal;" + (f" (void){loop.var};" if loop else ""))
+            pointers = {o.role: self.pointer(o, phase, loop) for o in phase.task.operands}
+            ranges = {a.var: (0, a.extent - 1) for a in phase.domain}
+            if loop:
+                ranges[loop.var] = (0, loop.count - 1)
+            printer = CudaPrinter(pointers, ranges)
+            if phase.task.template in PRODUCTS:
+                out.line("bool early_ = fetched_ == ordinal;")
+            with out.block(f"for (; turn_ < {phase.tasks}; turn_ += mn::blocks()) {{"):
+                self.decode(phase, "turn_")
+                self._task(phase, printer)
+            out.line(f"turn_ -= {phase.tasks};")
+            for prefetch in phase.prefetches:
+                self.fetch(prefetch, phase, loop, whole)
+
+    def _task(self, phase: Phase, printer: CudaPrinter) -> None:
+        for wait in phase.waits:
+            self.wait(wait, printer)
+        match phase.task.template:
+            case "matmul" | "gemv":
+                self.matmul(phase, printer)
+                self.out.line("early_ = false;")
+            case "attention":
+                self.attention(phase, printer)
+            case "nest":
+                ilp = int(phase.task.params.get("ilp", ILP))
+                NestWriter(self.out, printer, self.threads, ilp).task(phase.task.body, printer)
+            case other:
+                where = f" of {phase.origin[0]}" if phase.origin else ""
+                raise UnsupportedError(
+                    f"phase {phase.id!r}{where}: template {other!r} has no CUDA form; compile this model for the CPU"
+                )
+        for signal in phase.signals:
+            self.signal(signal, printer)
+
+    # -- kernels ----------------------------------------------------------------------------------------------------
+
+    def _whole(self) -> tuple[Kernel, ...]:
+        """All phases in one kernel."""
+        out = self.out
+        out.line()
+        with out.block(self._opening(ENTRY, "")):
+            out.line("int turn_ = mn::block(), fetched_ = -1, ordinal = 0;")
+            out.line(f"mn::Trace trace{{call.trace, {self.executed}}};")
+            for item in self.program.body:
+                if isinstance(item, Loop):
+                    with out.block(f"MN_NOUNROLL for (int {item.var} = 0; {item.var} < {item.count}; ++{item.var}) {{"):
+                        self._steps(item.body, f", {item.var}")
+                else:
+                    self._steps((item,), "")
+            self._leave()
+        return (Kernel(ENTRY, tuple(range(self.executed))),)
+
+    def _opening(self, name: str, more: str) -> str:
+        bounds = f"__launch_bounds__({self.threads}, 1)"
+        return f'extern "C" __global__ void {bounds} {name}(const __grid_constant__ mononn_gpu_call call{more}) {{'
+
+    def _leave(self) -> None:
+        if self.counters:
+            self.out.line(f"mn::leave(call.sync, {self.counters});")
+
+    def _steps(self, items: tuple[Phase | Barrier, ...], more: str) -> None:
+        """Barriers and phases with their trace points; a barrier's wait counts for the phase after it."""
+        for item in items:
+            if isinstance(item, Barrier):
+                self.out.line("trace.barrier(ordinal);")
+                self.out.line("mn::barrier(call.sync);")
+                self.out.line("turn_ = mn::block();")
+            else:
+                self.out.line("trace.begin(ordinal);")
+                self.out.line(f"{function(item)}(call, turn_, fetched_, ordinal{more});")
+                self.out.line("trace.end(ordinal++);")
+
+    def _parts(self) -> tuple[Kernel, ...]:
+        """A kernel for every interval as written; a loop begins and ends intervals."""
+        launches: list[Kernel] = []
+        names = ordinal = 0
+        for loop, intervals in self._intervals():
+            firsts = []
+            for interval in intervals:
+                firsts.append(ordinal)
+                ordinal += len(interval)
+            each = ordinal - firsts[0]
+            for iteration in range(loop.count if loop else 1):
+                for number, (interval, first) in enumerate(zip(intervals, firsts, strict=True)):
+                    start = first + iteration * each
+                    ordinals = tuple(range(start, start + len(interval)))
+                    launches.append(Kernel(f"{PART}_{names + number}", ordinals, iteration))
+            ordinal += each * (loop.count - 1) if loop else 0
+            for interval, first in zip(intervals, firsts, strict=True):
+                last = ordinal == self.executed and interval is intervals[-1]
+                self._part(f"{PART}_{names}", interval, loop, f"{first} + (int)iteration * {each}", last)
+                names += 1
+        return tuple(launches)
+
+    def _part(self, name: str, interval: list[Phase], loop: Loop | None, ordinal: str, last: bool) -> None:
+        out = self.out
+        out.line()
+        with out.block(self._opening(name, ", uint32_t iteration")):
+            out.line(f"int turn_ = mn::block(), fetched_ = -1, ordinal = {ordinal};")
+            out.line(f"mn::Trace trace{{call.trace, {self.executed}}};")
+            if loop:
+                out.line(f"const int {loop.var} = (int)iteration;")
+            self._steps(tuple(interval), f", {loop.var}" if loop else "")
+            if last and loop and self.counters:
+                with out.block(f"if ({loop.var} == {loop.count - 1}) {{"):
+                    self._leave()
+            elif last:
+                self._leave()
+
+    def _intervals(self) -> list[tuple[Loop | None, list[list[Phase]]]]:
+        """Phases between barriers, as written; those outside loops stand alone."""
+        found: list[tuple[Loop | None, list[list[Phase]]]] = []
+        opened = False
+        for item in self.program.body:
+            if isinstance(item, Loop):
+                groups: list[list[Phase]] = [[]]
+                for inner in item.body:
+                    if isinstance(inner, Phase):
+                        groups[-1].append(inner)
+                    elif groups[-1]:
+                        groups.append([])
+                found.append((item, [g for g in groups if g]))
+            elif isinstance(item, Phase):
+                if opened:
+                    found[-1][1][-1].append(item)
+                else:
+                    found.append((None, [[item]]))
+            opened = isinstance(item, Phase)
+        return found

@@ -1,0 +1,199 @@
+"""Expressions in CUDA code: 32-bit indices, 16-bit floats, and accesses to neighbours in memory by one thread.
+
+A thread computes V neighbours along one variable: what can be loaded at once is loaded before, and the same scalar text
+is then unrolled over the lanes. Which V the accesses of a body allow follows from their offsets alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import gcd
+from typing import ClassVar
+
+from mononn_core.codegen.cstyle import C_TYPES, Pointer, Printer, literal
+from mononn_core.errors import UnsupportedError
+from mononn_core.program.expr import (
+    INDEX,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Op,
+    Ranges,
+    Select,
+    Var,
+    children,
+    floordiv,
+    mod,
+    substitute,
+    transform,
+    variables,
+    walk,
+)
+from mononn_core.program.simplify import from_linear, linear, simplify
+
+HALF = {"float16": "mn::f16", "bfloat16": "mn::bf16"}
+CUDA_TYPES = {**C_TYPES, **HALF}
+WIDTHS = (8, 4, 2, 1)
+"""Neighbours that a thread may take at once; more than 16 bytes are moved in several accesses."""
+LANE = "u_"
+LANE_VAR = Var("lane_")
+
+
+def c_type(dtype: str) -> str:
+    """The type of a dtype in CUDA code; raises UnsupportedError for one generated code cannot hold."""
+    if dtype not in CUDA_TYPES:
+        raise UnsupportedError(f"element type {dtype!r} has no generated form; convert the model to float32")
+    return CUDA_TYPES[dtype]
+
+
+@dataclass(frozen=True)
+class CudaPointer(Pointer):
+    """``align``: bytes that the first element is known to be aligned to."""
+
+    align: int = 16
+
+
+@dataclass(frozen=True)
+class CudaPrinter(Printer):
+    """Prints scalars.
+
+    Attributes:
+        loaded: Loads whose lanes lie in registers -> their name.
+        lanes: names that hold one value a lane.
+    """
+
+    loaded: Mapping[Load, str] = field(default_factory=dict)
+    lanes: frozenset[str] = frozenset()
+    isinf: ClassVar[str] = "mn::isinf"
+
+    def scalar(self, e: Expr) -> str:
+        match e:
+            case Load() if e in self.loaded:
+                return f"{self.loaded[e]}[{LANE}]"
+            case Var() if e.name in self.lanes:
+                return f"{e.name}[{LANE}]"
+            case Const() if e.dtype in HALF:
+                return f"mn::from_float<{HALF[e.dtype]}>({literal(replace(e, dtype='float32'))})"
+            case Op() if e.dtype == INDEX and e.name in ("min", "max", "floordiv", "mod") and self._is_position(e):
+                return self._position(e)
+        return super().scalar(e)
+
+    def _is_position(self, e: Expr) -> bool:
+        """Whether ``e`` is index arithmetic on loop variables, which fits 32 bits."""
+        return all(isinstance(n, (Const, Op)) or (isinstance(n, Var) and n.name in self.ranges) for n in walk(e))
+
+    def _position(self, e: Op) -> str:
+        left, right = (self.scalar(a) for a in e.args)
+        if e.name in ("floordiv", "mod"):
+            text = super()._scalar_op(e)
+            return text.removeprefix("(int64_t)")
+        return f"mn::{e.name}({left}, {right})"
+
+    def _cast(self, e: Cast) -> str:
+        inner, source = self.scalar(e.value), e.value.dtype
+        if source in HALF:
+            inner, source = f"mn::to_float({inner})", "float32"
+        if e.dtype in HALF:
+            value = inner if source == "float32" else f"(float)({inner})"
+            return f"mn::from_float<{HALF[e.dtype]}>({value})"
+        if e.dtype == source:
+            return inner
+        return f"({inner} != 0)" if e.dtype == "bool" else f"({c_type(e.dtype)})({inner})"
+
+    def within(self, var: str, extent: int) -> CudaPrinter:
+        """The same scope with ``var`` in [0, extent)."""
+        return replace(self, ranges={**self.ranges, var: (0, extent - 1)})
+
+
+def neighbours(pointer: CudaPointer, index: tuple[Expr, ...], var: str, width: int, ranges: Ranges) -> bool:
+    """Whether the elements at ``index`` for ``width`` values of ``var``, from a multiple of ``width`` on, lie side by
+    side and aligned to ``width`` elements (or to 16 bytes)."""
+    if width == 1:
+        return True
+    high = ranges[var][1]
+    parts = {"block_": (0, high // width), "lane_": (0, width - 1)}
+    inner = {**{k: v for k, v in ranges.items() if k != var}, **parts}
+    split = Var("block_") * width + LANE_VAR
+    position = tuple(simplify(substitute(i, {var: split}), inner) for i in index)
+    offset = transform(pointer.address(position, inner), lambda n: _without_lane(n, width))
+    terms, constant = linear(simplify(offset, inner))
+    if terms.pop(LANE_VAR, 0) != 1 or any(LANE_VAR.name in variables(t) for t in terms):
+        return False
+    size = pointer.buffer.itemsize
+    steps = (constant, *(k * divisor(t) for t, k in terms.items()))
+    return gcd(pointer.align, *(step * size for step in steps)) % min(width * size, 16) == 0
+
+
+def _without_lane(e: Expr, width: int) -> Expr:
+    """A division or remainder by c of rest + lane, where rest and c are multiples of more than the lanes."""
+    match e:
+        case Op("floordiv" | "mod", (a, Const(value=c))):
+            terms, constant = linear(a)
+            if terms.pop(LANE_VAR, 0) != 1 or any(LANE_VAR.name in variables(t) for t in terms):
+                return e
+            step = gcd(int(c), *(k * divisor(t) for t, k in terms.items()))
+            small = constant % step
+            if small + width > step:
+                return e
+            rest = from_linear(terms, constant - small)
+            return floordiv(rest, int(c)) if e.name == "floordiv" else mod(rest, int(c)) + LANE_VAR + small
+        case _:
+            return e
+
+
+def divisor(e: Expr) -> int:
+    """A number that divides an index expression whatever its variables are; 0 for zero itself."""
+    match e:
+        case Const():
+            return abs(int(e.value))
+        case Op("add" | "sub", (a, b)):
+            return gcd(divisor(a), divisor(b))
+        case Op("mul", (a, b)):
+            return divisor(a) * divisor(b)
+        case Op("mod", (a, Const(value=c))):
+            return gcd(divisor(a), int(c))
+        case Op("min" | "max", (a, b)):
+            return gcd(divisor(a), divisor(b))
+        case _:
+            return 1
+
+
+def unguarded_loads(e: Expr) -> list[Load]:
+    """Loads that are evaluated whatever the conditions in ``e`` say, each once, in order."""
+    match e:
+        case Load():
+            return [e]
+        case Select():
+            return unguarded_loads(e.condition)
+        case _:
+            found: dict[Load, None] = {}
+            for part in children(e):
+                found.update(dict.fromkeys(unguarded_loads(part)))
+            return list(found)
+
+
+def loadable(e: Load, var: str, width: int, printer: CudaPrinter) -> bool:
+    """Whether ``width`` neighbours along ``var`` can be loaded at once, before anything else is computed."""
+    names = frozenset().union(*(variables(i) for i in e.index)) if e.index else frozenset()
+    if var not in names or not names.isdisjoint(printer.lanes):
+        return False
+    if any(isinstance(n, Load) and var in variables(n) for i in e.index for n in walk(i)):
+        return False
+    pointer = printer.pointers[e.operand]
+    assert isinstance(pointer, CudaPointer)
+    if pointer.buffer.dtype not in ("float32", *HALF):
+        return False
+    return neighbours(pointer, e.index, var, width, printer.ranges)
+
+
+def address(e: Load, printer: CudaPrinter) -> str:
+    """The pointer to a Load's element."""
+    pointer = printer.pointers[e.operand]
+    return f"{pointer.name} + {printer.index(pointer.address(e.index, printer.ranges))}"
+
+
+def unrounded(e: Expr) -> Expr:
+    """The float32 that a stored 16-bit value is rounded from, where it is one."""
+    return e.value if isinstance(e, Cast) and e.dtype in HALF and e.value.dtype == "float32" else e

@@ -1,0 +1,127 @@
+"""Prints what one thread computes for V neighbours along a variable: bindings, short reductions and stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from mononn_core.codegen.cuda_expressions import (
+    HALF,
+    LANE,
+    WIDTHS,
+    CudaPointer,
+    CudaPrinter,
+    address,
+    c_type,
+    loadable,
+    neighbours,
+    unguarded_loads,
+    unrounded,
+)
+from mononn_core.codegen.loops import REDUCERS
+from mononn_core.codegen.writer import Writer
+from mononn_core.program.expr import Cast, Expr
+from mononn_core.program.tile import Let, Reduce, Result, Statement, Store
+
+UNROLLED = 8
+"""Reductions of so few terms inside a thread are written out."""
+
+
+def accumulator(dtype: str) -> str:
+    """The type that values of a dtype are reduced in."""
+    return "float" if dtype == "float32" else "double" if dtype == "float64" else "int64_t"
+
+
+def store_width(stores: Iterable[Store | Result], var: str, extent: int, printer: CudaPrinter) -> int:
+    """Most neighbours along ``var`` that all stores can take at once; divides ``extent``."""
+    scope = printer.within(var, extent)
+    for width in WIDTHS:
+        fits = True
+        for store in stores:
+            pointer = printer.pointers[store.operand]
+            assert isinstance(pointer, CudaPointer)
+            if width > 1 and pointer.buffer.dtype not in ("float32", *HALF):
+                fits = False
+            fits = fits and neighbours(pointer, store.index, var, width, scope.ranges)
+        if extent % width == 0 and fits:
+            return width
+    return 1
+
+
+def load_lanes(
+    out: Writer, values: Iterable[Expr], var: str, width: str, most: int, printer: CudaPrinter, prefix: str = "in"
+) -> CudaPrinter:
+    """Load what ``values`` need along ``var``, ``width`` (C text, at most ``most``) neighbours at once."""
+    loaded = dict(printer.loaded)
+    for e in dict.fromkeys(load for value in values for load in unguarded_loads(value)):
+        if e not in loaded and loadable(e, var, most, printer):
+            name = f"{prefix}{len(loaded)}_"
+            out.line(f"const auto {name} = mn::load<{width}>({address(e, printer)});")
+            loaded[e] = name
+    return replace(printer, loaded=loaded)
+
+
+def write_lanes(
+    out: Writer, body: tuple[Statement, ...], var: str, width: str, most: int, printer: CudaPrinter
+) -> None:
+    """Let, Reduce and Store for the ``width`` lanes from ``var`` on. What is bound has one value a lane."""
+    for number, statement in enumerate(body):
+        match statement:
+            case Let(name, value):
+                printer = load_lanes(out, [value], var, width, most, printer)
+                out.line(f"{c_type(value.dtype)} {name}[{width}];")
+                _each_lane(out, f"{name}[{LANE}] = {printer.scalar(value)};", var, width)
+                printer = replace(printer, lanes=printer.lanes | {name})
+            case Reduce():
+                _write_reduce(out, statement, var, width, most, printer)
+                printer = replace(printer, lanes=printer.lanes | {statement.name})
+            case Store():
+                write_store(out, statement, var, width, most, printer, f"out{number}_")
+            case _:
+                raise AssertionError(f"{statement} stands inside lanes")
+
+
+def _each_lane(out: Writer, text: str, var: str, width: str) -> None:
+    """One line of text for every lane; ``var`` is the lane's own inside."""
+    with out.block(f"MN_UNROLL for (int {LANE} = 0, first_ = {var}; {LANE} < {width}; ++{LANE}) {{"):
+        out.line(f"[[maybe_unused]] const int {var} = first_ + {LANE};")
+        out.line(text)
+
+
+def _write_reduce(out: Writer, s: Reduce, var: str, width: str, most: int, printer: CudaPrinter) -> None:
+    kind, reducer = accumulator(s.value.dtype), REDUCERS[s.op]
+    out.line(f"{kind} {s.name}[{width}];")
+    _each_lane(out, f"{s.name}[{LANE}] = {reducer}::identity<{kind}>();", var, width)
+    unroll = "MN_UNROLL" if s.extent <= UNROLLED else "MN_UNROLL_BY(4)"
+    with out.block(f"{unroll} for (int {s.var} = 0; {s.var} < {s.extent}; ++{s.var}) {{"):
+        inner = load_lanes(out, [s.value], var, width, most, printer.within(s.var, s.extent), "term")
+        value = f"({kind})({inner.scalar(s.value)})"
+        _each_lane(out, f"{s.name}[{LANE}] = {reducer}::apply<{kind}>({s.name}[{LANE}], {value});", var, width)
+
+
+def write_store(
+    out: Writer, store: Store | Result, var: str, width: str, most: int, printer: CudaPrinter, name: str = "out_"
+) -> None:
+    """Store ``width`` neighbours along ``var`` at once; where they are no neighbours ``most`` is 1."""
+    pointer = printer.pointers[store.operand]
+    value = unrounded(store.value)
+    half = pointer.buffer.dtype in HALF
+    kind = "float" if half else c_type(pointer.buffer.dtype)
+    if half and value.dtype in HALF:
+        value = Cast(value, "float32")
+    printer = load_lanes(out, [value], var, width, most, printer)
+    out.line(f"{kind} {name}[{width}];")
+    _each_lane(out, f"{name}[{LANE}] = {printer.scalar(value)};", var, width)
+    at = printer.index(pointer.address(store.index, printer.ranges))
+    out.line(f"mn::store<{width}>({pointer.name} + {at}, {name});")
+
+
+def write_element(out: Writer, results: tuple[Result, ...], width: int, printer: CudaPrinter) -> None:
+    """An epilogue, ``element_(m, n, v_)``: ``v_`` holds ``width`` neighbours of row m from column n on, or one."""
+    rows, columns = results[0].axes[-2], results[0].axes[-1]
+    with out.block(f"auto element_ = [&](int {rows}, int {columns}, const auto &v_) {{", "};"):
+        out.line("constexpr int V = sizeof(v_) / 4;")
+        out.line(f"(void){rows}, (void){columns};")
+        for number, result in enumerate(results):
+            with out.block("{"):
+                write_store(out, result, columns, "V", width, replace(printer, acc=f"v_[{LANE}]"), f"out{number}_")

@@ -1,0 +1,245 @@
+"""Prints generated nests for the threads of a block.
+
+Rows that are reduced go to warps, whose lanes share the columns; long single rows to the whole block. Loops without
+such a reduction are one space of points that is dealt to the threads, V neighbours at a time, ``ilp`` of them loaded
+before the first is stored. Between a store to the block's own memory and a load of it stands a barrier of those who
+share it.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from math import prod
+
+from mononn_core.codegen.cuda_expressions import (
+    WIDTHS,
+    CudaPrinter,
+    address,
+    c_type,
+    divisor,
+    loadable,
+    unguarded_loads,
+)
+from mononn_core.codegen.cuda_lanes import accumulator, store_width, write_lanes
+from mononn_core.codegen.cuda_teams import WARP, Privates, Team, block, chain, heaviest, is_long
+from mononn_core.codegen.loops import REDUCERS
+from mononn_core.codegen.writer import Writer
+from mononn_core.program.expr import Const, minimum, variables
+from mononn_core.program.simplify import simplify
+from mononn_core.program.tile import For, Let, Reduce, Statement, Store
+
+HEAVY = 4096
+"""A row that loads so many values is shared by the whole block where there are few rows."""
+UNROLLED = 8
+"""Passes over a row that are written out, so that the row stays in registers from one reduction to the next."""
+ILP = 4
+REGISTERS = 32
+"""Most values that a thread loads ahead."""
+
+
+class NestWriter:
+    """Prints one task's body for blocks of ``threads``."""
+
+    def __init__(self, out: Writer, printer: CudaPrinter, threads: int, ilp: int = ILP) -> None:
+        self.out, self.ilp, self.threads = out, ilp, threads
+        self.privates = Privates(printer)
+        self.warps = threads // 32
+
+    def task(self, body: tuple[Statement, ...], printer: CudaPrinter) -> None:
+        """A task's whole body; all threads of the block take part."""
+        if self.privates.ids:
+            self.out.line("mn::sync_block();  // the last task's memory has been read")
+        if any(is_long(None, s) for s in body) and heaviest(body) < HEAVY:
+            with self.out.block("if (mn::warp() == 0) {"):
+                self._statements(body, printer, WARP)
+        else:
+            self._statements(body, printer, block(self.threads))
+
+    def _statements(self, body: tuple[Statement, ...], printer: CudaPrinter, team: Team) -> None:
+        stored, loaded = set[str](), set[str]()
+        for statement in body:
+            writes, reads = self.privates.stored(statement).keys(), self.privates.loaded(statement).keys()
+            if reads & stored or writes & (loaded | stored):
+                self.out.line(team.sync)
+                stored, loaded = set(), set()
+            self._statement(statement, printer, team)
+            stored, loaded = stored | writes, loaded | reads
+
+    def _statement(self, statement: Statement, printer: CudaPrinter, team: Team) -> None:
+        match statement:
+            case For():
+                self._for(statement, printer, team)
+            case Reduce() if is_long(None, statement):
+                self._reduce(statement, printer, team)
+            case Store():
+                with self.out.block(f"if ({team.index} == 0) {{"):
+                    self._scalar((statement,), printer)
+            case _:
+                self._scalar((statement,), printer)
+
+    def _for(self, loop: For, printer: CudaPrinter, team: Team) -> None:
+        limit, inner = self._limit(loop, printer), printer.within(loop.var, loop.extent)
+        if loop.extent == 1:
+            with self.out.block(f"if (0 < {limit}) {{"):
+                self.out.line(f"[[maybe_unused]] const int {loop.var} = 0;")
+                self._statements(loop.body, inner, team)
+            return
+        if not self.privates.independent(loop):
+            if any(isinstance(s, For) or is_long(loop, s) for s in loop.body):
+                self._serial(loop, limit, inner, team)
+            else:
+                with self.out.block(f"if ({team.index} == 0) {{"):
+                    self._scalar((loop,), printer)
+            return
+        found = chain(loop)
+        if found:
+            self._flat(*found, printer, team)
+        elif team is not WARP and (loop.extent * 2 > self.warps or heaviest(loop.body) < HEAVY):
+            with self.out.block(f"for (int {loop.var} = mn::warp(); {loop.var} < {limit}; {loop.var} += mn::WARPS) {{"):
+                self._statements(loop.body, inner, WARP)
+        else:
+            self._serial(loop, limit, inner, team)
+
+    def _serial(self, loop: For, limit: str, inner: CudaPrinter, team: Team) -> None:
+        """One iteration after the other, each shared by the team."""
+        with self.out.block(f"for (int {loop.var} = 0; {loop.var} < {limit}; ++{loop.var}) {{"):
+            self._statements(loop.body, inner, team)
+            if self.privates.stored(loop):
+                self.out.line(team.sync)
+
+    def _limit(self, loop: For, printer: CudaPrinter) -> str:
+        bound = Const(loop.extent) if loop.bound is None else minimum(Const(loop.extent), loop.bound)
+        return printer.index(simplify(bound, printer.ranges))
+
+    # -- reductions -------------------------------------------------------------------------------------------------
+
+    def _reduce(self, s: Reduce, printer: CudaPrinter, team: Team) -> None:
+        """Threads of the team share the terms; all get the result."""
+        kind, reducer = accumulator(s.value.dtype), REDUCERS[s.op]
+        inner = printer.within(s.var, s.extent)
+        loads = unguarded_loads(s.value)
+        width = next(
+            w
+            for w in WIDTHS
+            if s.extent % w == 0 and w * team.size <= max(s.extent, team.size)
+            if w == 1 or any(loadable(load, s.var, w, inner) for load in loads)
+        )
+        chunks = s.extent // width
+        passes = -(-chunks // team.size)
+        part = f"{s.name}_part_"
+        self.out.line(f"{kind} {part}[{width}];")
+        self.out.line(f"MN_UNROLL for (int u_ = 0; u_ < {width}; ++u_) {part}[u_] = {reducer}::identity<{kind}>();")
+        unroll = "MN_UNROLL" if passes <= UNROLLED else f"MN_UNROLL_BY({self.ilp})"
+        with self.out.block(f"{unroll} for (int pass_ = 0; pass_ < {passes}; ++pass_) {{"):
+            self.out.line(f"const int at_ = pass_ * {team.size} + {team.index};")
+            if chunks % team.size:
+                self.out.line(f"if (at_ >= {chunks}) break;")
+            self.out.line(f"const int {s.var} = at_ * {width};")
+            term = Let("term_", s.value)
+            write_lanes(self.out, (term,), s.var, str(width), width, inner)
+            self.out.line(
+                f"MN_UNROLL for (int u_ = 0; u_ < {width}; ++u_) "
+                f"{part}[u_] = {reducer}::apply<{kind}>({part}[u_], ({kind})term_[u_]);"
+            )
+        self.out.line(
+            f"MN_UNROLL for (int u_ = 1; u_ < {width}; ++u_) "
+            f"{part}[0] = {reducer}::apply<{kind}>({part}[0], {part}[u_]);"
+        )
+        self.out.line(f"const {c_type(s.value.dtype)} {s.name} = {team.reduce}<{reducer}>({part}[0]);")
+
+    # -- spaces of independent points -------------------------------------------------------------------------------
+
+    def _flat(self, loops: tuple[For, ...], lets: tuple[Let, ...], printer: CudaPrinter, team: Team) -> None:
+        for loop in loops:
+            printer = printer.within(loop.var, loop.extent)
+        last = loops[-1]
+        simple = all(isinstance(s, (Let, Reduce, Store)) for s in last.body)
+        width = self._width(loops, printer, team) if simple else 1
+        chunks = prod(loop.extent for loop in loops) // width
+        passes = -(-chunks // team.size)
+        values = [s.value for s in last.body if isinstance(s, (Let, Store))] if simple else []
+        ahead = [e for value in values for e in unguarded_loads(value) if loadable(e, last.var, width, printer)]
+        names = {s.name for s in (*lets, *last.body) if isinstance(s, (Let, Reduce))}
+        ahead = [e for e in dict.fromkeys(ahead) if names.isdisjoint(variables(e))]
+        group = max(1, min(passes, self.ilp, REGISTERS // (width * max(1, len(ahead))))) if ahead else 1
+        step = team.size * group
+        unroll = "MN_NOUNROLL " if passes > group else ""
+        with self.out.block(f"{unroll}for (int at_ = {team.index}; at_ < {chunks}; at_ += {step}) {{"):
+            if group == 1:
+                self._point(loops, lets, "at_", width, chunks, printer)
+                return
+            for number, e in enumerate(ahead):
+                kind = c_type(e.dtype)
+                self.out.line(f"mn::Lanes<{kind}, {width}> ahead{number}_[{group}];")
+            over = f"MN_UNROLL for (int g_ = 0; g_ < {group}; ++g_) {{"
+            at = f"at_ + g_ * {team.size}"
+            with self.out.block(over), self._inside(loops, at, width, chunks, printer):
+                for number, e in enumerate(ahead):
+                    self.out.line(f"ahead{number}_[g_] = mn::load<{width}>({address(e, printer)});")
+            loaded = {e: f"ahead{number}_[g_]" for number, e in enumerate(ahead)}
+            with self.out.block(over):
+                self._point(loops, lets, at, width, chunks, replace(printer, loaded={**printer.loaded, **loaded}))
+
+    def _width(self, loops: tuple[For, ...], printer: CudaPrinter, team: Team) -> int:
+        """Neighbours along the last loop that a thread takes: enough threads must be left with work."""
+        last = loops[-1]
+        stores = [s for s in last.body if isinstance(s, Store)]
+        width = store_width(stores, last.var, last.extent, printer)
+        whole = last.extent if last.bound is None else divisor(simplify(last.bound, printer.ranges))
+        points = prod(loop.extent for loop in loops)
+        while width > 1 and (whole % width or points // width < team.size):
+            width //= 2
+        return width if stores else 1
+
+    def _inside(
+        self, loops: tuple[For, ...], at: str, width: int, chunks: int, printer: CudaPrinter
+    ) -> AbstractContextManager[None]:
+        """Declares the loops' variables of chunk ``at``; a block that runs where it is inside them all."""
+        conditions = [f"{at} < {chunks}"] if at != "at_" else []
+        step = chunks
+        for loop in loops:
+            extent = loop.extent // width if loop is loops[-1] else loop.extent
+            step //= extent
+            text = f"({at})" + (f" / {step}" if step > 1 else "") + (f" % {extent}" if loop is not loops[0] else "")
+            self.out.line(f"const int {loop.var} = {text}{f' * {width}' if loop is loops[-1] and width > 1 else ''};")
+            self.out.line(f"(void){loop.var};")
+            if loop.bound is not None:
+                conditions.append(f"{loop.var} < {self._limit(loop, printer)}")
+        return self.out.block(f"if ({' && '.join(conditions)}) {{" if conditions else "{")
+
+    def _point(
+        self, loops: tuple[For, ...], lets: tuple[Let, ...], at: str, width: int, chunks: int, printer: CudaPrinter
+    ) -> None:
+        with self._inside(loops, at, width, chunks, printer):
+            self._scalar(lets, printer)
+            last = loops[-1]
+            if all(isinstance(s, (Let, Reduce, Store)) for s in last.body):
+                write_lanes(self.out, last.body, last.var, str(width), width, printer)
+            else:
+                self._scalar(last.body, printer)
+
+    # -- one thread -------------------------------------------------------------------------------------------------
+
+    def _scalar(self, body: tuple[Statement, ...], printer: CudaPrinter) -> None:
+        """Statements that one thread runs alone."""
+        for s in body:
+            match s:
+                case Let(name, value):
+                    self.out.line(f"[[maybe_unused]] const {c_type(value.dtype)} {name} = {printer.scalar(value)};")
+                case Reduce():
+                    kind, reducer = accumulator(s.value.dtype), REDUCERS[s.op]
+                    total = f"{s.name}_part_"
+                    self.out.line(f"{kind} {total} = {reducer}::identity<{kind}>();")
+                    with self.out.block(f"for (int {s.var} = 0; {s.var} < {s.extent}; ++{s.var}) {{"):
+                        term = printer.within(s.var, s.extent).scalar(s.value)
+                        self.out.line(f"{total} = {reducer}::apply<{kind}>({total}, ({kind})({term}));")
+                    self.out.line(f"const {c_type(s.value.dtype)} {s.name} = ({c_type(s.value.dtype)}){total};")
+                case Store():
+                    pointer = printer.pointers[s.operand]
+                    at = printer.index(pointer.address(s.index, printer.ranges))
+                    self.out.line(f"{pointer.name}[{at}] = {printer.scalar(s.value)};")
+                case For():
+                    limit = self._limit(s, printer)
+                    with self.out.block(f"for (int {s.var} = 0; {s.var} < {limit}; ++{s.var}) {{"):
+                        self._scalar(s.body, printer.within(s.var, s.extent))

@@ -1,0 +1,151 @@
+"""Storage of CUDA code: pointers and their alignment, and the block's shared memory planned over phases."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import gcd
+
+from mononn_core.codegen.cstyle import Printer
+from mononn_core.codegen.cuda_expressions import CudaPointer, CudaPrinter, c_type, divisor
+from mononn_core.codegen.storage import Storage, row_stride
+from mononn_core.errors import UnsupportedError
+from mononn_core.program.abi import GPU_ALIGN
+from mononn_core.program.expr import Const, Expr, add, minimum, mul
+from mononn_core.program.simplify import linear, simplify
+from mononn_core.program.tile import Buffer, Layout, Loop, Operand, Phase, Program, Slot
+
+REDUCE_BYTES = 256
+"""What the vocabulary's block reductions use, at the start of shared memory."""
+SHARED_ALIGN = 128
+PRIVATE = ("local", "scratch")
+KINDS = {"f16": ("mn::f16", 2), "bf16": ("mn::bf16", 2), "tf32x3": ("float", 4)}
+"""A product's ``kind`` -> element type and its bytes."""
+
+
+def up(n: int, step: int = SHARED_ALIGN) -> int:
+    return -(-n // step) * step
+
+
+@dataclass(frozen=True)
+class Place:
+    """A phase's part of shared memory: its own buffers (bytes from the start), then the template's."""
+
+    buffers: dict[str, int]
+    template: int
+    end: int
+
+
+class CudaStorage(Storage):
+    """A Program's storage in CUDA code for blocks of ``threads`` threads."""
+
+    def __init__(self, program: Program, threads: int) -> None:
+        super().__init__(program)
+        self.threads = threads
+        self.warps = threads // 32
+        self.places: dict[str, Place] = {}
+        for b in program.buffers:
+            if b.layout.size >= 1 << 31:
+                raise UnsupportedError(
+                    f"buffer {b.id!r} has {b.layout.size} elements, more than 32-bit indices reach; use a smaller batch"
+                )
+
+    # -- shared memory ----------------------------------------------------------------------------------------------
+
+    def template_bytes(self, phase: Phase) -> int:
+        """Shared memory that the phase's template stages operands in."""
+        raise NotImplementedError
+
+    def plan_shared(self) -> int:
+        """Place every phase's buffers and staging; returns the bytes of the largest. What runs between a phase that
+        fetches early and the one that takes it up lies behind what was fetched."""
+        phases = {p.id: p for p in self.program.phases()}
+        order = [i.id for i, _ in self.program.trace() if isinstance(i, Phase)]
+        start = dict.fromkeys(phases, REDUCE_BYTES)
+        for _ in phases:  # what was fetched may itself lie behind something
+            for name in phases:
+                self.places[name] = self._place(phases[name], start[name])
+            for at, name in enumerate(order):
+                for fetch in phases[name].prefetches:
+                    taken = next((k for k in range(at + 1, len(order)) if order[k] == fetch.phase), at)
+                    for between in order[at + 1 : taken]:
+                        start[between] = max(start[between], self.places[fetch.phase].end)
+        return max((p.end for p in self.places.values()), default=REDUCE_BYTES)
+
+    def _place(self, phase: Phase, start: int) -> Place:
+        own: dict[str, int] = {}
+        for operand in phase.task.operands:
+            buffer = self.buffer(operand.buffer)
+            if buffer.space in PRIVATE and buffer.id not in own:
+                own[buffer.id] = start
+                local = self.local(buffer)
+                start = up(start + local.nbytes)
+        return Place(own, start, up(start + self.template_bytes(phase)))
+
+    def local(self, buffer: Buffer) -> Buffer:
+        """A buffer of the block's own with rows that lie in different banks; zeros fit behind its last columns."""
+        *lead, columns = buffer.shape
+        if not lead:
+            return replace(buffer, layout=Layout.row_major(buffer.shape))
+        chunk = 16 // buffer.itemsize
+        wide = up(columns, 64)
+        return replace(buffer, layout=Layout.row_major(buffer.shape, pad=wide + chunk - columns))
+
+    # -- pointers ---------------------------------------------------------------------------------------------------
+
+    def pointer(
+        self, operand: Operand, phase: Phase, loop: Loop | None, prefix: str = "p_", row: str = ""
+    ) -> CudaPointer:
+        """Declare the pointer of an operand; ``row`` is the iteration whose buffers its slots name."""
+        buffer = self.buffer(operand.buffer)
+        const = "" if operand.access in ("write", "partial") else "const "
+        kind, name = c_type(buffer.dtype), prefix + operand.role
+        base = self.base(operand.buffer, buffer, phase, row or (loop.var if loop else ""))
+        self.out.line(f"{const}{kind} *const {name} = ({const}{kind} *){base};")
+        private = buffer.space in PRIVATE
+        return CudaPointer(name, self.local(buffer) if private else buffer, align=self.alignment(operand.buffer))
+
+    def base(self, which: str | Slot, buffer: Buffer, phase: Phase, row: str) -> str:
+        """C text of a buffer's address in bytes."""
+        if buffer.space in PRIVATE:
+            return f"(mn::shared_memory() + {self.places[phase.id].buffers[buffer.id]})"
+        if buffer.space in ("input", "output"):
+            return f"call.{buffer.space}s[{buffer.offset}]"
+        at = str(buffer.offset)
+        if isinstance(which, Slot):
+            table = next(t for t in self.program.tables if t.id == which.table)
+            at = f"table_{table.id}[{row}][{table.columns.index(which.column)}]"
+        return f"(call.{'arena' if buffer.space == 'arena' else 'weights'} + {at})"
+
+    def alignment(self, which: str | Slot) -> int:
+        """Bytes that a buffer's start is aligned to, at most 128."""
+        first = self.buffer(which)
+        if first.space in ("input", "output"):
+            return GPU_ALIGN
+        if first.space in PRIVATE:
+            return SHARED_ALIGN
+        names = [first.id]
+        if isinstance(which, Slot):
+            table = next(t for t in self.program.tables if t.id == which.table)
+            names = [row[table.columns.index(which.column)] for row in table.rows]
+        return gcd(128, *(self.buffers[n].offset for n in names))
+
+    # -- footprints -------------------------------------------------------------------------------------------------
+
+    def extent(self, operand: Operand, dim: int, printer: Printer) -> str:
+        """C expression of how many elements the operand's box has along ``dim``; a constant where it is one."""
+        return clipped(operand.box.size[dim], add(operand.box.bound[dim], mul(operand.box.offset[dim], -1)), printer)
+
+    def row_alignment(self, operand: Operand, printer: CudaPrinter) -> int:
+        """Bytes that the box's first element and its rows are aligned to."""
+        pointer = printer.pointers[operand.role]
+        assert isinstance(pointer, CudaPointer)
+        terms, constant = linear(pointer.address(operand.box.offset, printer.ranges))
+        size = pointer.buffer.itemsize
+        steps = (constant, row_stride(pointer.buffer), *(k * divisor(t) for t, k in terms.items()))
+        return gcd(pointer.align, *(s * size for s in steps))
+
+
+def clipped(size: int, limit: Expr | int, printer: Printer) -> str:
+    """C expression of min(size, limit), at least 0."""
+    value = simplify(minimum(Const(size), limit if not isinstance(limit, int) else Const(limit)), printer.ranges)
+    return printer.index(value)

@@ -1,0 +1,158 @@
+// Products on tensor cores: a multi-stage ring of tiles in shared memory, fed by asynchronous copies.
+#pragma once
+#include "mononn_cuda.cuh"
+
+namespace mn {
+
+// Hands the sum of PARTS tiles (PART floats apart, rows of LD) to ``element(m, n, v)``: V neighbours a thread, single
+// ones where the tile ends between them. Elements at or past (rows, cols) are left out.
+template <int ROWS, int COLS, int V, int PARTS, int PART, int LD, class Element>
+MN_DEVICE void visit_tile(const float *sums, int rows, int cols, Element &element) {
+  constexpr int WIDE = COLS / V, TOTAL = ROWS * WIDE;
+  MN_NOUNROLL for (int at = thread(); at < TOTAL; at += THREADS) {
+    const int m = at / WIDE, n = at % WIDE * V;
+    if (m >= rows || n >= cols) continue;
+    float v[V];
+    MN_UNROLL for (int u = 0; u < V; ++u) v[u] = sums[m * LD + n + u];
+    MN_UNROLL for (int part = 1; part < PARTS; ++part)
+      MN_UNROLL for (int u = 0; u < V; ++u) v[u] += sums[part * PART + m * LD + n + u];
+    if (V == 1 || n + V <= cols) {
+      element(m, n, v);
+    } else {
+      MN_UNROLL for (int u = 0; u < V; ++u) {
+        const float single[1] = {v[u]};
+        if (n + u < cols) element(m, n + u, single);
+      }
+    }
+  }
+}
+
+// Columns [FROM, TO) of ROWS rows of a tile in shared memory become zero.
+template <class T, int ROWS, int FROM, int TO, int LD> MN_DEVICE void zero_columns(T *tile) {
+  static_assert(TO <= LD, "the rows are wide enough");
+  for (int at = thread(); at < ROWS * (TO - FROM); at += THREADS) tile[at / (TO - FROM) * LD + FROM + at % (TO - FROM)] = T{};
+}
+
+// C[TM][TN] = A[TM][k] B[k][TN] by a block. T: f16, bf16, or float (three tf32 products). WM x WN warps cover the tile;
+// WK groups of them share each step's k and their sums are added in order. VEC: neighbours
+// that the epilogue takes at once. LOCAL_A: row stride of an A that lies in shared memory already, or 0. ALIGN_A,
+// ALIGN_B: see copy_tile.
+template <class T, int TM, int TN, int TK, int WM, int WN, int WK, int STAGES, int VEC, int LOCAL_A, int ALIGN_A, int ALIGN_B>
+struct Matmul {
+  static constexpr bool HALF = sizeof(T) == 2;
+  static constexpr int KSTEP = HALF ? 16 : 8, USED = WM * WN * WK;
+  static constexpr int MT = TM / WM / 16, NT = TN / WN / 8;
+  static constexpr int LDA = row_stride<T>(TK), LDB = HALF ? row_stride<T>(TN) : column_stride(TN), LDC = column_stride(TN);
+  static constexpr int A_SIZE = LOCAL_A ? 0 : TM * LDA, B_SIZE = TK * LDB;
+  static constexpr int PARTIALS = WK * TM * LDC * 4;
+  static constexpr int BYTES = larger(STAGES * (A_SIZE + B_SIZE) * (int)sizeof(T), PARTIALS);
+  static_assert(USED <= WARPS && TM == WM * MT * 16 && TN == WN * NT * 8, "warps cover the tile");
+  static_assert(TK % (KSTEP * WK) == 0 && STAGES >= 2 && TN % VEC == 0, "whole steps");
+
+  static MN_DEVICE T *b_slot(unsigned char *shared, int slot) { return (T *)shared + slot * B_SIZE; }
+  static MN_DEVICE T *a_slot(unsigned char *shared, int slot) { return (T *)shared + STAGES * B_SIZE + slot * A_SIZE; }
+  static MN_DEVICE void load_a(unsigned char *shared, int slot, const T *a, int lda, int rows, int k0, int k) {
+    if constexpr (LOCAL_A == 0) copy_tile<T, TM, TK, LDA, ALIGN_A>(a_slot(shared, slot), a + k0, lda, rows, k - k0);
+  }
+  static MN_DEVICE void load_b(unsigned char *shared, int slot, const T *b, int ldb, int cols, int k0, int k) {
+    copy_tile<T, TK, TN, LDB, ALIGN_B>(b_slot(shared, slot), b + k0 * ldb, ldb, k - k0, cols);
+  }
+  // Starts the copies of B's first stages; ``run`` with ``fetched`` takes them up.
+  static MN_DEVICE void fetch(unsigned char *shared, const T *b, int ldb, int cols, int k) {
+    MN_UNROLL for (int s = 0; s < STAGES - 1; ++s)
+      if (s * TK < k) load_b(shared, s, b, ldb, cols, s * TK, k);
+    cp_async_commit();
+  }
+
+  // ``element(m, n, v)`` takes VEC neighbours v (or single ones at a ragged end) of row m from column n on.
+  template <class Element>
+  static MN_DEVICE void run(unsigned char *shared, const T *a, int lda, int rows, const T *b, int ldb, int cols, int k,
+                            int limit, bool fetched, Element &&element) {
+    float c[MT][NT][4] = {};
+    const int steps = (k + TK - 1) / TK;
+    sync_block();  // what lay here has been read; a local A has been written
+    MN_UNROLL for (int s = 0; s < STAGES - 1; ++s) {
+      if (s < steps) {
+        load_a(shared, s, a, lda, rows, s * TK, k);
+        if (!fetched) load_b(shared, s, b, ldb, cols, s * TK, k);
+      }
+      cp_async_commit();
+    }
+    int slot = 0, next = STAGES - 1;
+    MN_NOUNROLL for (int step = 0; step < steps; ++step) {
+      cp_async_wait<STAGES - 2>();
+      sync_block();
+      const int k0 = (step + STAGES - 1) * TK;
+      if (k0 < k) {
+        load_a(shared, next, a, lda, rows, k0, k);
+        load_b(shared, next, b, ldb, cols, k0, k);
+      }
+      cp_async_commit();
+      multiply(LOCAL_A ? a + step * TK : a_slot(shared, slot), b_slot(shared, slot), c);
+      slot = slot + 1 == STAGES ? 0 : slot + 1;
+      next = next + 1 == STAGES ? 0 : next + 1;
+    }
+    finish(shared, c, rows, limit, element);
+  }
+
+ private:
+  static MN_DEVICE int warp_row() { return warp() / WN % WM * MT * 16; }
+  static MN_DEVICE int warp_column() { return warp() % WN * NT * 8; }
+  static MN_DEVICE int warp_group() { return warp() / (WN * WM); }
+
+  // One step of TK; each group of warps takes every WK-th part of it.
+  static MN_DEVICE void multiply(const T *a, const T *b, float (&c)[MT][NT][4]) {
+    if (USED < WARPS && warp() >= USED) return;
+    MN_UNROLL for (int part = 0; part < TK / KSTEP / WK; ++part) {
+      const int k0 = (part * WK + warp_group()) * KSTEP;
+      if constexpr (HALF) multiply_half(a, b, k0, c);
+      else multiply_tf32(a, b, k0, c);
+    }
+  }
+  static MN_DEVICE const T *a_row(const T *a, int i, int k0) {
+    return a + (warp_row() + i * 16 + lane() % 16) * (LOCAL_A ? LOCAL_A : LDA) + k0 + lane() / 16 * (16 / (int)sizeof(T));
+  }
+  static MN_DEVICE void multiply_half(const T *a, const T *b, int k0, float (&c)[MT][NT][4]) {
+    uint32_t af[MT][4], bf[NT][2];
+    MN_UNROLL for (int i = 0; i < MT; ++i) ldmatrix_x4(af[i], a_row(a, i, k0));
+    const T *row = b + (k0 + lane() % 16) * LDB + warp_column();
+    MN_UNROLL for (int j = 0; j + 1 < NT; j += 2) {
+      uint32_t r[4];
+      ldmatrix_x4_trans(r, row + j * 8 + lane() / 16 * 8);
+      bf[j][0] = r[0], bf[j][1] = r[1], bf[j + 1][0] = r[2], bf[j + 1][1] = r[3];
+    }
+    if constexpr (NT % 2) ldmatrix_x2_trans(bf[NT - 1], row + (NT - 1) * 8);
+    MN_UNROLL for (int i = 0; i < MT; ++i)
+      MN_UNROLL for (int j = 0; j < NT; ++j) mma_16<T>(c[i][j], af[i], bf[j]);
+  }
+  static MN_DEVICE void multiply_tf32(const T *a, const T *b, int k0, float (&c)[MT][NT][4]) {
+    uint32_t bh[NT][2], bl[NT][2];
+    MN_UNROLL for (int j = 0; j < NT; ++j)
+      MN_UNROLL for (int h = 0; h < 2; ++h)
+        split_tf32(b[(k0 + lane() % 4 + h * 4) * LDB + warp_column() + j * 8 + lane() / 4], bh[j][h], bl[j][h]);
+    MN_UNROLL for (int i = 0; i < MT; ++i) {
+      uint32_t r[4], ah[4], al[4];
+      ldmatrix_x4(r, a_row(a, i, k0));
+      MN_UNROLL for (int e = 0; e < 4; ++e) split_tf32(bits_float(r[e]), ah[e], al[e]);
+      MN_UNROLL for (int j = 0; j < NT; ++j) mma_tf32x3(c[i][j], ah, al, bh[j], bl[j]);
+    }
+  }
+
+  // Through shared memory: the groups' sums are added in order, and each thread stores neighbours.
+  template <class Element>
+  static MN_DEVICE void finish(unsigned char *shared, const float (&c)[MT][NT][4], int rows, int cols, Element &element) {
+    float *sums = (float *)shared;
+    cp_async_wait<0>();
+    sync_block();
+    float *own = sums + (warp_group() * TM + warp_row() + lane() / 4) * LDC + warp_column() + lane() % 4 * 2;
+    if (USED == WARPS || warp() < USED)
+    MN_UNROLL for (int i = 0; i < MT; ++i)
+      MN_UNROLL for (int j = 0; j < NT; ++j)
+        MN_UNROLL for (int h = 0; h < 2; ++h)
+          *(pair *)(own + (i * 16 + h * 8) * LDC + j * 8) = pair{float_bits(c[i][j][2 * h]), float_bits(c[i][j][2 * h + 1])};
+    sync_block();
+    visit_tile<TM, TN, VEC, WK, TM * LDC, LDC>(sums, rows, cols, element);
+  }
+};
+
+}  // namespace mn
