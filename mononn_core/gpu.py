@@ -64,6 +64,11 @@ class Gpu:
         return NAMED[name]
 
     @staticmethod
+    def names() -> tuple[str, ...]:
+        """All shipped descriptions."""
+        return tuple(NAMED)
+
+    @staticmethod
     def for_arch(arch: str) -> Gpu:
         """The processor that stands for an architecture where nothing else is said.
 

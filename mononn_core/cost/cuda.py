@@ -62,18 +62,9 @@ class Work:
         return max(each * busy, self.stream_bytes / gpu.bandwidth) + waves * self.passes * START_SECONDS
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """Of one inference on one GPU. ``floor``: no implementation in this precision is faster: the weights read once
-    from memory, or the products at the tensor cores' full rate. ``predicted``: by this module's model."""
-
-    gpu: str
-    floor_seconds: float
-    predicted_seconds: float
-
-
-def predict(program: Program, gpu: Gpu, blocks_per_sm: int) -> Prediction:
-    """Floor and predicted time of a CUDA Program, its launch included."""
+def predict(program: Program, gpu: Gpu, blocks_per_sm: int = 1) -> dict[str, float]:
+    """Of one inference: "floor", the seconds that nothing in this precision beats (its weights read once from memory,
+    or its products at the tensor cores' full rate), and "seconds", what this module expects, the launch included."""
     weights = sum(b.nbytes for b in program.buffers if b.space == "weight" and b.id in _streamed(program))
     flops, seconds, barriers = 0.0, gpu.launch_seconds, 0
     known: dict[str, float] = {}
@@ -87,7 +78,7 @@ def predict(program: Program, gpu: Gpu, blocks_per_sm: int) -> Prediction:
         flops += item.flops if item.task.template != "nest" else 0.0
         seconds += known.setdefault(item.id, work.seconds(gpu, blocks_per_sm))
     floor = max(weights / gpu.bandwidth, flops / rate)
-    return Prediction(gpu.name, floor, max(floor, seconds + barriers * gpu.barrier_seconds))
+    return {"floor": floor, "seconds": max(floor, seconds + barriers * gpu.barrier_seconds)}
 
 
 def _streamed(program: Program) -> set[str]:

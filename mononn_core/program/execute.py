@@ -81,8 +81,9 @@ class RunningTask:
         return f"phase {self.phase.id!r} ({point}){origin}"
 
     def compute(self) -> None:
-        """Run the task's template or nest."""
+        """Run the task's nest, and its template after it."""
         with np.errstate(all="ignore"):
+            _run_body(self, self.phase.task.body, Frame.of(self.values))
             _TEMPLATES[self.phase.task.template](self, self.phase.task)
 
     def commit(self) -> None:
@@ -161,6 +162,9 @@ class RunningTask:
             for axis, extent in zip(result.axes, accumulator.shape, strict=True):
                 frame = frame.loop(axis, extent)
             frame.accumulator = accumulator
+            for axis, bound in zip(result.axes, result.bounds, strict=False):
+                if bound is not None:
+                    frame = frame.where(frame.full(frame.lookup(axis) < evaluate_index(bound, self.values)))
             self.store(result.operand, result.index, result.value, frame)
 
 
@@ -214,7 +218,7 @@ def _depthwise(task: RunningTask, spec: Task) -> None:
 
 
 def _nest(task: RunningTask, spec: Task) -> None:
-    _run_body(task, spec.body, Frame.of(task.values))
+    """Its body is all there is."""
 
 
 _TEMPLATES: dict[str, Callable[[RunningTask, Task], None]] = {

@@ -6,7 +6,7 @@ Everything is computed for all tasks at once: an index expression becomes an arr
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -232,16 +232,16 @@ class Site:
     def statements(self) -> Iterator[tuple[Place, Let | Reduce | Store]]:
         """Every statement of the task with its surroundings (a Reduce's own variable is not among its loops)."""
         task = self.phase.task
-        if task.template == "nest":
-            yield from _walk(task.body, Place((), (), {}))
-            return
+        yield from _walk(task.body, Place((), (), {}))
         for axes, e in self._prologues():
             yield self._tile(axes, ("q", "k") if task.template == "attention" else ("a", "b")), Let("prologue", e)
         for result in task.results:
             roles = ("q", "v") if task.template == "attention" else ("a", "b")
             windowed = task.template in WINDOWED
             place = self._windows(result.axes) if windowed else self._tile(result.axes, roles)
-            yield place, Store(result.operand, result.index, result.value)
+            ends = [(a, b) for a, b in zip(result.axes, result.bounds, strict=False) if b is not None]
+            guards = tuple(op("lt", Var(axis), bound) for axis, bound in ends)
+            yield replace(place, guards=(*place.guards, *guards)), Store(result.operand, result.index, result.value)
 
     def _windows(self, axes: tuple[str, ...]) -> Place:
         """The loops over a convolution's output tile: image rows whose windows lie in a's box, pixels, channels."""

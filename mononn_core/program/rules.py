@@ -42,7 +42,7 @@ def expressions(phase: Phase) -> Iterator[Expr]:
         yield from s.index
     yield from task.prologue.values()
     for r in task.results:
-        yield from (*r.index, r.value)
+        yield from (*r.index, r.value, *(b for b in r.bounds if b is not None))
     yield from body_expressions(task.body)
 
 

@@ -145,9 +145,11 @@ def _task(task: Task) -> Iterator[str]:
         yield f"  split {split.axis} into {split.parts} parts in {split.scratch}, combined by {split.combine}"
     for name in sorted(task.prologue):
         yield f"  {name} = {expr_text(task.prologue[name])}"
-    for r in task.results:
-        yield f"  for {', '.join(r.axes)}: {r.operand}[{_list(r.index)}] = {expr_text(r.value)}"
     yield from ("  " + line for line in _body(task.body))
+    for r in task.results:
+        ends = [f"{a} < {expr_text(b)}" for a, b in zip(r.axes, r.bounds, strict=False) if b is not None]
+        bounds = f" while {' and '.join(ends)}" if ends else ""
+        yield f"  for {', '.join(r.axes)}{bounds}: {r.operand}[{_list(r.index)}] = {expr_text(r.value)}"
 
 
 def _operand(o: Operand) -> str:

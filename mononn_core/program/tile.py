@@ -13,7 +13,7 @@
     Operand(role, buffer, box, access, stable)            buffer: an id, or Slot(table, column) inside a Loop
     Box(offset, size, bound)                              in domain and loop variables: the declared footprint
     Mainloop(axis, step, stages, mechanism) · Prefetch(phase, role, into) · Split(axis, parts, scratch, combine)
-    Result(operand, value, rows, columns)                 an epilogue: what a template stores, from Acc and Loads
+    Result(operand, axes, index, value, bounds)           an epilogue: what a template stores, from Acc and Loads
     Statement = For | Let | Reduce | Store                generated loops, for everything without a template
 
 **Execution.** Every worker walks ``body`` in order. In a Phase it executes the tasks its Assign gives it. A Barrier
@@ -203,9 +203,10 @@ class Mainloop:
 
 @dataclass(frozen=True)
 class Prefetch:
-    """Issued by every worker on entering this phase (before it waits or executes a task): fetch operand ``role`` of
-    the first task this worker will execute in phase ``phase``. ``into``: a local buffer of the operand's box (the
-    consumer reads it there), or "" for a cache hint only. The operand must be stable."""
+    """Issued by every worker once it has entered this phase and before it waits for what follows: fetch operand
+    ``role`` of the first task this worker will execute in the next execution of phase ``phase`` (a strided one as
+    well: which task that is, its dealing says). ``into``: a local buffer of the operand's box (the consumer reads it
+    there), or "" where the worker may fetch ahead as it can. The operand must be stable."""
 
     phase: str
     role: str
@@ -228,12 +229,14 @@ class Result:
     """A template's epilogue: ``operand[index] = value`` for every output element of the tile. ``axes`` names the
     variables of the element's position inside the tile (counted from 0; ragged tiles stop at the box's bound);
     ``index`` and ``value`` are Exprs over them, the domain and loop variables, Loads of the task's operands, and Acc,
-    the element as the template computed it."""
+    the element as the template computed it. ``bounds`` (one an axis, or none at all) ends a ragged tile whose operand
+    does not, as a worker-local one: only elements with ``axis < bound`` are stored; None leaves it to the box."""
 
     operand: str
     axes: tuple[str, ...]
     index: tuple[Expr, ...]
     value: Expr
+    bounds: tuple[Expr | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -286,7 +289,9 @@ class Task:
     """What one point of a phase's domain does: a hand-written ``template`` with epilogue ``results``, or template
     "nest" with a loop ``body``. Templates and their operand roles (boxes of rank 2):
 
-    * "matmul", "gemv": a [M, K] times b [K, N]; result axes (m, n). ``gemv`` is a matmul of few rows.
+    * "matmul", "gemv": a [M, K] times b [K, N]; result axes (m, n). ``gemv`` is a matmul of few rows. a may be
+      worker-local: then ``body``, a nest that runs first, fills all of it through a second operand on the same buffer
+      (a left side that is gathered, cast or normalised on its way), and may store to shared memory as well.
     * "attention": q [R, D], k [T, D], v [T, E]; s = q k^T; ``prologue["score"]`` is an Expr over Acc (= s[i, j]),
       its axes named i and j, and Loads; p = softmax of that over j; p v has result axes (i, d).
     * "conv": a holds pixels [R, C], b [KH KW C, N]; ``params`` are those of

@@ -229,8 +229,6 @@ class PhaseRules:
             raise self.refuse("constants are read only", f"operand {o.role!r} writes {buffer.space} {buffer.id!r}")
         if o.stable and buffer.space not in CONSTANT:
             raise self.refuse("stable operands are never written", f"operand {o.role!r} calls {buffer.id!r} stable")
-        if buffer.space in PRIVATE and self.phase.task.template != "nest":
-            raise self.refuse("roles fit", f"operand {o.role!r} of a template is worker-local")
         self.operands[o.role] = (o, buffer)
 
     def _check_counters(self) -> None:
@@ -248,15 +246,18 @@ class PhaseRules:
 
     def _check_template(self) -> None:
         task = self.phase.task
-        if task.template not in ROLES or (task.template == "nest") != bool(task.body) or (task.body and task.results):
+        if task.template not in ROLES or (task.template == "nest") == bool(task.results):
             raise self.refuse("roles fit", f"is no complete {task.template!r}: a body, or a template with results")
+        local = [o.role for o, b in self.operands.values() if b.space in PRIVATE and o.access == "read"]
+        filled = task.template == "nest" or (local == ["a"] and task.template in ("matmul", "gemv"))
+        if bool(task.body) != filled or (local and not filled):
+            text = "has a body without a worker-local left side, or worker-local operands without a body"
+            raise self.refuse("roles fit", text)
         for role in ROLES[task.template]:
             if role not in self.operands or self.operands[role][0].access != "read":
                 raise self.refuse("roles fit", f"template {task.template!r} has no operand {role!r} to read")
             if len(matrix_dims(self.operands[role][0].box.size)) != 2:
                 raise self.refuse("roles fit", f"the box of operand {role!r} is not a matrix")
-        if task.template != "nest" and not task.results:
-            raise self.refuse("roles fit", "is a template that stores nothing")
         if task.prologue and (task.template != "attention" or set(task.prologue) != {"score"}):
             raise self.refuse("roles fit", f"has prologues {sorted(task.prologue)} that its template does not know")
         for e in task.prologue.values():
@@ -266,6 +267,11 @@ class PhaseRules:
         for result in task.results:
             if len(result.axes) != (3 if task.template in WINDOWED else 2):
                 raise self.refuse("roles fit", f"a result has axes {result.axes}, not those of a tile")
+            if len(result.bounds) not in (0, len(result.axes)):
+                raise self.refuse("roles fit", f"a result has bounds for {len(result.bounds)} axes")
+            for bound in result.bounds:
+                if bound is not None:
+                    self._index(bound, self.scope)
             scope: Mapping[str, str] = self.scope
             for axis in result.axes:
                 scope = self._bind(scope, axis, INDEX)

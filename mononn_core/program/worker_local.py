@@ -134,6 +134,21 @@ class Temporaries:
     def check(self) -> None:
         if self.private:
             self._body(self.site.phase.task.body, self.site.frame, {})
+            if self.site.phase.task.template != "nest":
+                self._boxes()
+
+    def _boxes(self) -> None:
+        """What a template reads of worker-local memory, its body has written."""
+        for role, buffer in self.private.items():
+            if self.site.operands[role].access != "read":
+                continue
+            low, high = self.site.boxes[role]
+            tables, name = self.tables[buffer.id], buffer.id
+            for task in range(self.site.tasks):
+                axes = (t[a:b] for t, a, b in zip(tables, low[task], high[task], strict=True))
+                if not self.written[name][task, sum(np.ix_(*axes), np.zeros((), np.int64)).reshape(-1)].all():
+                    text = f"reads local buffer {name!r} (operand {role!r}), which the task has not filled"
+                    raise self.site.refuse("reads are covered by writes", text)
 
     def _body(self, body: tuple[Statement, ...], frame: Frame, lets: dict[str, Expr]) -> None:
         lets = dict(lets)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from mononn_core.graph import Node
 from mononn_core.ops import registry
 from mononn_core.program.expr import Acc, Cast, Const, Expr, Load, Ranges, Var, op, substitute, transform
 from mononn_core.program.simplify import simplify
@@ -123,26 +124,26 @@ class TaskBuilder(ABC):
         """An empty task over domain axes of ``extents``."""
         return Draft(self.views, {v: (0, e - 1) for v, e in extents.items()}, storage=self.storage)
 
-    def product_operands(
-        self, stage: Stage, p: Product, size: tuple[int, int, int], draft: Draft, at: tuple[Expr, ...]
-    ) -> None:
-        """Declare a and b of a task of ``size`` (rows, columns, terms) at ``at`` (batch, row, column, term)."""
-        assert stage.root is not None
-        rows, panel, terms = size
-        batch, m0, n0, k0 = at
-        a, b = stage.root.inputs
-        where = {"batch": batch}
-        tensor, row, column = self.view(a, matmul_axes(stage.root, 0, self.types), where)
+    def left_operand(self, root: Node, p: Product, size: tuple[int, int], draft: Draft, at: tuple[Expr, ...]) -> None:
+        """Declare a of a task of ``size`` (rows, terms) at ``at`` (batch, row, term)."""
+        batch, m0, k0 = at
+        tensor, row, column = self.view(root.inputs[0], matmul_axes(root, 0, self.types), {"batch": batch})
         shape = matrix_shape(self.types[tensor].shape)
         offset = (simplify(row + m0, draft.outer), simplify(column + k0, draft.outer))
-        draft.add("a", tensor, Box(offset, (min(rows, p.m), terms), (_bound(row, shape[0], p.m), shape[1])))
+        draft.add("a", tensor, Box(offset, (min(size[0], p.m), size[1]), (_bound(row, shape[0], p.m), shape[1])))
+
+    def right_operand(self, root: Node, p: Product, size: tuple[int, int], draft: Draft, at: tuple[Expr, ...]) -> None:
+        """Declare b of a task of ``size`` (terms, columns) at ``at`` (batch, term, column); a constant is packed."""
+        terms, panel = size
+        batch, k0, n0 = at
+        b = root.inputs[1]
         if self.views.graph.is_constant(b) and p.batch == 1:
             packed = panel_buffer(b + ("^T" if p.transpose_b else ""), (p.k, p.n), panel, self.weight_type)
             matrix = self.views.graph.constants[b].reshape(self.types[b].shape[-2:])
             self.packed[packed.id] = (packed, matrix.T if p.transpose_b else matrix)
             draft.add("b", packed.id, Box((k0, n0), (terms, panel), (p.k, p.n)), packed=True)
             return
-        tensor, row, column = self.view(b, matmul_axes(stage.root, 1, self.types), where)
+        tensor, row, column = self.view(b, matmul_axes(root, 1, self.types), {"batch": batch})
         shape = matrix_shape(self.types[tensor].shape)
         offset = (simplify(row + k0, draft.outer), simplify(column + n0, draft.outer))
         bound = _bound(column, shape[1], p.n)

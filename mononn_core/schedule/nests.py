@@ -60,7 +60,7 @@ def build_nest(builder: TaskBuilder, stage: Stage, partition: Partition, name: s
         index, value = run_chain(stage, builder.views, index, value)
     matrix = matrix_index(types[stage.stored].shape, index)
     bind = _binder(draft, inner)
-    prelude = tuple(_map_statement(st, bind) for st in prelude)
+    prelude = tuple(map_statement(st, bind) for st in prelude)
     position = draft.output(stage.stored, matrix, inner)
     bounds = (
         simplify(Const(total) + y0 * -1, draft.outer) if rows * owners > total and not by_columns else None,
@@ -70,7 +70,7 @@ def build_nest(builder: TaskBuilder, stage: Stage, partition: Partition, name: s
     if cuts:
         body = _pieces(draft, draft.stored(stage.stored, value), matrix, (rows, (*cuts, width)), bounds[0])
     else:
-        body = _loops(
+        body = row_loops(
             prelude, Store("out", position, draft.stored(stage.stored, bind(value, {}))), (rows, columns), bounds
         )
     flops = total * width * (1 + len(stage.chain))
@@ -123,7 +123,7 @@ def _binder(draft: Draft, inner: Ranges) -> Bind:
     return lambda e, more: draft.bind(e, {**inner, **more})
 
 
-def _map_statement(statement: Statement, bind: Bind) -> Statement:
+def map_statement(statement: Statement, bind: Bind) -> Statement:
     match statement:
         case Let():
             return Let(statement.name, bind(statement.value, {}))
@@ -141,7 +141,7 @@ def _map_statement(statement: Statement, bind: Bind) -> Statement:
             raise AssertionError("a row's prelude holds reductions and bindings only")
 
 
-def _loops(
+def row_loops(
     prelude: tuple[Statement, ...], store: Store, extents: tuple[int, int], bounds: tuple[Expr | None, Expr | None]
 ) -> tuple[Statement, ...]:
     """For y: prelude, bindings, for x: store. A prelude that needs the column goes inside the column loop, whose
@@ -187,4 +187,4 @@ def hoist(e: Expr, var: str, prefix: str = "h") -> tuple[tuple[Statement, ...], 
     return tuple(Let(v.name, n) for n, v in bound.items()), value
 
 
-__all__ = ["build_nest", "hoist"]
+__all__ = ["build_nest", "hoist", "map_statement", "row_loops"]

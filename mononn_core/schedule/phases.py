@@ -60,7 +60,8 @@ class PhaseBuilder(TaskBuilder):
         draft = self.draft(extents)
         unit = unit_axes(extents)
         b, m0, n0 = (draft.fix(e, unit) for e in (b, m0, n0))
-        self.product_operands(stage, p, (tile.rows, tile.panel, p.k), draft, (b, m0, n0, Const(0)))
+        self.left_operand(stage.root, p, (tile.rows, p.k), draft, (b, m0, Const(0)))
+        self.right_operand(stage.root, p, (p.k, tile.panel), draft, (b, Const(0), n0))
         rows, columns = min(tile.rows, p.m), min(tile.panel, p.n)
         inner = {"m": (0, rows - 1), "n": (0, columns - 1)}
         row = draft.position("row", m0 + axis("m", rows), p.m)

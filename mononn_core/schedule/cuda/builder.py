@@ -3,98 +3,155 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
+from dataclasses import replace
 from math import ceil
 
-from mononn_core.errors import UnsupportedError
-from mononn_core.program.expr import Acc, Const, Var
+from mononn_core.program.expr import NARROW, Acc, Cast, Const, Expr, Load, Var, minimum
 from mononn_core.program.simplify import simplify
-from mononn_core.program.tile import Assign, Axis, Box, Mainloop, Phase, Result, Task
-from mononn_core.schedule.cuda.tiles import Shape, Target, Tile, choose
+from mononn_core.program.tile import (
+    Assign,
+    Axis,
+    Box,
+    Buffer,
+    For,
+    Layout,
+    Mainloop,
+    Operand,
+    Phase,
+    Result,
+    Statement,
+    Store,
+    Task,
+)
+from mononn_core.schedule.cuda.parts import SUFFIX, PartsViews
+from mononn_core.schedule.cuda.plan import Step
+from mononn_core.schedule.cuda.tiles import Target, Tile
 from mononn_core.schedule.decisions import Partition
-from mononn_core.schedule.draft import TaskBuilder, unit_axes
+from mononn_core.schedule.draft import Draft, TaskBuilder, unit_axes
 from mononn_core.schedule.fuse import Stage
-from mononn_core.schedule.nests import build_nest
+from mononn_core.schedule.nests import build_nest, map_statement, row_loops
 from mononn_core.schedule.operands import Product, attention_axes, axis, unit_stride
 from mononn_core.schedule.prepare import is_template
-from mononn_core.schedule.views import Views, matrix_shape
+from mononn_core.schedule.rows import row_body
+from mononn_core.schedule.views import matrix_shape, tensor_index
 
 WARP = 32
 KEYS = 64
 """Keys that an attention's task takes in one step."""
 ATTENTION_ROWS = (16, 32, 64)
-PARTS_SUFFIX = "@parts"
 
 
 class CudaBuilder(TaskBuilder):
-    """Builds phases for one launch. ``split``: tensors (of products) whose sums are stored in parts."""
+    """Builds phases for one launch. ``locals`` collects the worker-local buffers they use."""
 
-    def __init__(self, views: Views, storage: Mapping[str, str], target: Target) -> None:
+    views: PartsViews
+
+    def __init__(self, views: PartsViews, storage: Mapping[str, str], target: Target) -> None:
         super().__init__(views, WARP, storage, target.storage)
         self.target = target
+        self.locals: dict[str, Buffer] = {}
 
-    def build(self, stage: Stage, name: str) -> Phase:
-        """The phase of a stage."""
+    def build(self, step: Step, name: str) -> Phase:
+        """The phase of a step."""
+        stage = step.stage
         template = stage.root.op if stage.root and is_template(stage.root, self.views.graph) else ""
-        if template == "matmul":
-            return self.product(stage, name, self.product_tile(stage))
+        if step.tile is not None:
+            return self.product(step, step.tile, name)
         if template == "attention":
             return self.attention(stage, name)
-        return self.nest(stage, name)
+        if not step.also:
+            return self.nest(stage, name)
+        other = copy(self)
+        other.views = PartsViews(self.views.graph, self.views.stored - {step.also}, self.views.parts)
+        return other.store_also(other.nest(stage, name), step.also)
 
     # -- products ---------------------------------------------------------------------------------------------------
 
-    def shape(self, stage: Stage) -> Shape:
-        """What the choice of a tile has to know of a product."""
-        assert stage.root is not None
-        p = Product.of(stage.root, self.types)
-        b = stage.root.inputs[1]
-        stable = self.views.graph.is_constant(b) and p.batch == 1
-        return Shape(p.batch, p.m, p.n, p.k, exact=p.batch > 1, panels=not stable, stable=stable)
-
-    def product_tile(self, stage: Stage) -> Tile:
-        """The cheapest tile.
-
-        Raises:
-            UnsupportedError: none fits the product into a block's shared memory and registers.
-        """
-        assert stage.root is not None
-        shape = self.shape(stage)
-        found = choose(shape, self.target)
-        if found is None:
-            raise UnsupportedError(
-                f"{stage.root.origin}: no tile of a product of [{shape.m}, {shape.k}] by [{shape.k}, {shape.n}] fits a "
-                f"block of {self.target.gpu.name}; compile with target cpu"
-            )
-        return found[0]
-
-    def product(self, stage: Stage, name: str, tile: Tile) -> Phase:
-        assert stage.root is not None
-        p = Product.of(stage.root, self.types)
-        extents = {"z": tile.parts, "b": p.batch, "p": ceil(p.n / tile.columns), "r": ceil(p.m / tile.rows)}
+    def product(self, step: Step, tile: Tile, name: str) -> Phase:
+        """A product's phase: over its parts s, batch b, panels of columns p, and blocks of rows r."""
+        stage, root = step.stage, step.stage.root
+        assert root is not None
+        p = Product.of(root, self.types)
+        extents = {"s": tile.parts, "b": p.batch, "p": ceil(p.n / tile.columns), "r": ceil(p.m / tile.rows)}
         draft = self.draft(extents)
         terms = ceil(p.k / tile.parts)
-        at = (Var("b"), Var("r") * tile.rows, Var("p") * tile.columns, Var("z") * terms)
+        at = (Var("b"), Var("r") * tile.rows, Var("p") * tile.columns, Var("s") * terms)
         batch, m0, n0, k0 = (draft.fix(e, unit_axes(extents)) for e in at)
-        self.product_operands(stage, p, (tile.rows, tile.columns, terms), draft, (batch, m0, n0, k0))
+        body: tuple[Statement, ...] = ()
+        bounds: tuple[Expr | None, ...] = ()
+        if step.fill is not None:
+            body, bounds = self._fill(step, tile, p, draft, (m0, extents["p"]))
+        else:
+            self.left_operand(root, p, (tile.rows, terms), draft, (batch, m0, k0))
+        self.right_operand(root, p, (terms, tile.columns), draft, (batch, k0, n0))
         rows, columns = min(tile.rows, p.m), min(tile.columns, p.n)
         inner = {"m": (0, rows - 1), "n": (0, columns - 1)}
         row = draft.position("row", m0 + axis("m", rows), p.m)
         column = draft.position("column", n0 + axis("n", columns), p.n)
         if tile.parts > 1:
-            total = (tile.parts * p.m, p.n)
-            index = (
-                draft.simplify(draft.fix(Var("z"), unit_axes(extents)) * p.m + row, inner),
-                draft.simplify(column, inner),
-            )
-            box = Box((simplify(index[0] - axis("m", rows), draft.outer), n0), (rows, columns), total)
-            draft.add("out", stage.root.output + PARTS_SUFFIX, box, "write")
-            result = Result("out", ("m", "n"), index, Acc())
+            part = draft.fix(Var("s"), unit_axes(extents))
+            index = draft.output(root.output + SUFFIX, (part * p.m + row, column), inner)
+            result = Result("out", ("m", "n"), index, Acc(), bounds)
         else:
-            root = p.out_index(batch, row, column, self.types[stage.root.output].shape)
-            result = self.epilogue(stage, draft, root, inner, ("m", "n"))
+            at_root = p.out_index(batch, row, column, self.types[root.output].shape)
+            result = replace(self.epilogue(stage, draft, at_root, inner, ("m", "n")), bounds=bounds)
         loop = Mainloop("k", self.target.step, tile.stages, "cp_async")
-        task = Task("matmul", tuple(draft.operands), tile.params(self.target.kind), (result,), mainloop=loop)
+        local = tuple(str(o.buffer) for o in draft.operands if o.role == "a" and step.fill is not None)
+        params = tile.params(self.target.kind)
+        task = Task("matmul", tuple(draft.operands), params, (result,), body, mainloop=loop, local=local)
         return self._phase(name, stage, extents, task, 2 * p.batch * p.m * p.n * p.k)
+
+    def _fill(
+        self, step: Step, tile: Tile, p: Product, draft: Draft, at: tuple[Expr, int]
+    ) -> tuple[tuple[Statement, ...], tuple[Expr | None, ...]]:
+        """The nest that computes a task's rows of the left side, and the bounds of the task's results. Rows beyond the
+        last are the last again; the first of the panels stores the rows where others read them."""
+        fill, (m0, panels) = step.fill, at
+        assert fill is not None
+        buffer = self.local((tile.rows, p.k))
+        whole = Box((Const(0), Const(0)), buffer.shape, buffer.shape)
+        ragged = p.m % tile.rows != 0
+        y, x = axis("y", tile.rows), axis("x", p.k)
+        row = draft.position("left", minimum(m0 + y, p.m - 1) if ragged else m0 + y, p.m)
+        index = tensor_index(self.types[fill.root.output if fill.root else fill.stored].shape, row, x)
+        inner = {"y": (0, tile.rows - 1), "x": (0, p.k - 1)}
+        prelude: tuple[Statement, ...] = ()
+        if fill.root is None:
+            value = self.views.point(fill.chain[0], index)
+        else:
+            prelude, value = row_body(fill.root, self.views, index, self.lanes)
+        prelude = tuple(map_statement(s, lambda e, more: draft.bind(e, {**inner, **more})) for s in prelude)
+        stored = Cast(draft.bind(value, inner), buffer.dtype) if buffer.dtype in NARROW else draft.bind(value, inner)
+        draft.operands.append(Operand("fill", buffer.id, whole, "write"))
+        draft.operands.append(Operand("a", buffer.id, whole))
+        body = row_loops(prelude, Store("fill", (y, x), stored), (tile.rows, p.k), (None, None))
+        end = simplify(Const(p.m) - m0, draft.outer) if ragged else None
+        if step.keep:
+            body += self._keep(fill, tile, p, draft, (m0, end, panels))
+        return body, (end, None) if ragged else ()
+
+    def _keep(
+        self, fill: Stage, tile: Tile, p: Product, draft: Draft, at: tuple[Expr, Expr | None, int]
+    ) -> tuple[Statement, ...]:
+        """Loops that store the rows of the left side, in the tasks of the first panel only."""
+        m0, end, panels = at
+        rows = min(tile.rows, p.m)
+        y, x = axis("yk", rows), axis("xk", p.k)
+        kind = self.storage.get(fill.stored, "float32")
+        draft.add("kept", fill.stored, Box((m0, Const(0)), (rows, p.k), (p.m, p.k)), "write")
+        store = Store("kept", (simplify(m0 + y, draft.outer), x), Load("a", (y, x), kind))
+        body: tuple[Statement, ...] = (For("xk", p.k, (store,), "vector") if p.k > 1 else store,)
+        body = (For("yk", rows, body, "serial", end),) if rows > 1 else body
+        return (For("g", 1, body, "serial", Const(1) - Var("p")),) if panels > 1 else body
+
+    def local(self, shape: tuple[int, int]) -> Buffer:
+        """A worker-local matrix in the type of products; tasks of one shape share it."""
+        multiple = self.target.multiple
+        stride = ceil(shape[1] / multiple) * multiple + multiple
+        layout = Layout((((shape[0], stride),), ((shape[1], 1),)), shape[0] * stride)
+        name = f"left[{shape[0]}x{shape[1]}]"
+        return self.locals.setdefault(name, Buffer(name, self.target.storage, shape, layout, "local", align=128))
 
     # -- attention --------------------------------------------------------------------------------------------------
 
@@ -141,6 +198,27 @@ class CudaBuilder(TaskBuilder):
         least = max(1, self.target.threads // max(columns, 1))
         each = max(least, ceil(rows / self.target.blocks))
         return ceil(rows / each)
+
+    def store_also(self, phase: Phase, tensor: str) -> Phase:
+        """``phase``, a nest over rows, with a second result: the ``tensor`` of the same shape that it reads."""
+        draft = self.draft({a.var: a.extent for a in phase.domain})
+        draft.operands += phase.task.operands
+        out = next(o for o in phase.task.operands if o.role == "out")
+        draft.operands.append(replace(out, role="also", buffer=tensor))
+
+        def grown(body: tuple[Statement, ...], inner: dict[str, tuple[int, int]]) -> tuple[Statement, ...]:
+            found: list[Statement] = []
+            for s in body:
+                if isinstance(s, For):
+                    s = replace(s, body=grown(s.body, {**inner, s.var: (0, s.extent - 1)}))
+                elif isinstance(s, Store):
+                    value = self.views.element(tensor, tensor_index(self.types[tensor].shape, *s.index))
+                    found.append(Store("also", s.index, draft.stored(tensor, draft.bind(value, inner))))
+                found.append(s)
+            return tuple(found)
+
+        body = grown(phase.task.body, {})
+        return replace(phase, task=replace(phase.task, body=body, operands=tuple(draft.operands)))
 
     def phase(
         self, name: str, stage: Stage, partition: Partition, extents: Mapping[str, int], task: Task, flops: int

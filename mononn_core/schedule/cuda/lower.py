@@ -15,8 +15,11 @@ from mononn_core.options import Options
 from mononn_core.program.tile import Barrier, Buffer, Item, Layout, Phase, Program
 from mononn_core.schedule import memory
 from mononn_core.schedule.cuda.builder import CudaBuilder
+from mononn_core.schedule.cuda.intervals import schedule
+from mononn_core.schedule.cuda.parts import PartsViews
+from mononn_core.schedule.cuda.plan import NORMS, Planner
 from mononn_core.schedule.cuda.prepare import prepare
-from mononn_core.schedule.cuda.tiles import Target
+from mononn_core.schedule.cuda.tiles import LAUNCHES, Target
 from mononn_core.schedule.fuse import Stage, fuse
 from mononn_core.schedule.prefetch import prefetch_weights
 from mononn_core.schedule.prepare import is_template
@@ -24,7 +27,6 @@ from mononn_core.schedule.roll import roll
 from mononn_core.schedule.views import Views, matrix_shape
 
 ALIGN = 128
-ROWS = ("layer_norm", "rms_norm")
 
 
 @dataclass(frozen=True)
@@ -45,15 +47,19 @@ def lower(graph: Graph, options: Options, gpu: Gpu) -> CudaLowered:
         UnsupportedError: an operator has no generated form, a product fits no tile, or a weight is too large for the
             precision; the message names the node or tensor.
     """
-    target = Target(gpu, options.precision, 128, 1)
     graph = prepare(graph)
-    stages, views = fuse(graph, options.fuse, options.epilogues, target.multiple)
-    builder = CudaBuilder(views, storage_of(stages, views, target), target)
-    phases = {
-        s.stored: builder.build(s, f"{n:03d}_{s.root.op if s.root else s.chain[-1].op}") for n, s in enumerate(stages)
-    }
-    intervals = [[s] for s in stages]
-    return _assemble(graph, intervals, phases, builder, target)
+    targets = [Target(gpu, options.precision, *launch) for launch in LAUNCHES]
+    stages, views = fuse(graph, options.fuse, options.epilogues, targets[0].multiple)
+    plans = [(Planner(stages, views, target).plan(), target) for target in targets]
+    plan, target = min(plans, key=lambda p: p[0].seconds)
+    stored = views.stored - plan.virtual
+    parts = PartsViews(graph, stored, plan.parts)
+    builder = CudaBuilder(parts, storage_of(stages, views, target), target)
+    phases = []
+    for number, step in enumerate(plan.steps):
+        node = step.stage.root or step.stage.chain[-1]
+        phases.append(builder.build(step, f"{number:03d}_{node.op}"))
+    return _assemble(graph, schedule(phases), builder, target)
 
 
 def storage_of(stages: tuple[Stage, ...], views: Views, target: Target) -> dict[str, str]:
@@ -63,7 +69,7 @@ def storage_of(stages: tuple[Stage, ...], views: Views, target: Target) -> dict[
         return {}
     graph, narrow = views.graph, set[str]()
     for stage in stages:
-        if stage.root is not None and (is_template(stage.root, graph) or stage.root.op in ROWS):
+        if stage.root is not None and (is_template(stage.root, graph) or stage.root.op in NORMS):
             narrow.add(stage.stored)
         if stage.root is not None and is_template(stage.root, graph):
             matrices = stage.root.inputs[: 2 if stage.root.op == "matmul" else 3]
@@ -84,23 +90,19 @@ def _shown(name: str, views: Views) -> set[str]:
     return found
 
 
-def _assemble(
-    graph: Graph, intervals: list[list[Stage]], phases: Mapping[str, Phase], builder: CudaBuilder, target: Target
-) -> CudaLowered:
+def _assemble(graph: Graph, intervals: list[list[Phase]], builder: CudaBuilder, target: Target) -> CudaLowered:
     items: list[Item] = []
     for number, interval in enumerate(intervals):
-        if number:
-            items.append(Barrier(number - 1))
-        items.extend(phases[s.stored] for s in interval)
+        items += [Barrier(number - 1)] if number else []
+        items += interval
     spans: dict[str, memory.Span] = {}
     for number, interval in enumerate(intervals):
-        for stage in interval:
-            for operand in phases[stage.stored].task.operands:
-                tensor = str(operand.buffer)
-                if tensor in spans:
-                    spans[tensor] = replace(spans[tensor], last=number)
-                elif operand.access == "write" and tensor not in graph.outputs:
-                    spans[tensor] = memory.Span(_activation(tensor, builder, target), number, number)
+        for operand in (o for phase in interval for o in phase.task.operands):
+            tensor = str(operand.buffer)
+            if tensor in spans:
+                spans[tensor] = replace(spans[tensor], last=number)
+            elif operand.access == "write" and tensor not in graph.outputs and tensor not in builder.locals:
+                spans[tensor] = memory.Span(_activation(tensor, builder), number, number)
     arena, arena_bytes = memory.plan_arena(spans, ALIGN)
     tensors = dict.fromkeys(str(o.buffer) for i in items if isinstance(i, Phase) for o in i.task.operands)
     weights, values, weight_bytes = _weights(graph, list(tensors), builder)
@@ -111,19 +113,20 @@ def _assemble(
     ]
     program = Program(
         graph.name,
-        (*edges, *(arena[n] for n in spans), *weights),
+        (*edges, *(arena[n] for n in spans), *builder.locals.values(), *weights),
         tuple(items),
         inputs=graph.inputs,
         outputs=graph.outputs,
         arena_bytes=arena_bytes,
         weight_bytes=weight_bytes,
+        scratch_bytes=max((b.nbytes for b in builder.locals.values()), default=0),
     )
     return CudaLowered(prefetch_weights(roll(program)), values, target.threads, target.blocks_per_sm)
 
 
-def _activation(name: str, builder: CudaBuilder, target: Target) -> Buffer:
+def _activation(name: str, builder: CudaBuilder) -> Buffer:
     """An arena buffer; rows start at multiples of 16 bytes."""
-    kind = builder.types[name]
+    kind = builder.views.type(name)
     rows, columns = matrix_shape(kind.shape)
     dtype = builder.storage.get(name, kind.dtype)
     multiple = max(1, 16 // np.dtype(dtype).itemsize)

@@ -108,16 +108,17 @@ def local_bytes(rows: int, k: int, target: Target) -> int:
     return rows * (ceil(k / target.multiple) * target.multiple + target.multiple) * target.itemsize
 
 
-def warps_of(rows: int, columns: int, threads: int) -> tuple[int, int] | None:
-    """The most square arrangement of the block's warps over a tile of whole 16 x 8 fragments; None where there is
-    none."""
+def warps_of(rows: int, columns: int, threads: int) -> tuple[int, int]:
+    """The arrangement of the block's warps over a tile of whole 16 x 8 fragments that reads least from shared memory.
+    Warps that the tile has no room for share the terms of a stage (of four fragments)."""
     warps = threads // 32
     fits = [
-        (m, warps // m)
+        (m, n)
         for m in (1, 2, 4, 8)
-        if warps % m == 0 and rows % (16 * m) == 0 and columns % (8 * (warps // m)) == 0
+        for n in (1, 2, 4, 8)
+        if m * n <= warps <= 4 * m * n and rows % (16 * m) == 0 and columns % (8 * n) == 0
     ]
-    return min(fits, key=lambda w: abs(rows // w[0] - columns // w[1])) if fits else None
+    return min(fits, key=lambda w: (rows * w[1] + columns * w[0], -w[0]), default=(0, 0))
 
 
 def work(shape: Shape, tile: Tile, target: Target) -> Work:
@@ -167,7 +168,7 @@ def choose(shape: Shape, target: Target) -> tuple[Tile, float] | None:
 def _tiles(shape: Shape, rows: int, columns: int, target: Target) -> list[Tile]:
     """Legal tiles of these sizes: every number of parts, as many stages as fit."""
     warps = warps_of(rows, columns, target.threads)
-    if warps is None or rows * columns > MOST_ACCUMULATORS * target.threads:
+    if warps == (0, 0) or rows * columns > MOST_ACCUMULATORS * target.threads:
         return []
     held = local_bytes(rows, shape.k, target) if shape.fill else 0
     each = stage_bytes(0 if shape.fill else rows, columns, target)

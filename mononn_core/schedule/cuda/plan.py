@@ -1,0 +1,254 @@
+"""Which phases there are: products in parts, norms and copies inside the products that read them, and the launch.
+
+Every norm or copy N between what computes its input (often a product S) and the product P that multiplies it stands
+
+* alone: a phase of its own. If S is cut into parts, N adds them, and stores the sum as well where others read it;
+* or in P: every task of P computes its rows of N into a worker-local left side; the tasks of the first column panel
+  store them where others read N. Then S, if it is cut into parts, needs a phase that adds them.
+
+Both are priced by :mod:`mononn_core.cost.cuda`; the launch (threads of a block) is the cheapest over all products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import ceil
+
+from mononn_core.cost.cuda import Work, expr_operations
+from mononn_core.errors import UnsupportedError
+from mononn_core.program.expr import Const, Var
+from mononn_core.program.tile import Reduce
+from mononn_core.schedule.cuda.tiles import Shape, Target, Tile, choose
+from mononn_core.schedule.fuse import Stage, dependencies
+from mononn_core.schedule.operands import Product, matmul_axes, unit_stride
+from mononn_core.schedule.prepare import is_template
+from mononn_core.schedule.rows import row_body
+from mononn_core.schedule.views import Views, matrix_shape, tensor_index
+
+NORMS = ("layer_norm", "rms_norm")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One phase to build: a stage; a product's ``tile``; the stage that ``fill``s its left side, and whether that is
+    stored too (``keep``); a tensor that a norm stores beside its own (``also``: the sum of parts it reads)."""
+
+    stage: Stage
+    tile: Tile | None = None
+    fill: Stage | None = None
+    keep: bool = False
+    also: str = ""
+
+
+@dataclass
+class Plan:
+    """Steps in an order that respects their dependencies up to the phases' own; ``parts``: root product -> parts."""
+
+    steps: list[Step]
+    parts: dict[str, int]
+    virtual: frozenset[str]
+    """Tensors that stages stored and that are read as expressions now."""
+    seconds: float
+
+
+@dataclass
+class Planner:
+    """Prices and decides for one launch."""
+
+    stages: tuple[Stage, ...]
+    views: Views
+    target: Target
+    readers: dict[str, list[Stage]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.graph = self.views.graph
+        self.by_stored = {s.stored: s for s in self.stages}
+        self.needs = {s.stored: dependencies(s, self.views) for s in self.stages}
+        for stage in self.stages:
+            for tensor in sorted(self.needs[stage.stored]):
+                self.readers.setdefault(tensor, []).append(stage)
+
+    def plan(self) -> Plan:
+        """Decide for every norm and copy, then for the products that are left."""
+        fills: dict[str, Stage] = {}  # product's stored tensor -> what fills its left side
+        adders: dict[str, Stage] = {}  # product's stored tensor -> the norm that adds its parts
+        for stage in self.stages:
+            if not self._fillable(stage):
+                continue
+            product, source = self._consumer(stage, fills), self._source(stage)
+            source = None if source is None or source.stored in adders else source
+            if product is not None:
+                alone = self._seconds(stage) + self.target.gpu.barrier_seconds + self._tile(product)[1]
+                inside = self._filled(product, stage)
+                if source is not None:
+                    alone += self._tile(source, split=True)[1]
+                    inside += self._whole(source)[1]
+                if inside < alone:
+                    fills[product.stored] = stage
+                    continue
+            if source is not None and source.stored not in fills and self._tile(source, split=True)[0].parts > 1:
+                adders[source.stored] = stage
+        return self._steps(fills, adders)
+
+    def _steps(self, fills: dict[str, Stage], adders: dict[str, Stage]) -> Plan:
+        inside = {f.stored for f in fills.values()}
+        adds = {n.stored: s for s, n in adders.items()}
+        steps: list[Step] = []
+        parts: dict[str, int] = {}
+        virtual: set[str] = set()
+        total = 0.0
+        for stage in self.stages:
+            if stage.stored in inside:
+                continue
+            if not self._is_product(stage):
+                also = adds.get(stage.stored, "")
+                if also and self.readers[also] == [stage] and also not in self.graph.outputs:
+                    virtual.add(also)
+                    also = ""
+                steps.append(Step(stage, also=also))
+                continue
+            added, seconds = self._product_steps(stage, fills.get(stage.stored), stage.stored in adders)
+            steps += added
+            total += seconds
+            if added[0].tile is not None and added[0].tile.parts > 1:
+                assert stage.root is not None
+                parts[stage.root.output] = added[0].tile.parts
+        return Plan(steps, parts, frozenset(virtual), total)
+
+    def _product_steps(self, stage: Stage, fill: Stage | None, added: bool) -> tuple[list[Step], float]:
+        """The phases of a product and their seconds; ``added``: a norm adds its parts."""
+        assert stage.root is not None
+        if fill is not None:
+            tile, seconds = self._tile(stage, self._fill_operations(fill))
+            return [Step(stage, tile, fill, keep=self.readers[fill.stored] != [stage])], seconds
+        tile, seconds = self._tile(stage, split=True) if added else self._whole(stage)
+        if added or tile.parts == 1:
+            return [Step(stage, tile)], seconds
+        adder = Stage(stage.stored, None, (stage.chain[-1] if stage.chain else stage.root,))
+        return [Step(stage, tile), Step(adder)], seconds
+
+    # -- who is what ------------------------------------------------------------------------------------------------
+
+    def _is_product(self, stage: Stage) -> bool:
+        return stage.root is not None and stage.root.op == "matmul" and is_template(stage.root, self.graph)
+
+    def _fillable(self, stage: Stage) -> bool:
+        """A norm without anything after it, or an expression: float32, and no output."""
+        norm = stage.root is not None and stage.root.op in NORMS and not stage.chain
+        kind = self.graph.types[stage.stored]
+        return (norm or stage.root is None) and kind.dtype == "float32" and stage.stored not in self.graph.outputs
+
+    def _source(self, norm: Stage) -> Stage | None:
+        """The product whose stored result is what ``norm`` normalises, if it may be cut into parts."""
+        if norm.root is None or norm.root.op not in NORMS or norm.chain:
+            return None
+        source = self.by_stored.get(norm.root.inputs[0])
+        if source is None or not self._is_product(source) or self.shape(source).batch > 1:
+            return None
+        return source
+
+    def _consumer(self, stage: Stage, fills: Mapping[str, Stage]) -> Stage | None:
+        """The one product whose whole left side ``stage`` stores, if no other product reads it and nothing that the
+        product waits for does."""
+        found = [
+            r
+            for r in self.readers.get(stage.stored, ())
+            if r.root is not None and is_template(r.root, self.graph) and stage.stored in self._matrices(r)
+        ]
+        if len(found) != 1 or not self._is_product(found[0]) or found[0].stored in fills:
+            return None
+        (product,) = found
+        assert product.root is not None
+        shape = self.shape(product)
+        if (
+            shape.batch > 1
+            or not shape.stable
+            or (shape.m, shape.k) != matrix_shape(self.graph.types[stage.stored].shape)
+        ):
+            return None
+        axes = matmul_axes(product.root, 0, self.graph.types)
+        if unit_stride(self.views.element(product.root.inputs[0], axes.index), axes) != (
+            stage.stored,
+            Const(0),
+            Const(0),
+        ):
+            return None
+        rest = replace(product, root=replace(product.root, inputs=()))
+        if stage.stored in dependencies(rest, self.views):
+            return None
+        others = {r.stored for r in self.readers[stage.stored] if r is not product}
+        return None if others & self._before(product) else product
+
+    def _matrices(self, stage: Stage) -> set[str]:
+        """Stored tensors that the template of ``stage`` multiplies."""
+        assert stage.root is not None
+        inputs = stage.root.inputs[: 2 if stage.root.op == "matmul" else 3]
+        return dependencies(replace(stage, root=replace(stage.root, inputs=inputs), chain=()), self.views)
+
+    def _before(self, stage: Stage) -> set[str]:
+        """Every stored tensor that ``stage`` waits for."""
+        found: set[str] = set()
+        pending = list(self.needs[stage.stored])
+        while pending:
+            name = pending.pop()
+            if name not in found:
+                found.add(name)
+                pending.extend(self.needs.get(name, ()))
+        return found
+
+    # -- what it costs ----------------------------------------------------------------------------------------------
+
+    def shape(self, stage: Stage) -> Shape:
+        """What the choice of a product's tile has to know."""
+        assert stage.root is not None
+        p = Product.of(stage.root, self.graph.types)
+        stable = self.graph.is_constant(stage.root.inputs[1]) and p.batch == 1
+        return Shape(p.batch, p.m, p.n, p.k, exact=p.batch > 1, panels=not stable, stable=stable)
+
+    def _tile(self, stage: Stage, fill: float = 0.0, split: bool = False) -> tuple[Tile, float]:
+        found = choose(replace(self.shape(stage), fill=fill, split=split), self.target)
+        if found is None:
+            assert stage.root is not None
+            s = self.shape(stage)
+            raise UnsupportedError(
+                f"{stage.root.origin}: no tile of a product of [{s.m}, {s.k}] by [{s.k}, {s.n}] fits a block of "
+                f"{self.target.gpu.name}; compile with target cpu"
+            )
+        return found
+
+    def _whole(self, stage: Stage) -> tuple[Tile, float]:
+        """The cheapest way to have the product itself stored: as it is, or in parts and a phase that adds them."""
+        plain = self._tile(stage)
+        if self.shape(stage).batch > 1:
+            return plain
+        parts = self._tile(stage, split=True)
+        more = self.target.gpu.barrier_seconds + self._seconds(stage)
+        return (parts[0], parts[1] + more) if parts[0].parts > 1 and parts[1] + more < plain[1] else plain
+
+    def _filled(self, product: Stage, fill: Stage) -> float:
+        found = choose(replace(self.shape(product), fill=self._fill_operations(fill)), self.target)
+        return float("inf") if found is None else found[1]
+
+    def _fill_operations(self, stage: Stage) -> float:
+        """Scalar instructions an element of ``stage``."""
+        shape = self.graph.types[stage.root.output if stage.root else stage.stored].shape
+        index = tensor_index(shape, Var("row"), Var("x"))
+        if stage.root is None:
+            return 2 + expr_operations(self.views.point(stage.chain[0], index))
+        prelude, value = row_body(stage.root, self.views, index, 1)
+        each = sum(1 + expr_operations(s.value) for s in prelude if isinstance(s, Reduce))
+        return 2 + each + expr_operations(value)
+
+    def _seconds(self, stage: Stage) -> float:
+        """A norm, copy or sum as a phase of its own."""
+        rows, columns = matrix_shape(self.graph.types[stage.stored].shape)
+        tasks = min(rows, self.target.blocks)
+        each = ceil(rows / tasks) * columns
+        operations = each * (self._fill_operations(stage) if self._fillable(stage) else 4)
+        norm = stage.root is not None
+        work = Work(tasks, each * 8.0, each * self.target.itemsize, operations=operations, passes=1.6 if norm else 1.0)
+        return work.seconds(self.target.gpu, self.target.blocks_per_sm)
+
+
+__all__ = ["Plan", "Planner", "Step"]
