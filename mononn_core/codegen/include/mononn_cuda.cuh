@@ -11,8 +11,8 @@ static_assert(THREADS % 32 == 0 && THREADS <= 1024, "whole warps");
 
 MN_DEVICE int lane() { return thread() & 31; }
 MN_DEVICE int warp() { return thread() >> 5; }
-constexpr int larger(int a, int b) { return a > b ? a : b; }
-constexpr int round_up(int n, int step) { return (n + step - 1) / step * step; }
+MN_DEVICE constexpr int larger(int a, int b) { return a > b ? a : b; }
+MN_DEVICE constexpr int round_up(int n, int step) { return (n + step - 1) / step * step; }
 
 // ---- synchronisation of the grid ------------------------------------------------------------------------------------
 // Words of ``sync`` are a cache line apart: the barrier, the blocks that have left, then the Program's counters. All
@@ -267,9 +267,9 @@ MN_DEVICE void copy_tile(T *to, const T *from, int stride, int rows, int cols) {
   }
 }
 // Row strides of tiles, in elements, such that eight rows of 16 bytes lie in different banks.
-template <class T> constexpr int row_stride(int cols) { return cols + (cols * (int)sizeof(T) / 16 % 2 ? 0 : 16 / (int)sizeof(T)); }
+template <class T> MN_DEVICE constexpr int row_stride(int cols) { return cols + (cols * (int)sizeof(T) / 16 % 2 ? 0 : 16 / (int)sizeof(T)); }
 // Row stride of floats that lanes take as (row lane % 4, column lane / 4): 8 or 24 modulo 32.
-constexpr int column_stride(int cols) { return round_up(cols, 8) % 16 == 8 ? round_up(cols, 8) : round_up(cols, 8) + 8; }
+MN_DEVICE constexpr int column_stride(int cols) { return round_up(cols, 8) % 16 == 8 ? round_up(cols, 8) : round_up(cols, 8) + 8; }
 
 // v = hi + lo, both in tf32.
 MN_DEVICE void split_tf32(float v, uint32_t &hi, uint32_t &lo) {
