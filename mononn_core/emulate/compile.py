@@ -31,7 +31,10 @@ COMMON = (
 RUNTIME = ("-O2", "-g0", "-fvisibility=hidden")
 KERNEL = ("-O2", "-g1", "-fno-vectorize", "-fno-slp-vectorize", "-fno-optimize-sibling-calls", "-Wno-everything")
 KERNEL_GCC = ("-O2", "-g1", "-fno-tree-vectorize", "-fno-optimize-sibling-calls", "-w")
-SANITIZE = ("-fsanitize=thread,alignment,bounds",)
+CHECKS = "alignment,array-bounds"
+SANITIZE = ("-fsanitize=thread", *("-Xclang", f"-fsanitize={CHECKS}", "-Xclang", f"-fsanitize-recover={CHECKS}"))
+SANITIZE += ("-mllvm", "-tsan-instrument-func-entry-exit=0")
+SANITIZE_GCC = ("-fsanitize=thread,alignment,bounds",)
 LINK = ("--build-id=none", "--hash-style=gnu", "-z", "now")
 GLIBC = "2.17"
 
@@ -106,9 +109,9 @@ def compile_kernel(source: str, headers: Mapping[str, str], *, sanitize: bool) -
         ToolchainError: no compiler, or it refused the source; the message holds its first error line.
     """
     compiler = find_compiler()
-    flags = (*(KERNEL if compiler.clang else KERNEL_GCC), *(SANITIZE if sanitize else ()))
-    if sanitize and compiler.clang:
-        flags += ("-mllvm", "-tsan-instrument-func-entry-exit=0")
+    flags, checks = (KERNEL, SANITIZE) if compiler.clang else (KERNEL_GCC, SANITIZE_GCC)
+    if sanitize:
+        flags += checks
     files = {**headers, "kernel.cu": source}
     runtime = _runtime(compiler)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from mononn_core.emulate import errors
@@ -51,11 +51,15 @@ class Watch:
 
 @dataclass(frozen=True)
 class Found:
-    """One thing that was wrong: its kind (a key of :data:`KINDS`' first words), the error class, one sentence."""
+    """One thing that was wrong: its kind (first words of :data:`KINDS`), the error class, one sentence."""
 
     kind: str
     error: type[errors.EmulationError]
-    text: str
+    describe: Callable[[], str] = field(repr=False)
+
+    @property
+    def text(self) -> str:
+        return self.describe()
 
 
 @dataclass(frozen=True)
@@ -120,13 +124,16 @@ class Describer:
         waits = [event for event in events if event.kind == CONSTANT["DEADLOCK"]]
         found = [self._found(event) for event in events if event.kind != CONSTANT["DEADLOCK"]]
         if waits:
-            texts = [self._waiting(event) for event in waits[:12]] + (["..."] if len(waits) > 12 else [])
-            found.append(Found("deadlock", errors.DeadlockError, "deadlock: " + "; ".join(texts)))
+            found.append(Found("deadlock", errors.DeadlockError, lambda: self._deadlock(waits)))
         return tuple(found)
 
     def _found(self, event: Event) -> Found:
         kind, error = KINDS[event.kind]
-        return Found(kind, error, self._sentence(event))
+        return Found(kind, error, lambda: self._sentence(event))
+
+    def _deadlock(self, waits: Sequence[Event]) -> str:
+        texts = [self._waiting(event) for event in waits[:12]] + (["..."] if len(waits) > 12 else [])
+        return "deadlock: " + "; ".join(texts)
 
     def _sentence(self, event: Event) -> str:
         who, where = self._who(event.first), self.place(event.address)

@@ -16,11 +16,15 @@
 #define __align__(n) __attribute__((aligned(n)))
 
 #define MN_DEVICE inline __attribute__((always_inline))
+#define MN_PRAGMA(text) _Pragma(#text)
+#define MN_CONSTANT static const
 #ifdef __clang__
+#define MN_UNROLL_BY(n) MN_PRAGMA(unroll n)
 #define MN_UNROLL _Pragma("unroll")
 #define MN_NOUNROLL _Pragma("unroll 1")
 #define MN_EMU_CONVERGENT __attribute__((convergent))
 #else
+#define MN_UNROLL_BY(n) MN_PRAGMA(GCC unroll n)
 #define MN_UNROLL _Pragma("GCC unroll 64")
 #define MN_NOUNROLL _Pragma("GCC unroll 1")
 #define MN_EMU_CONVERGENT
@@ -43,7 +47,7 @@ void mn_emu_sync_warp(void) MN_EMU_CONVERGENT;
 void mn_emu_sync_some(int id, int count) MN_EMU_CONVERGENT;
 uint64_t mn_emu_shuffle(uint64_t bits, int lane, int exclusive) MN_EMU_CONVERGENT;
 uint32_t mn_emu_shared_address(const void *p);
-void mn_emu_copy(void *to, const void *from, int bytes, bool valid);
+void mn_emu_copy(void *to, const void *from, int size, int bytes);  // size bytes, zeros after the first ``bytes``
 void mn_emu_copy_commit(void);
 void mn_emu_copy_wait(int groups);
 mn_emu_words4 mn_emu_ldmatrix(const void *row, int count, int transposed) MN_EMU_CONVERGENT;
@@ -71,8 +75,23 @@ namespace mn {
 // ---- storage types: 16-bit floats are only stored; arithmetic is float32 --------------------------------------------
 struct f16 { uint16_t bits; };
 struct bf16 { uint16_t bits; };
-struct alignas(16) quad { uint32_t x, y, z, w; };  // what one thread moves at most at once
-struct alignas(8) pair { uint32_t x, y; };
+// Copied as one access of an aligned vector, so that the instrumentation sees its size and checks its alignment.
+typedef uint32_t words4 __attribute__((vector_size(16), may_alias));
+typedef uint32_t words2 __attribute__((vector_size(8), may_alias));
+struct alignas(16) quad {  // what one thread moves at most at once
+  uint32_t x, y, z, w;
+  quad() = default;
+  MN_DEVICE quad(uint32_t x, uint32_t y, uint32_t z, uint32_t w) : x(x), y(y), z(z), w(w) {}
+  MN_DEVICE quad(const quad &q) { *(words4 *)this = *(const words4 *)&q; }
+  MN_DEVICE quad &operator=(const quad &q) { return *(words4 *)this = *(const words4 *)&q, *this; }
+};
+struct alignas(8) pair {
+  uint32_t x, y;
+  pair() = default;
+  MN_DEVICE pair(uint32_t x, uint32_t y) : x(x), y(y) {}
+  MN_DEVICE pair(const pair &q) { *(words2 *)this = *(const words2 *)&q; }
+  MN_DEVICE pair &operator=(const pair &q) { return *(words2 *)this = *(const words2 *)&q, *this; }
+};
 
 MN_DEVICE uint32_t float_bits(float v) { return __builtin_bit_cast(uint32_t, v); }
 MN_DEVICE float bits_float(uint32_t v) { return __builtin_bit_cast(float, v); }
@@ -107,9 +126,11 @@ MN_DEVICE int64_t shuffle_xor(int64_t v, int mask) { return (int64_t)mn_emu_shuf
 // ---- copies from global to shared memory that run beside the thread (cp.async) ---------------------------------------
 MN_DEVICE uint32_t shared_address(const void *p) { return mn_emu_shared_address(p); }
 // 16 bytes, both sides 16-byte aligned; zeros where not ``valid`` (the source is then not read).
-MN_DEVICE void cp_async_16(void *to, const void *from, bool valid = true) { mn_emu_copy(to, from, 16, valid); }
+MN_DEVICE void cp_async_16(void *to, const void *from, bool valid = true) { mn_emu_copy(to, from, 16, valid ? 16 : 0); }
+// The first ``bytes`` (0 to 16) of 16, zeros after them; both sides 16-byte aligned.
+MN_DEVICE void cp_async_16_some(void *to, const void *from, int bytes) { mn_emu_copy(to, from, 16, bytes); }
 // 4 bytes, both sides 4-byte aligned.
-MN_DEVICE void cp_async_4(void *to, const void *from, bool valid = true) { mn_emu_copy(to, from, 4, valid); }
+MN_DEVICE void cp_async_4(void *to, const void *from, bool valid = true) { mn_emu_copy(to, from, 4, valid ? 4 : 0); }
 MN_DEVICE void cp_async_commit() { mn_emu_copy_commit(); }
 template <int N> MN_DEVICE void cp_async_wait() { mn_emu_copy_wait(N); }
 MN_DEVICE void prefetch_l2(const void *p) { mn_emu_prefetch(p); }

@@ -4,26 +4,27 @@
 
 namespace emu {
 
-inline void copy_issue(void *to, const void *from, uint32_t bytes, bool valid, uintptr_t pc) {
+inline void copy_issue(void *to, const void *from, uint32_t size, uint32_t bytes, uintptr_t pc) {
   uintptr_t target = reinterpret_cast<uintptr_t>(to), source = reinterpret_cast<uintptr_t>(from);
-  if (target % bytes) stop_with(MN_EMU_MISALIGNED, target, bytes, bytes, pc, MN_EMU_COPY | MN_EMU_WRITE);
-  if (valid && source % bytes) stop_with(MN_EMU_MISALIGNED, source, bytes, bytes, pc, MN_EMU_COPY);
+  if (bytes > size) stop_with(MN_EMU_USAGE, target, size, bytes, pc, MN_EMU_COPY);
+  if (target % size) stop_with(MN_EMU_MISALIGNED, target, size, size, pc, MN_EMU_COPY | MN_EMU_WRITE);
+  if (bytes && source % size) stop_with(MN_EMU_MISALIGNED, source, size, size, pc, MN_EMU_COPY);
   uintptr_t base = reinterpret_cast<uintptr_t>(current->block->shared);
-  if (target < base || target + bytes > base + E->request->shared_bytes)
-    stop_with(MN_EMU_BOUNDS, target, bytes, 0, pc, MN_EMU_COPY | MN_EMU_WRITE);
-  Copy copy{static_cast<unsigned char *>(to), static_cast<const unsigned char *>(from), bytes, current->group, valid,
+  if (target < base || target + size > base + E->request->shared_bytes)
+    stop_with(MN_EMU_BOUNDS, target, size, 0, pc, MN_EMU_COPY | MN_EMU_WRITE);
+  Copy copy{static_cast<unsigned char *>(to), static_cast<const unsigned char *>(from), size, bytes, current->group,
             false, 0, pc, {}};
   copy.early = asked(MN_EMU_EARLY_COPIES) || (!asked(MN_EMU_LATE_COPIES) && next_random() >> 63);
   shadow_issue(&copy);
-  if (copy.early && valid) memcpy(copy.data, from, bytes);
-  memset(to, 0xff, bytes);  // NaN in every type
+  if (copy.early) memcpy(copy.data, from, bytes);
+  memset(to, 0xff, size);  // NaN in every type
   current->copies.push(copy);
   ++E->result->copies;
 }
 
 inline void copy_land(Copy *copy) {
-  if (copy->valid && !copy->early) memcpy(copy->data, copy->from, copy->bytes);
-  memcpy(copy->to, copy->data, copy->bytes);
+  if (!copy->early) memcpy(copy->data, copy->from, copy->bytes);
+  memcpy(copy->to, copy->data, copy->size);
   shadow_land(copy);
 }
 

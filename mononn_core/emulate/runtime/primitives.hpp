@@ -22,8 +22,8 @@ EXPORT uint64_t mn_emu_shuffle(uint64_t bits, int lane, int exclusive) { return 
 EXPORT uint32_t mn_emu_shared_address(const void *p) {
   return static_cast<uint32_t>(static_cast<const unsigned char *>(p) - current->block->shared);
 }
-EXPORT void mn_emu_copy(void *to, const void *from, int bytes, bool valid) {
-  copy_issue(to, from, static_cast<uint32_t>(bytes), valid, CALLER);
+EXPORT void mn_emu_copy(void *to, const void *from, int size, int bytes) {
+  copy_issue(to, from, static_cast<uint32_t>(size), static_cast<uint32_t>(bytes), CALLER);
 }
 EXPORT void mn_emu_copy_commit() { ++current->group; }
 EXPORT void mn_emu_copy_wait(int groups) { copy_wait(static_cast<uint32_t>(groups)); }

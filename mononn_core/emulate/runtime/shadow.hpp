@@ -261,10 +261,10 @@ inline void check_read(Fiber *fiber, uintptr_t address, uint32_t size, uintptr_t
 // ---- copies under way ------------------------------------------------------------------------------------------------
 inline void shadow_issue(Copy *copy) {
   uintptr_t to = reinterpret_cast<uintptr_t>(copy->to), from = reinterpret_cast<uintptr_t>(copy->from);
-  access(to, copy->bytes, MN_EMU_WRITE | MN_EMU_COPY, copy->pc);
+  access(to, copy->size, MN_EMU_WRITE | MN_EMU_COPY, copy->pc);
   if (Region *r = find_region(to); r && r->cells)
-    each_cell(r, to, copy->bytes, [](Cell *c, uintptr_t) { c->write |= kPending; });
-  if (!copy->valid) return;
+    each_cell(r, to, copy->size, [](Cell *c, uintptr_t) { c->write |= kPending; });
+  if (!copy->bytes) return;
   access(from, copy->bytes, MN_EMU_READ | MN_EMU_COPY, copy->pc);
   if (Region *r = find_region(from); r && r->cells)
     each_cell(r, from, copy->bytes, [&](Cell *c, uintptr_t) { copy->source_version += c->write; });
@@ -274,10 +274,10 @@ inline void shadow_land(Copy *copy) {
   uintptr_t to = reinterpret_cast<uintptr_t>(copy->to), from = reinterpret_cast<uintptr_t>(copy->from);
   uint64_t me = epoch_of(current), version = 0;
   if (Region *r = find_region(to); r && r->cells)
-    each_cell(r, to, copy->bytes, [&](Cell *c, uintptr_t) {
+    each_cell(r, to, copy->size, [&](Cell *c, uintptr_t) {
       if (c->write & kPending && !((c->write ^ me) & kWho)) c->write = me;
     });
-  if (!copy->valid) return;
+  if (!copy->bytes) return;
   Region *r = find_region(from);
   if (!r || !r->cells) return;
   access(from, copy->bytes, MN_EMU_READ | MN_EMU_COPY, copy->pc);

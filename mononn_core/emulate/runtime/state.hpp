@@ -49,8 +49,9 @@ struct Warp;
 struct Copy {
   unsigned char *to;
   const unsigned char *from;
-  uint32_t bytes, group;
-  bool valid, early;       // early: the source is read at issue
+  uint32_t size, bytes;    // size at the destination, of which ``bytes`` come from the source and zeros follow
+  uint32_t group;
+  bool early;              // the source is read at issue
   uint64_t source_version; // what the shadow of the source was at issue
   uintptr_t pc;
   unsigned char data[16];
