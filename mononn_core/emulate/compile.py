@@ -29,12 +29,21 @@ COMMON = (
     *("-fno-math-errno", "-ffp-contract=off", "-fno-asynchronous-unwind-tables"),
 )
 RUNTIME = ("-O2", "-g0", "-fvisibility=hidden")
-KERNEL = ("-O2", "-g1", "-fno-vectorize", "-fno-slp-vectorize", "-fno-optimize-sibling-calls", "-Wno-everything")
-KERNEL_GCC = ("-O2", "-g1", "-fno-tree-vectorize", "-fno-optimize-sibling-calls", "-w")
 CHECKS = "alignment,array-bounds"
-SANITIZE = ("-fsanitize=thread", *("-Xclang", f"-fsanitize={CHECKS}", "-Xclang", f"-fsanitize-recover={CHECKS}"))
-SANITIZE += ("-mllvm", "-tsan-instrument-func-entry-exit=0")
-SANITIZE_GCC = ("-fsanitize=thread,alignment,bounds",)
+CLANG: dict[bool, tuple[str, ...]] = {  # without and with instrumentation
+    False: ("-O2", "-g1", "-fno-vectorize", "-fno-slp-vectorize", "-fno-optimize-sibling-calls", "-Wno-everything"),
+    True: (
+        *("-fsanitize=thread", "-Xclang", f"-fsanitize={CHECKS}", "-Xclang", f"-fsanitize-recover={CHECKS}"),
+        *("-mllvm", "-tsan-instrument-func-entry-exit=0"),
+    ),
+}
+GCC: dict[bool, tuple[str, ...]] = {  # a call that gcc duplicates would look like two places of a warp's rendezvous
+    False: (
+        *("-O2", "-g1", "-w", "-fno-tree-vectorize", "-fno-optimize-sibling-calls"),
+        *("-fno-thread-jumps", "-fno-split-paths", "-fno-reorder-blocks-and-partition", "-fno-tree-dominator-opts"),
+    ),
+    True: ("-fsanitize=thread,alignment,bounds",),
+}
 LINK = ("--build-id=none", "--hash-style=gnu", "-z", "now")
 GLIBC = "2.17"
 
@@ -109,9 +118,8 @@ def compile_kernel(source: str, headers: Mapping[str, str], *, sanitize: bool) -
         ToolchainError: no compiler, or it refused the source; the message holds its first error line.
     """
     compiler = find_compiler()
-    flags, checks = (KERNEL, SANITIZE) if compiler.clang else (KERNEL_GCC, SANITIZE_GCC)
-    if sanitize:
-        flags += checks
+    chosen = CLANG if compiler.clang else GCC
+    flags = chosen[False] + (chosen[True] if sanitize else ())
     files = {**headers, "kernel.cu": source}
     runtime = _runtime(compiler)
 
