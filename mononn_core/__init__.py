@@ -1,6 +1,6 @@
 """mononn: a compiler that turns a whole static network into one function.
 
-`compile`, `load`, `Session`, `TensorInfo` and `MononnError` are imported when first asked for: loading an artifact
+`compile`, `load`, `Session`, `TensorInfo`, `MononnError` and `trace_report` are imported when first asked for: loading an artifact
 needs neither ONNX nor the compiler.
 """
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mononn_core.runtime.session import Session as Session
     from mononn_core.runtime.session import TensorInfo as TensorInfo
     from mononn_core.runtime.session import load as load
+    from mononn_core.runtime.trace import trace_report as trace_report
 
 __version__ = "0.1.0"
 _HOMES = {
@@ -21,6 +22,7 @@ _HOMES = {
     "Session": "mononn_core.runtime.session",
     "TensorInfo": "mononn_core.runtime.session",
     "MononnError": "mononn_core.errors",
+    "trace_report": "mononn_core.runtime.trace",
 }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mononn_core.cli.feeds import feeds
 from mononn_core.errors import OptionError, ToolchainError
-from mononn_core.gpu import NAMED, Gpu
+from mononn_core.gpu import Gpu
 from mononn_core.machine import Machine
 from mononn_core.runtime import ceilings, trace
 from mononn_core.runtime.files import write_atomically
@@ -43,7 +43,7 @@ def roofs(session: Session | GpuSession) -> Machine | Gpu:
     GPU the stated ones of what the file was scheduled for."""
     machine, manifest = Machine.probe(), session.info
     if isinstance(session, GpuSession):
-        return NAMED.get(manifest["machine"]["name"]) or Gpu.for_arch(manifest["machine"]["arch"])
+        return trace.stated_machine(manifest)
     print("measuring this machine's ceilings", file=sys.stderr)
     try:
         measured = ceilings.measure(session.threads)

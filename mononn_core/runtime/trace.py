@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from mononn_core.errors import OptionError
-from mononn_core.gpu import Gpu
+from mononn_core.gpu import NAMED, Gpu
 from mononn_core.machine import Machine
 from mononn_core.program import abi
 from mononn_core.runtime.gpu_session import GpuSession
@@ -113,6 +113,19 @@ def table(stamps: np.ndarray, manifest: Mapping[str, Any], machine: Machine | Gp
             )
         )
     return result
+
+
+def trace_report(session: Session | GpuSession, inputs: Mapping[str, Any], runs: int = 20) -> tuple[list[Any], str]:
+    """Where the time of a run goes: :func:`to_json`'s rows, with the stated rates of this machine or of the GPU that
+    the network was scheduled for as ceilings, and :func:`chrome_trace`'s text."""
+    stamps, manifest = record(session, inputs, runs), session.info
+    machine = stated_machine(manifest) if isinstance(session, GpuSession) else Machine.probe()
+    return to_json(table(stamps, manifest, machine)), chrome_trace(stamps, manifest)
+
+
+def stated_machine(manifest: Mapping[str, Any]) -> Gpu:
+    """The GPU that an artifact was scheduled for."""
+    return NAMED.get(manifest["machine"]["name"]) or Gpu.for_arch(manifest["machine"]["arch"])
 
 
 def floor_seconds(work: Mapping[str, Any], machine: Machine | Gpu, workers: int, precision: str = "fp32") -> float:

@@ -1,0 +1,73 @@
+"""The command line: see the package's docstring."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from fnmatch import fnmatch
+from pathlib import Path
+
+from mononn_bench.codec import write_text
+from mononn_bench.gpu_suite.contenders import CONTENDERS
+from mononn_bench.gpu_suite.device import package_versions
+from mononn_bench.gpu_suite.plan import plan
+from mononn_bench.gpu_suite.records import SuiteRecord
+from mononn_bench.gpu_suite.runner import run_plan
+from mononn_bench.gpu_suite.table import table
+from mononn_bench.measure.environment import describe_machine
+from mononn_bench.measure.process import PACKAGE
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the suite; 0 even where steps fail, which the records say."""
+    options = parser().parse_args(arguments)
+    out: Path = options.out.absolute()
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="mononn-gpu-suite-") as temporary:
+        work = (options.work or Path(temporary)).absolute()
+        steps = plan(work, options.emulate, tuple(options.systems.split(",")))
+        steps = [s for s in steps if any(fnmatch(s.name, pattern) for pattern in options.only.split(","))]
+        suite = SuiteRecord(
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            command=shlex.join(["python", "-m", "mononn_bench.gpu_suite", *(arguments or sys.argv[1:])]),
+            source_revision=_revision(),
+            machine=describe_machine(),
+            versions={"python": sys.version.split()[0], **package_versions()},
+            rehearsal=options.emulate,
+            steps=(),
+        )
+        suite = run_plan(steps, suite, out, work, options.minutes, lambda text: print(text, flush=True))
+    text = table(suite)
+    write_text(out / "table.txt", text + "\n")
+    print(f"\n{text}\n\n{out / 'records.json'}")
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    top = argparse.ArgumentParser(prog="python -m mononn_bench.gpu_suite", description=__doc__)
+    top.add_argument("--out", type=Path, required=True, metavar="DIR", help="where records.json and table.txt go")
+    top.add_argument("--minutes", type=float, metavar="N", help="end after so long; later steps are left out")
+    top.add_argument("--emulate", action="store_true", help="rehearse every kind of step on a CPU")
+    help_text = "steps to run, by their names in records.json, with * and commas (compare:bert-base-b1-*)"
+    top.add_argument("--only", default="*", metavar="PATTERN", help=help_text)
+    help_text = "contenders of the comparison, with commas"
+    top.add_argument("--systems", default=",".join(CONTENDERS), metavar="A,B", help=help_text)
+    top.add_argument("--work", type=Path, metavar="DIR", help="keep models and builds there for the next run")
+    return top
+
+
+def _revision() -> str:
+    done = subprocess.run(
+        ["git", "-C", str(PACKAGE.parent), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() or "unknown"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

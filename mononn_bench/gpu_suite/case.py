@@ -1,0 +1,155 @@
+"""A case of the comparison: a network of the catalogue with a batch and a precision, and the files that it has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from mononn_bench.codec import read_record, write_record, write_text
+from mononn_bench.models.inputs import Arrays, make_inputs
+from mononn_bench.models.zoo import ModelSpec, get_model
+from mononn_bench.record import ModelRecord, Tensor
+
+SEED = 0
+SETS = 3
+"""Input sets: the timed runs rotate through all of them."""
+PRECISIONS = ("fp32", "fp16", "bf16")
+LIMITS = {"fp32": 1e-4, "fp16": 2e-2, "bf16": 2e-2}
+"""The largest relative L2 error of an output (docs/measuring.md)."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """`work` is the suite's folder for files that may be made again; `target` is "cuda", or "cpu" in a rehearsal."""
+
+    work: str
+    model: str
+    batch: int
+    precision: str
+    target: str
+
+    @property
+    def spec(self) -> ModelSpec:
+        return get_model(f"{self.model}-b{self.batch}")
+
+    @property
+    def label(self) -> str:
+        return f"{self.model}-b{self.batch}-{self.precision}"
+
+    @property
+    def models(self) -> Path:
+        return Path(self.work) / "models"
+
+    @property
+    def tensors(self) -> Path:
+        """The network's tensors, float32, by name (npz)."""
+        return self.models / self.model / "tensors.npz"
+
+    @property
+    def reference(self) -> Path:
+        """`<set>/in/<name>` and, in float64, `<set>/out/<name>` (npz)."""
+        return self.models / f"{self.model}-b{self.batch}" / "reference.npz"
+
+    @property
+    def folder(self) -> Path:
+        """Holds model.onnx in the case's precision, its weights and model.json."""
+        return self.reference.parent / self.precision
+
+    @property
+    def limit(self) -> float:
+        return LIMITS[self.precision]
+
+    def sets(self) -> list[Arrays]:
+        """The input sets."""
+        return make_inputs(self.spec.inputs, sets=SETS, seed=SEED)
+
+    def build_folder(self, system: str) -> Path:
+        """Where a system leaves what it builds."""
+        return Path(self.work) / "builds" / self.label / system
+
+    def to_json(self) -> dict[str, str | int]:
+        return asdict(self)
+
+
+def make_models(cases: Sequence[Case], device: str) -> dict[str, float]:
+    """Tensors, ONNX files and float64 references of cases of one model; bytes of the weights by precision.
+
+    What stands already is left as it is. Needs torch and onnx; references are computed on torch's `device`.
+    """
+    from mononn_bench.gpu_suite.onnx_network import WeightFile, write_network
+    from mononn_bench.gpu_suite.torch_network import reference, seeded_tensors
+
+    first = cases[0]
+    if not first.tensors.exists():
+        drawn = seeded_tensors(first.spec, SEED)
+        first.tensors.parent.mkdir(parents=True, exist_ok=True)
+        partial = first.tensors.with_name(".tensors.npz")
+        np.savez(partial, **drawn)  # type: ignore[arg-type]
+        partial.replace(first.tensors)
+    with np.load(first.tensors) as stored:
+        tensors = {name: stored[name] for name in stored.files}
+    sizes = {}
+    for precision in dict.fromkeys(case.precision for case in cases):
+        weights = WeightFile(first.models / first.model / f"{precision}.bin", precision)
+        for case in (c for c in cases if c.precision == precision):
+            case.folder.mkdir(parents=True, exist_ok=True)
+            write_network(case.spec, tensors, weights, case.folder / "model.onnx")
+        for case in (c for c in cases if c.precision == precision):
+            _link(weights.path, case.folder / weights.path.name)
+            write_record(model_record(case), case.folder / "model.json")
+        sizes[precision] = float(weights.path.stat().st_size)
+    for case in cases:
+        if not case.reference.exists():
+            sets = case.sets()
+            answers = reference(case.spec, tensors, sets, device)
+            stored_sets = {f"{i}/in/{n}": a for i, given in enumerate(sets) for n, a in given.items()}
+            stored_sets |= {f"{i}/out/{n}": a for i, answer in enumerate(answers) for n, a in answer.items()}
+            partial = case.reference.with_name(".reference.npz")
+            np.savez(partial, **stored_sets)  # type: ignore[arg-type]
+            partial.replace(case.reference)
+    return sizes
+
+
+def _link(source: Path, path: Path) -> None:
+    """`path` as another name of `source`."""
+    path.unlink(missing_ok=True)
+    path.hardlink_to(source)
+
+
+def link_weights(case: Case, folder: Path) -> None:
+    """The case's weights beside a copy of its model in `folder`."""
+    _link(case.folder / f"{case.precision}.bin", folder / f"{case.precision}.bin")
+
+
+def model_record(case: Case) -> ModelRecord:
+    """What the adapters of the suite for CPUs and GPUs read; arithmetic is counted there and not here."""
+    spec = case.spec
+    types = {name: Tensor(name, "float32", _output_shape(case, name)) for name in spec.outputs}
+    return ModelRecord(
+        name=case.model, batch=case.batch, full_size=spec.full_size, weights="seeded", seed=SEED,
+        source=f"gpu_suite, seed {SEED}", digest="", opset=18,
+        inputs=tuple(Tensor(i.name, i.dtype, i.shape) for i in spec.inputs), outputs=tuple(types.values()),
+        flops=0, weight_bytes=0, compulsory_bytes=0, versions={},
+    )  # fmt: skip
+
+
+def _output_shape(case: Case, name: str) -> tuple[int, ...]:
+    import onnx
+
+    graph = onnx.load(case.folder / "model.onnx", load_external_data=False).graph
+    value = next(v for v in graph.output if v.name == name)
+    return tuple(d.dim_value for d in value.type.tensor_type.shape.dim)
+
+
+def read_model(case: Case) -> ModelRecord:
+    """The record that `make_models` left."""
+    return read_record(ModelRecord, case.folder / "model.json")
+
+
+def write_json(path: Path, value: object) -> None:
+    """JSON, written under a temporary name and renamed."""
+    write_text(path, json.dumps(value, indent=1, allow_nan=False))

@@ -1,0 +1,241 @@
+// What this GPU can do at most, and what each way to hand work on costs. Prints one JSON object a line.
+// nvcc -std=c++17 -O3 -arch=native -I mononn_core/codegen/include ceilings.cu -o ceilings
+#define MONONN_THREADS 256
+#define MONONN_ERROR_INDEX 1
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <vector>
+
+#include "mononn_cuda.cuh"
+
+#define CHECK(call)                                                                                      \
+  do {                                                                                                   \
+    const cudaError_t status_ = (call);                                                                  \
+    if (status_ != cudaSuccess) {                                                                        \
+      std::printf("{\"name\": \"error\", \"call\": \"%s\", \"status\": \"%s\"}\n", #call,               \
+                  cudaGetErrorString(status_));                                                          \
+      std::fflush(stdout);                                                                               \
+      std::exit(1);                                                                                      \
+    }                                                                                                    \
+  } while (0)
+
+namespace {
+
+constexpr int THREADS = MONONN_THREADS, UNROLL = 8;
+
+__global__ void empty() {}
+
+__global__ void __launch_bounds__(THREADS) copy(const mn::quad *from, mn::quad *to, size_t count) {
+  const size_t step = (size_t)gridDim.x * THREADS;
+  for (size_t i = blockIdx.x * (size_t)THREADS + threadIdx.x; i < count; i += step) to[i] = from[i];
+}
+
+// Every block reads the same ``count`` quads ``rounds`` times; beyond the first round they come from the second-level
+// cache (loads that do not allocate in the first-level one).
+__global__ void __launch_bounds__(THREADS) read_l2(const mn::quad *from, size_t count, int rounds, uint32_t *sink) {
+  uint32_t sum = 0;
+  for (int r = 0; r < rounds; ++r) {
+    const size_t shift = ((size_t)blockIdx.x * 977 + r * 131) * THREADS % count;
+    for (size_t i = threadIdx.x; i + (UNROLL - 1) * THREADS < count; i += UNROLL * THREADS) {
+      mn::quad q[UNROLL];
+#pragma unroll
+      for (int u = 0; u < UNROLL; ++u) {
+        size_t at = i + u * THREADS + shift;
+        at = at >= count ? at - count : at;
+        asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(q[u].x), "=r"(q[u].y), "=r"(q[u].z), "=r"(q[u].w) : "l"(from + at));
+      }
+#pragma unroll
+      for (int u = 0; u < UNROLL; ++u) sum += q[u].x ^ q[u].w;
+    }
+  }
+  if (sum == 0x12345678u) *sink = sum;
+}
+
+enum Kind { F16, BF16, TF32, FMA };
+
+// Products from registers alone: 8 independent accumulators a warp, so that only the arithmetic units limit it.
+template <Kind KIND> __global__ void __launch_bounds__(THREADS) products(int rounds, float *sink) {
+  constexpr int N = 8;
+  float d[N][4];
+  uint32_t a[4], b[2];
+  for (int i = 0; i < 4; ++i) a[i] = 0x3c003c00u + threadIdx.x * 7 + i;
+  for (int i = 0; i < 2; ++i) b[i] = 0x3c003c00u + threadIdx.x * 5 + i;
+  for (int n = 0; n < N; ++n)
+    for (int i = 0; i < 4; ++i) d[n][i] = 0.f;
+  for (int r = 0; r < rounds; ++r) {
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      if constexpr (KIND == F16) mn::mma_16<mn::f16>(d[n], a, b);
+      if constexpr (KIND == BF16) mn::mma_16<mn::bf16>(d[n], a, b);
+      if constexpr (KIND == TF32) mn::mma_tf32(d[n], a, b);
+      if constexpr (KIND == FMA) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) d[n][i] = fmaf(d[n][i], __uint_as_float(a[i]), __uint_as_float(b[i & 1]));
+      }
+    }
+  }
+  float sum = 0;
+  for (int n = 0; n < N; ++n)
+    for (int i = 0; i < 4; ++i) sum += d[n][i];
+  if (sum == 1.2345f) *sink = sum;
+}
+
+__global__ void __launch_bounds__(THREADS) barriers(uint32_t *sync, int count) {
+  for (int i = 0; i < count; ++i) mn::barrier(sync);
+}
+
+// Blocks 2p and 2p + 1 hand a counter to each other; the values stand a line apart.
+__global__ void __launch_bounds__(THREADS) hand_off(uint32_t *sync, int count) {
+  const int me = blockIdx.x & 1, pair = blockIdx.x >> 1;
+  for (int i = 0; i < count; ++i) {
+    if (me == (i & 1)) mn::signal(sync, 2 * pair + me, 1);
+    else mn::wait(sync, 2 * pair + 1 - me, (uint32_t)(i / 2 + 1));
+  }
+}
+
+struct Clock {
+  cudaEvent_t start, end;
+  Clock() {
+    CHECK(cudaEventCreate(&start));
+    CHECK(cudaEventCreate(&end));
+  }
+  // Median seconds of ``runs`` of what ``work`` enqueues, after two more.
+  double median(cudaStream_t stream, int runs, const std::function<void()> &work) {
+    std::vector<double> seconds;
+    for (int i = -2; i < runs; ++i) {
+      CHECK(cudaEventRecord(start, stream));
+      work();
+      CHECK(cudaEventRecord(end, stream));
+      CHECK(cudaEventSynchronize(end));
+      float ms = 0;
+      CHECK(cudaEventElapsedTime(&ms, start, end));
+      if (i >= 0) seconds.push_back(ms * 1e-3);
+    }
+    std::sort(seconds.begin(), seconds.end());
+    return seconds[seconds.size() / 2];
+  }
+};
+
+void say(const char *name, const char *key, double size, const char *unit, double value) {
+  std::printf("{\"name\": \"%s\", \"%s\": %.0f, \"unit\": \"%s\", \"value\": %.6g}\n", name, key, size, unit, value);
+  std::fflush(stdout);
+}
+
+template <Kind KIND> void measure_products(Clock &clock, cudaStream_t stream, int sms, const char *name, double flops) {
+  float *sink;
+  CHECK(cudaMalloc(&sink, 4));
+  const int rounds = 4096, blocks = sms * 4;
+  const double s = clock.median(stream, 10, [&] { products<KIND><<<blocks, THREADS, 0, stream>>>(rounds, sink); });
+  CHECK(cudaGetLastError());
+  say(name, "blocks", blocks, "flop/s", flops * 8 * rounds * (double)blocks * (THREADS / 32) / s);
+  CHECK(cudaFree(sink));
+}
+
+void measure_memory(Clock &clock, cudaStream_t stream, int sms, size_t l2) {
+  for (size_t bytes : {size_t(1) << 22, size_t(1) << 24, size_t(1) << 30}) {
+    mn::quad *from, *to;
+    CHECK(cudaMalloc(&from, bytes));
+    CHECK(cudaMalloc(&to, bytes));
+    CHECK(cudaMemset(from, 1, bytes));
+    const double s = clock.median(stream, 10, [&] { copy<<<sms * 8, THREADS, 0, stream>>>(from, to, bytes / 16); });
+    CHECK(cudaGetLastError());
+    say("copy", "bytes", (double)bytes, "byte/s read and written", 2.0 * bytes / s);
+    CHECK(cudaFree(from));
+    CHECK(cudaFree(to));
+  }
+  const size_t bytes = std::max(size_t(1) << 20, l2 / 4 / (UNROLL * THREADS * 16) * (UNROLL * THREADS * 16));
+  mn::quad *from;
+  uint32_t *sink;
+  CHECK(cudaMalloc(&from, bytes));
+  CHECK(cudaMalloc(&sink, 4));
+  CHECK(cudaMemset(from, 1, bytes));
+  for (int per_sm : {1, 2, 4}) {
+    for (int used : {1, sms}) {
+      const int rounds = 8, blocks = per_sm * used;
+      const double s = clock.median(stream, 10, [&] {
+        read_l2<<<blocks, THREADS, 0, stream>>>(from, bytes / 16, rounds, sink);
+      });
+      CHECK(cudaGetLastError());
+      const double rate = (double)rounds * bytes * blocks / s / std::min(used, sms);
+      say(used == 1 ? "L2 to one SM" : "L2 to each of all SMs", "blocks", blocks, "byte/s an SM", rate);
+    }
+  }
+  CHECK(cudaFree(from));
+  CHECK(cudaFree(sink));
+}
+
+void measure_launches(Clock &clock, cudaStream_t stream) {
+  const int count = 200;
+  double s = clock.median(stream, 10, [&] { for (int i = 0; i < count; ++i) empty<<<1, 32, 0, stream>>>(); });
+  say("launches in a row", "count", count, "s each", s / count);
+  s = clock.median(stream, 50, [&] { empty<<<1, 32, 0, stream>>>(); });
+  say("one launch between events", "count", 1, "s", s);
+  for (int nodes : {1, 20, 200}) {
+    cudaGraph_t graph;
+    cudaGraphExec_t executable;
+    CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < nodes; ++i) empty<<<1, 32, 0, stream>>>();
+    CHECK(cudaStreamEndCapture(stream, &graph));
+    CHECK(cudaGraphInstantiate(&executable, graph, 0));
+    s = clock.median(stream, 50, [&] { CHECK(cudaGraphLaunch(executable, stream)); });
+    say("graph of empty kernels", "count", nodes, "s a graph", s);
+    CHECK(cudaGraphExecDestroy(executable));
+    CHECK(cudaGraphDestroy(graph));
+  }
+}
+
+template <class Kernel> double cooperative(Clock &clock, cudaStream_t stream, Kernel kernel, int blocks, uint32_t *sync,
+                                           size_t sync_bytes, int count) {
+  void *arguments[] = {&sync, &count};
+  return clock.median(stream, 20, [&] {
+    CHECK(cudaMemsetAsync(sync, 0, sync_bytes, stream));
+    CHECK(cudaLaunchCooperativeKernel((void *)kernel, dim3(blocks), dim3(THREADS), arguments, 0, stream));
+  });
+}
+
+void measure_hand_offs(Clock &clock, cudaStream_t stream, int sms) {
+  uint32_t *sync;
+  const size_t bytes = (size_t)(2 + 2 * sms * 2) * 128;
+  CHECK(cudaMalloc(&sync, bytes));
+  for (int blocks : {1, 2, sms / 4, sms / 2, sms, 2 * sms}) {
+    if (blocks < 1) continue;
+    const double none = cooperative(clock, stream, barriers, blocks, sync, bytes, 0);
+    const double many = cooperative(clock, stream, barriers, blocks, sync, bytes, 1000);
+    say("grid barrier", "blocks", blocks, "s", (many - none) / 1000);
+    say("cooperative launch", "blocks", blocks, "s", none);
+  }
+  for (int pairs : {1, sms / 2}) {
+    const double none = cooperative(clock, stream, hand_off, 2 * pairs, sync, bytes, 0);
+    const double many = cooperative(clock, stream, hand_off, 2 * pairs, sync, bytes, 1000);
+    say("counter hand-off", "pairs", pairs, "s", (many - none) / 1000);
+  }
+  CHECK(cudaFree(sync));
+}
+
+}  // namespace
+
+int main() {
+  cudaDeviceProp p;
+  CHECK(cudaGetDeviceProperties(&p, 0));
+  std::printf("{\"name\": \"device\", \"device\": \"%s\", \"sms\": %d, \"l2_bytes\": %d, \"shared_per_block\": %zu, "
+              "\"shared_per_sm\": %zu, \"registers_per_sm\": %d, \"threads_per_sm\": %d}\n",
+              p.name, p.multiProcessorCount, p.l2CacheSize, p.sharedMemPerBlockOptin, p.sharedMemPerMultiprocessor,
+              p.regsPerMultiprocessor, p.maxThreadsPerMultiProcessor);
+  cudaStream_t stream;
+  CHECK(cudaStreamCreate(&stream));
+  Clock clock;
+  const int sms = p.multiProcessorCount;
+  measure_hand_offs(clock, stream, sms);
+  measure_launches(clock, stream);
+  measure_memory(clock, stream, sms, (size_t)p.l2CacheSize);
+  measure_products<F16>(clock, stream, sms, "mma.sync f16", 2.0 * 16 * 8 * 16);
+  measure_products<BF16>(clock, stream, sms, "mma.sync bf16", 2.0 * 16 * 8 * 16);
+  measure_products<TF32>(clock, stream, sms, "mma.sync tf32", 2.0 * 16 * 8 * 8);
+  measure_products<FMA>(clock, stream, sms, "fma f32", 2.0 * 4 * 32);
+  return 0;
+}

@@ -1,0 +1,115 @@
+"""One case of the comparison: every contender in a process of its own, checked, then rounds side by side.
+
+The result has a row a contender: status and reason, versions, errors against the float64 reference, and for warm and
+for cold runs the medians of each round's block, by the host's clock and by CUDA events.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from mononn_bench.gpu_suite.case import Case
+from mononn_bench.gpu_suite.contenders import CONTENDERS, OURS
+from mononn_bench.measure.process import Limits, Worker, WorkerFailedError
+
+MEMORY_MB = 100_000
+SERVER = "mononn_bench.gpu_suite.server"
+OPEN_S, BLOCK_S = 400.0, 60.0
+ROUNDS, WARM_RUNS, COLD_RUNS = 10, 20, 10
+REHEARSED = (2, 2, 1)
+Row = dict[str, Any]
+
+
+def compare(case: Case, names: Sequence[str], scratch: Path, seconds: float, tell: Callable[[Row], None]) -> Row:
+    """Measure the case; `tell` is given the result so far after each contender and round.
+
+    `seconds` bounds what building all contenders may take together.
+    """
+    rows: dict[str, Row] = {name: {"status": "left out", "reason": "not reached"} for name in names}
+    result: Row = {"case": case.to_json(), "contenders": rows, "rounds": 0}
+    rounds, warm, cold = (ROUNDS, WARM_RUNS, COLD_RUNS) if case.target == "cuda" else REHEARSED
+    workers: dict[str, Worker] = {}
+    with ExitStack() as stack:
+        for position, name in enumerate(names):
+            share = max(60.0, min(OPEN_S, seconds / max(1, len(names) - position)))
+            worker = Worker(
+                "mononn", Path(sys.executable), cores=sorted(os.sched_getaffinity(0)), scratch=scratch / name,
+                server=SERVER,
+            )  # fmt: skip
+            stack.enter_context(worker)
+            rows[name] = _open(worker, name, case, share)
+            if rows[name]["status"] in ("ok", "incorrect"):
+                workers[name] = worker
+            else:
+                worker.kill()
+            seconds -= rows[name].get("open_s", 0.0)
+            tell(result)
+        order = random.Random(0)
+        for index in range(rounds):
+            shuffled = list(workers)
+            order.shuffle(shuffled)
+            for name in shuffled:
+                for state, runs in (("warm", warm), ("cold", cold)):
+                    _block(workers, name, rows[name], state, runs, index)
+            result["rounds"] = index + 1
+            tell(result)
+    summarise(rows)
+    return result
+
+
+def _open(worker: Worker, name: str, case: Case, seconds: float) -> Row:
+    limits = Limits(seconds, MEMORY_MB)
+    try:
+        opened = worker.ask("open", limits, contender=name, case=case.to_json())
+        checked = worker.ask("check", Limits(BLOCK_S, MEMORY_MB), case=case.to_json())
+    except WorkerFailedError as error:
+        return {"status": error.status, "reason": error.reason}
+    status, reason = "ok", ""
+    if not checked["passed"]:
+        errors = {name: found["rel_l2"] for name, found in checked["errors"].items()}
+        status, reason = "incorrect", f"relative L2 errors {errors}, limit {checked['limit']:g}"
+    spent = sum(opened[key] for key in ("import_s", "prepare_s", "bind_s", "first_run_s"))
+    return {"status": status, "reason": reason, "open_s": spent, **opened, **checked, "warm": [], "cold": []}
+
+
+def _block(workers: dict[str, Worker], name: str, row: Row, state: str, runs: int, index: int) -> None:
+    """One block; a contender that fails in it leaves, with its reason."""
+    if name not in workers:
+        return
+    try:
+        samples = workers[name].ask("block", Limits(BLOCK_S, MEMORY_MB), runs=runs, cold=state == "cold", first=index)
+    except WorkerFailedError as error:
+        row.update(status=error.status, reason=error.reason)
+        workers.pop(name).kill()
+        return
+    device = samples["device_s"]
+    row[state].append(
+        {"host_s": median(samples["host_s"]), "device_s": median(device) if device else None, "runs": runs}
+    )
+
+
+def summarise(rows: dict[str, Row]) -> None:
+    """Medians over rounds of each row, and the ratio of its host time to our monolith's, round by round."""
+    for row in rows.values():
+        for state in ("warm", "cold"):
+            blocks = row.get(state, [])
+            if not blocks:
+                continue
+            row[f"{state}_host_us"] = median(b["host_s"] for b in blocks) * 1e6
+            device = [b["device_s"] for b in blocks if b["device_s"] is not None]
+            row[f"{state}_device_us"] = median(device) * 1e6 if device else None
+            base = rows.get(OURS[0], {}).get(state, [])
+            pairs = [b["host_s"] / a["host_s"] for a, b in zip(base, blocks, strict=False)]
+            row[f"{state}_ratio"] = median(pairs) if pairs else None
+
+
+def all_contenders() -> list[str]:
+    """Their names, ours first."""
+    return list(CONTENDERS)
