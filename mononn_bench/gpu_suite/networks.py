@@ -1,4 +1,4 @@
-"""The networks of the suite, each written once over a few operators: PyTorch runs them, and ONNX files are made of them.
+"""The networks of the suite, each written once over a few operators: PyTorch runs them, ONNX files are made of them.
 
 Tensors have the names of the catalogue's modules (mononn_bench.models), so that the same seed gives the same weights as
 there. Nothing here needs transformers: a bare GPU machine may have none. Shapes are those of BERT (Devlin et al. 2019),

@@ -21,7 +21,7 @@ from mononn_bench.models.zoo import ModelSpec
 OPSET = 18
 TYPES = {"fp32": np.dtype(np.float32), "fp16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
 EXTERNAL_FROM = 4096
-"""Bytes from which a constant lies in the weights' file: shapes and numbers stay where inference of shapes sees them."""
+"""Bytes from which a constant lies in the weights' file: shapes stay where inference of shapes sees them."""
 ALIGNMENT = 4096
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ Say = Callable[[str], None]
 def run_plan(
     steps: Sequence[Step], suite: SuiteRecord, out: Path, work: Path, minutes: float | None, say: Say
 ) -> SuiteRecord:
-    """Run `steps` one after the other and write `out`/records.json after each; what there is no time for is left out."""
+    """Run `steps` in order and write `out`/records.json after each; what there is no time for is left out."""
     deadline = time.monotonic() + minutes * 60 if minutes else float("inf")
     records: list[StepRecord] = []
     for number, step in enumerate(steps):
@@ -88,10 +89,8 @@ def judge(code: int | None, answer: dict[str, Any] | None, log: str, seconds: fl
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
     """End what the step started too, and collect the process."""
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait()
 
 

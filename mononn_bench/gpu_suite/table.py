@@ -40,7 +40,7 @@ def comparison(step: StepRecord, rehearsal: bool) -> Iterator[str]:
     """One case: a line a contender, times in microseconds, ratios to our monolith."""
     yield f"{step.name}{' (rehearsal)' if rehearsal else ''}"
     header = ("", "warm us", "device", "ratio", "cold us", "device", "ratio", "")
-    rows = [header]
+    rows: list[tuple[str, ...]] = [header]
     for name, row in step.result.get("contenders", {}).items():
         cells = (
             _number(row.get(f"{state}_{what}"), digits)
