@@ -1,8 +1,8 @@
 """The conformance kernel: every primitive of mononn_ptx.cuh once, on the emulator and on hardware, results compared.
 
 The kernel (conformance.cuh) compiles with nvcc or NVRTC for sm_80 and later as well as for the emulator. Its outputs
-on a GPU are kept as an ``.npz`` file of the sections below (:func:`split` of the output buffer); :func:`compare` says which
-primitives they confirm. Without such a file every primitive is :data:`UNCONFIRMED`.
+on a GPU are kept as an ``.npz`` file of the sections below (:func:`split` of the output buffer); :func:`compare` says
+which primitives they confirm. Without such a file every primitive is :data:`UNCONFIRMED`.
 """
 
 from __future__ import annotations

@@ -61,10 +61,16 @@ class Event(ctypes.Structure):
     _fields_ = _fields("mn_emu_event", mn_emu_actor=Actor)
 
 
+class Bank(ctypes.Structure):
+    """``mn_emu_bank``."""
+
+    _fields_ = _fields("mn_emu_bank")
+
+
 class Result(ctypes.Structure):
     """``mn_emu_result``."""
 
-    _fields_ = _fields("mn_emu_result", mn_emu_event=Event)
+    _fields_ = _fields("mn_emu_result", mn_emu_event=Event, mn_emu_bank=Bank)
 
 
 class Request(ctypes.Structure):

@@ -150,8 +150,10 @@ class Emulated:
 
     def _flags(self, copies: str, relaxed: Iterable[str], banks: bool) -> int:
         modes = {"mixed": 0, "early": CONSTANT["EARLY_COPIES"], "late": CONSTANT["LATE_COPIES"]}
-        if copies not in modes or (wrong := set(relaxed) - set(RELAXED)):
-            raise OptionError(f"copies={copies!r} or relaxed={wrong!r} is not known; see Emulated.launch")
+        wrong = [name for name in relaxed if name not in RELAXED] + ([] if copies in modes else [copies])
+        if wrong:
+            known = f"copies are {', '.join(modes)}, relaxed may be {', '.join(RELAXED)}"
+            raise OptionError(f"{wrong[0]!r} is not known; {known}")
         flags = modes[copies] | self.sanitize * CONSTANT["SANITIZED"] | banks * CONSTANT["BANKS"]
         return flags | sum(CONSTANT[RELAXED[name]] for name in set(relaxed))
 

@@ -63,27 +63,38 @@ class Found:
 
 
 @dataclass(frozen=True)
+class BankUse:
+    """Accesses to shared memory from one line: the passes they take, and the further ones that bank conflicts cost."""
+
+    line: str
+    passes: int
+    extra: int
+
+
+@dataclass(frozen=True)
 class Report:
     """What a launch did.
 
     Attributes:
         found: what was wrong, in the order it was found; empty for a sound launch.
         lost: how many more there were than the runtime writes down.
+        banks: lines with bank conflicts, the most extra passes first.
+        counters: how often things happened, by name:
         barriers: completed block barriers (and sync_some).
         warp_operations: rendezvous of warps: shuffles, ldmatrix, mma, sync_warp.
         matrix_products: mma among them.
         copies: cp.async issued.
         switches: of fibers.
         accesses: instrumented loads and stores to watched and shared memory.
-        ldmatrix_rows, ldmatrix_conflicts: 16-byte rows read by ldmatrix, and the extra passes that bank conflicts cost
-            (0 for a swizzle without any; up to 7 for each matrix of 8 rows).
-        shared_accesses, shared_conflicts: the same for plain loads and stores of whole warps, where asked for.
-        time: nanoseconds of the emulator's own, invented clock.
+        ldmatrix_passes, ldmatrix_conflicts: matrices read by ldmatrix, and the extra passes that bank conflicts cost
+            (up to 7 for each).
+        shared_accesses, shared_conflicts: the same for copies, loads and stores of whole warps, where asked for.
     """
 
     found: tuple[Found, ...] = ()
     lost: int = 0
     counters: dict[str, int] = field(default_factory=dict)
+    banks: tuple[BankUse, ...] = ()
 
     def check(self) -> None:
         """Raises the error of the first thing found, with what else there was."""
@@ -96,7 +107,7 @@ class Report:
 
 COUNTERS = (
     *("barriers", "warp_operations", "matrix_products", "copies", "switches", "accesses"),
-    *("ldmatrix_rows", "ldmatrix_conflicts", "shared_accesses", "shared_conflicts"),
+    *("ldmatrix_passes", "ldmatrix_conflicts", "shared_accesses", "shared_conflicts"),
 )
 
 
@@ -118,7 +129,12 @@ class Describer:
     def report(self) -> Report:
         events = [self.result.event[i] for i in range(self.result.events)]
         counters = {name: getattr(self.result, name) for name in COUNTERS}
-        return Report(self._merged(events), self.result.lost_events, counters)
+        return Report(self._merged(events), self.result.lost_events, counters, self._banks())
+
+    def _banks(self) -> tuple[BankUse, ...]:
+        used = [self.result.bank[i] for i in range(self.result.banks)]
+        bad = sorted((b for b in used if b.extra), key=lambda b: -b.extra)
+        return tuple(BankUse(self.lines(b.pc - self.result.image), b.passes, b.extra) for b in bad)
 
     def _merged(self, events: Sequence[Event]) -> tuple[Found, ...]:
         waits = [event for event in events if event.kind == CONSTANT["DEADLOCK"]]

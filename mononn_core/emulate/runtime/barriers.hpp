@@ -34,6 +34,7 @@ inline void sync_block(uintptr_t pc) {
     return;
   }
   block->arrived = 0;
+  for (uint32_t w = 0; w < E->warps_per_block; ++w) bank_meet(&block->warps[w]);
   clocks_block(block);
   ++E->result->barriers, ++E->progress;
   for (uint32_t i = 0; i < E->threads; ++i) {

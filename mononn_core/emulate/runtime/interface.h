@@ -51,13 +51,20 @@ struct mn_emu_event {
 };
 
 #define MN_EMU_EVENTS 64
+#define MN_EMU_BANK_PLACES 64
+
+// Accesses to shared memory from one place: passes that they take without conflicts, and further ones.
+struct mn_emu_bank {
+  uint64_t pc, passes, extra;
+};
 
 struct mn_emu_result {
   uint64_t image, image_bytes;  // where the kernel's object is loaded: pc - image is an address in the file
   uint64_t shared, shared_stride;
   uint64_t barriers, warp_operations, copies, matrix_products, switches, accesses;
-  uint64_t ldmatrix_rows, ldmatrix_conflicts, shared_accesses, shared_conflicts;
-  uint32_t events, lost_events;
+  uint64_t ldmatrix_passes, ldmatrix_conflicts, shared_accesses, shared_conflicts;
+  uint32_t events, lost_events, banks, unused;
+  struct mn_emu_bank bank[MN_EMU_BANK_PLACES];
   struct mn_emu_event event[MN_EMU_EVENTS];
 };
 

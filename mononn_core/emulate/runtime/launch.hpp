@@ -12,6 +12,7 @@ extern "C" void mn_emu_fiber_main() {
   set_waiting(me, Wait::exited, Op::exit, 0);
   --E->live, --me->block->live, ++E->progress;
   me->warp->live &= ~(1u << me->lane);
+  if (!me->warp->live) bank_meet(me->warp);
   // lanes that wait for this one, or a block barrier that it will never reach
   for (int lane = 0; lane < kLanes; ++lane) {
     Fiber *other = &me->warp->fibers[lane];
@@ -71,7 +72,7 @@ static bool prepare(Emulator *e, const mn_emu_request *r) {
 
 static void finish(Emulator *e) {
   if (e->fibers) clocks_end();
-  for (uint32_t i = 0; e->fibers && i < e->fiber_count; ++i) e->fibers[i].copies.release();
+  for (uint32_t i = 0; e->fibers && i < e->fiber_count; ++i) e->fibers[i].copies.release(), e->fibers[i].bank_log.release();
   free(e->fibers), free(e->warps), free(e->blocks), free(e->ready);
   e->fibers = nullptr, e->warps = nullptr, e->blocks = nullptr, e->ready = nullptr;
 }
@@ -130,7 +131,7 @@ EXPORT int mn_emu_launch(const mn_emu_request *request, mn_emu_result *result) {
   sigaltstack(&stack, &old_stack);
   for (int i = 0; i < kSignalCount; ++i) sigaction(kSignals[i], &action, &old[i]);
   itimerval limit{}, none{};
-  limit.it_interval.tv_sec = 1;
+  limit.it_interval.tv_usec = 250000;
   limit.it_value.tv_sec = static_cast<time_t>(request->milliseconds / 1000);
   limit.it_value.tv_usec = static_cast<suseconds_t>(request->milliseconds % 1000 * 1000);
   setitimer(ITIMER_VIRTUAL, &limit, nullptr);

@@ -3,6 +3,7 @@
 #pragma once
 #include <sys/mman.h>
 
+#include "banks.hpp"
 #include "clocks.hpp"
 
 namespace emu {
@@ -243,6 +244,7 @@ inline void access(uintptr_t address, uint32_t size, uint32_t how, uintptr_t pc,
   Region *r = checked_region(address, size, how, pc, op);
   if (!r || !r->cells) return;
   ++E->result->accesses;
+  if (r->block >= 0 && op == Op::none && asked(MN_EMU_BANKS)) bank_note(current, address, size, pc);
   Access a{address, pc, size, how, op, current, epoch_of(current)};
   if (how & MN_EMU_WRITE) each_cell(r, address, size, [&](Cell *c, uintptr_t at) { write_cell(a, c, at); });
   else each_cell(r, address, size, [&](Cell *c, uintptr_t at) { read_cell(a, r, c, at); });

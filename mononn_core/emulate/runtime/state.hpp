@@ -57,6 +57,12 @@ struct Copy {
   unsigned char data[16];
 };
 
+// An access to shared memory, for the count of bank conflicts.
+struct BankAccess {
+  uintptr_t pc;
+  uint32_t offset, size;
+};
+
 struct Fiber {
   void *stack_pointer;
   Warp *warp;
@@ -75,6 +81,7 @@ struct Fiber {
   // copies: [head, count) are under way
   List<Copy> copies;
   uint32_t copies_head, group;
+  List<BankAccess> bank_log;  // since the warp last met
 };
 
 struct Warp {

@@ -37,14 +37,14 @@ inline void multiply(Warp *warp, Op op) {
 }
 
 // The 8 rows of one matrix are read together: 16 bytes each of 32 banks of 4 bytes.
-inline void count_row_conflicts(const uint64_t *rows) {
+inline void count_row_conflicts(const uint64_t *rows, uintptr_t pc) {
   uint32_t most = 0;
   for (int i = 0; i < 8; ++i) {
     uint32_t same = 0;
     for (int k = 0; k < 8; ++k) same += rows[k] / 16 % 8 == rows[i] / 16 % 8 && rows[k] != rows[i];
     if (same > most) most = same;
   }
-  E->result->ldmatrix_rows += 8, E->result->ldmatrix_conflicts += most;
+  count_banks(pc, 1, most, &E->result->ldmatrix_passes, &E->result->ldmatrix_conflicts);
 }
 
 inline void load_matrices(Warp *warp, int count, bool transposed, uintptr_t pc) {
@@ -64,7 +64,7 @@ inline void load_matrices(Warp *warp, int count, bool transposed, uintptr_t pc) 
   current = last;
   for (int matrix = 0; matrix < count; ++matrix) {
     const uint64_t *rows = &warp->in[matrix * 8];
-    count_row_conflicts(rows);
+    count_row_conflicts(rows, pc);
     for (int lane = 0; lane < kLanes; ++lane) {
       uint32_t halves[2];
       for (int e = 0; e < 2; ++e) {
@@ -132,6 +132,7 @@ inline void meet(Op op, int argument, uintptr_t pc) {
     return;
   }
   complete(warp, pc);
+  bank_meet(warp);
   warp->arrived = 0;
   ++E->result->warp_operations, ++E->progress;
   for (int lane = 0; lane < kLanes; ++lane) warp->fibers[lane].wait = Wait::ready;
