@@ -24,6 +24,10 @@ TENSOR_EFFICIENCY = 0.6
 """Share of the tensor cores' rate that ``mma.sync`` reaches."""
 START_SECONDS = 0.7e-6
 """From the first request of a wave's tasks to a full pipeline."""
+PASS_SECONDS = 0.3e-6
+"""Every further time that a task waits for what it has just asked for: a row's sum before its elements."""
+HAND_OFF_SECONDS = 0.5e-6
+"""What a barrier costs beside its own latency: blocks never arrive together."""
 OPERATIONS = {"exp": 4, "erf": 24, "tanh": 16, "sqrt": 4, "div": 8, "reciprocal": 6, "log": 8, "pow": 24, "sigmoid": 12}
 """Instructions of a scalar operation that takes more than one."""
 
@@ -59,7 +63,14 @@ class Work:
             self.tensor_flops / (rate / gpu.sms * TENSOR_EFFICIENCY),
         )
         busy += self.operations / (gpu.fma_flops / 2 / gpu.sms)
-        return max(each * busy, self.stream_bytes / gpu.bandwidth) + waves * self.passes * START_SECONDS
+        return max(each * busy, self.stream_bytes / gpu.bandwidth) + waves * (
+            START_SECONDS + (self.passes - 1) * PASS_SECONDS
+        )
+
+
+def barrier_seconds(gpu: Gpu) -> float:
+    """From the first block's arrival at a barrier until all go on."""
+    return gpu.barrier_seconds + HAND_OFF_SECONDS
 
 
 def predict(program: Program, gpu: Gpu, blocks_per_sm: int = 1) -> dict[str, float]:
@@ -78,7 +89,7 @@ def predict(program: Program, gpu: Gpu, blocks_per_sm: int = 1) -> dict[str, flo
         flops += item.flops if item.task.template != "nest" else 0.0
         seconds += known.setdefault(item.id, work.seconds(gpu, blocks_per_sm))
     floor = max(weights / gpu.bandwidth, flops / rate)
-    return {"floor": floor, "seconds": max(floor, seconds + barriers * gpu.barrier_seconds)}
+    return {"floor": floor, "seconds": max(floor, seconds + barriers * barrier_seconds(gpu))}
 
 
 def _streamed(program: Program) -> set[str]:
@@ -106,7 +117,8 @@ def work_of(program: Program, phase: Phase, loop: Mapping[str, int]) -> Work:
         else:
             written += nbytes
     tensor = phase.flops / phase.tasks if task.template != "nest" else 0.0
-    operations, passes = body_operations(task.body), 1 + sum(1 for s in _statements(task.body) if isinstance(s, Reduce))
+    operations = body_operations(task.body)
+    passes = 1 + sum(isinstance(s, Reduce) for s in _statements(task.body))
     for r in task.results:
         tile = prod(_tile(phase))
         operations += tile * expr_operations(r.value)
@@ -146,7 +158,7 @@ def _volume(operand: Operand) -> float:
 
 def _touched(phase: Phase) -> float:
     """Loads that a task executes (for a nest; a gather's box is larger than what it reads)."""
-    if phase.task.template != "nest":
+    if not phase.task.body:
         return float("inf")
     return sum(_iterations(s) for s in phase.task.body)
 

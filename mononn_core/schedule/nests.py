@@ -37,7 +37,13 @@ PIECES = 64
 """Most pieces a row is cut into."""
 
 
-def build_nest(builder: TaskBuilder, stage: Stage, partition: Partition, name: str) -> Phase:
+First = Callable[[Draft, tuple[Expr, ...], Ranges], tuple[Statement, ...]]
+"""Statements that start a row: from the index of its elements and the ranges of its loops' variables y and x."""
+
+
+def build_nest(
+    builder: TaskBuilder, stage: Stage, partition: Partition, name: str, first: First | None = None
+) -> Phase:
     """Rows (or columns) of the root's output dealt to owners; a task is all of an owner's rows."""
     root, types = stage.root, builder.types
     shape = types[root.outputs[0] if root else stage.stored].shape
@@ -70,9 +76,9 @@ def build_nest(builder: TaskBuilder, stage: Stage, partition: Partition, name: s
     if cuts:
         body = _pieces(draft, draft.stored(stage.stored, value), matrix, (rows, (*cuts, width)), bounds[0])
     else:
-        body = row_loops(
-            prelude, Store("out", position, draft.stored(stage.stored, bind(value, {}))), (rows, columns), bounds
-        )
+        store = Store("out", position, draft.stored(stage.stored, bind(value, {})))
+        body = row_loops(prelude, store, (rows, columns), bounds)
+        body = body if first is None else _start_rows(body, first(draft, index, inner))
     flops = total * width * (1 + len(stage.chain))
     task = Task("nest", tuple(draft.operands), body=body)
     return builder.phase(name, stage, partition, {"o": owners}, task, flops)
@@ -85,6 +91,15 @@ def rows_of_an_owner(shape: tuple[int, ...], owners: int) -> int:
     if len(shape) == 4 and shape[0] == 1 and (share := ceil(shape[1] / owners)) * owners <= 1.1 * shape[1]:
         return share * shape[2]
     return ceil(total / owners)
+
+
+def _start_rows(body: tuple[Statement, ...], first: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    """``first`` in front of what every row does."""
+    match body:
+        case (For(var="y", body=inner) as loop,):
+            return (replace(loop, body=(*first, *inner)),)
+        case _:
+            return (*first, *body)
 
 
 def _cuts(value: Expr, width: int) -> tuple[int, ...]:

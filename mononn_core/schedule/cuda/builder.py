@@ -7,7 +7,9 @@ from copy import copy
 from dataclasses import replace
 from math import ceil
 
-from mononn_core.program.expr import NARROW, Acc, Cast, Const, Expr, Load, Var, minimum
+import numpy as np
+
+from mononn_core.program.expr import NARROW, Acc, Cast, Const, Expr, Load, Ranges, Var, minimum
 from mononn_core.program.simplify import simplify
 from mononn_core.program.tile import (
     Assign,
@@ -16,6 +18,7 @@ from mononn_core.program.tile import (
     Buffer,
     For,
     Layout,
+    Let,
     Mainloop,
     Operand,
     Phase,
@@ -24,7 +27,7 @@ from mononn_core.program.tile import (
     Store,
     Task,
 )
-from mononn_core.schedule.cuda.parts import SUFFIX, PartsViews
+from mononn_core.schedule.cuda.parts import SUFFIX, HeldViews, PartsViews
 from mononn_core.schedule.cuda.plan import Step
 from mononn_core.schedule.cuda.tiles import Target, Tile
 from mononn_core.schedule.decisions import Partition
@@ -34,12 +37,14 @@ from mononn_core.schedule.nests import build_nest, map_statement, row_loops
 from mononn_core.schedule.operands import Product, attention_axes, axis, unit_stride
 from mononn_core.schedule.prepare import is_template
 from mononn_core.schedule.rows import row_body
-from mononn_core.schedule.views import matrix_shape, tensor_index
+from mononn_core.schedule.views import matrix_index, matrix_shape, tensor_index
 
 WARP = 32
 KEYS = 64
 """Keys that an attention's task takes in one step."""
 ATTENTION_ROWS = (16, 32, 64)
+HELD_BYTES = 32 << 10
+"""Most memory that the rows of a norm over parts take."""
 
 
 class CudaBuilder(TaskBuilder):
@@ -60,11 +65,7 @@ class CudaBuilder(TaskBuilder):
             return self.product(step, step.tile, name)
         if template == "attention":
             return self.attention(stage, name)
-        if not step.also:
-            return self.nest(stage, name)
-        other = copy(self)
-        other.views = PartsViews(self.views.graph, self.views.stored - {step.also}, self.views.parts)
-        return other.store_also(other.nest(stage, name), step.also)
+        return self.sum_norm(stage, name, step.adds, step.also) if step.adds else self.nest(stage, name)
 
     # -- products ---------------------------------------------------------------------------------------------------
 
@@ -109,7 +110,7 @@ class CudaBuilder(TaskBuilder):
         last are the last again; the first of the panels stores the rows where others read them."""
         fill, (m0, panels) = step.fill, at
         assert fill is not None
-        buffer = self.local((tile.rows, p.k))
+        buffer = self.local((tile.rows, p.k), self.target.storage, "left")
         whole = Box((Const(0), Const(0)), buffer.shape, buffer.shape)
         ragged = p.m % tile.rows != 0
         y, x = axis("y", tile.rows), axis("x", p.k)
@@ -145,13 +146,13 @@ class CudaBuilder(TaskBuilder):
         body = (For("yk", rows, body, "serial", end),) if rows > 1 else body
         return (For("g", 1, body, "serial", Const(1) - Var("p")),) if panels > 1 else body
 
-    def local(self, shape: tuple[int, int]) -> Buffer:
-        """A worker-local matrix in the type of products; tasks of one shape share it."""
-        multiple = self.target.multiple
+    def local(self, shape: tuple[int, int], dtype: str, use: str) -> Buffer:
+        """A worker-local matrix; tasks of one use and shape share it."""
+        multiple = 16 // np.dtype(dtype).itemsize
         stride = ceil(shape[1] / multiple) * multiple + multiple
         layout = Layout((((shape[0], stride),), ((shape[1], 1),)), shape[0] * stride)
-        name = f"left[{shape[0]}x{shape[1]}]"
-        return self.locals.setdefault(name, Buffer(name, self.target.storage, shape, layout, "local", align=128))
+        name = f"{use}[{shape[0]}x{shape[1]}]"
+        return self.locals.setdefault(name, Buffer(name, dtype, shape, layout, "local", align=128))
 
     # -- attention --------------------------------------------------------------------------------------------------
 
@@ -199,26 +200,34 @@ class CudaBuilder(TaskBuilder):
         each = max(least, ceil(rows / self.target.blocks))
         return ceil(rows / each)
 
-    def store_also(self, phase: Phase, tensor: str) -> Phase:
-        """``phase``, a nest over rows, with a second result: the ``tensor`` of the same shape that it reads."""
-        draft = self.draft({a.var: a.extent for a in phase.domain})
-        draft.operands += phase.task.operands
-        out = next(o for o in phase.task.operands if o.role == "out")
-        draft.operands.append(replace(out, role="also", buffer=tensor))
+    def sum_norm(self, stage: Stage, name: str, tensor: str, also: bool) -> Phase:
+        """A norm of ``tensor``, whose product lies in parts: a task adds the parts of its rows once, into its own
+        memory, and stores the sums as well where others read them."""
+        rows, columns = matrix_shape(self.types[stage.stored].shape)
+        each = max(1, min(ceil(rows / self.target.blocks), HELD_BYTES // (4 * columns)))
+        tasks = ceil(rows / each)
+        each = ceil(rows / tasks)
+        held = self.local((each, columns), "float32", "held")
+        plain = PartsViews(self.views.graph, self.views.stored - {tensor}, self.views.parts)
+        other = copy(self)
+        other.views = HeldViews(plain, tensor, held.id, held.shape)
+        whole = Box((Const(0), Const(0)), held.shape, held.shape)
 
-        def grown(body: tuple[Statement, ...], inner: dict[str, tuple[int, int]]) -> tuple[Statement, ...]:
-            found: list[Statement] = []
-            for s in body:
-                if isinstance(s, For):
-                    s = replace(s, body=grown(s.body, {**inner, s.var: (0, s.extent - 1)}))
-                elif isinstance(s, Store):
-                    value = self.views.element(tensor, tensor_index(self.types[tensor].shape, *s.index))
-                    found.append(Store("also", s.index, draft.stored(tensor, draft.bind(value, inner))))
-                found.append(s)
-            return tuple(found)
+        def first(draft: Draft, index: tuple[Expr, ...], inner: Ranges) -> tuple[Statement, ...]:
+            draft.operands.append(Operand("hold", held.id, whole, "write"))
+            value, x = draft.bind(plain.element(tensor, index), inner), axis("x", columns)
+            body: tuple[Statement, ...] = (Store("hold", (axis("y", each), x), value),)
+            if also:
+                total = Var("sum_of_parts", "float32")
+                where = draft.output(tensor, matrix_index(self.types[tensor].shape, index), inner, "also")
+                body = (
+                    Let(total.name, value),
+                    Store("hold", (axis("y", each), x), total),
+                    Store("also", where, draft.stored(tensor, total)),
+                )
+            return (For("x", columns, body, "vector"),) if columns > 1 else body
 
-        body = grown(phase.task.body, {})
-        return replace(phase, task=replace(phase.task, body=body, operands=tuple(draft.operands)))
+        return build_nest(other, stage, Partition("rows" if tasks > 1 else "single", tasks), name, first)
 
     def phase(
         self, name: str, stage: Stage, partition: Partition, extents: Mapping[str, int], task: Task, flops: int

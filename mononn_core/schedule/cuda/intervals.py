@@ -7,20 +7,19 @@ that a decoder's layer takes from the encoder: then they lie near their use, lay
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from mononn_core.program.tile import Phase
 
 
-def schedule(phases: Sequence[Phase]) -> list[list[Phase]]:
+def schedule(phases: Sequence[Phase], local: Collection[str]) -> list[list[Phase]]:
     """Phases by interval; within one they stand in the order given. ``phases`` may come in any order that a reordering
-    can run: who reads a buffer depends on all that write it."""
+    can run: who reads a buffer depends on all that write it. Worker-local buffers (``local``) order nothing."""
     writers: dict[str, list[int]] = {}
     for n, phase in enumerate(phases):
         for operand in phase.task.operands:
             if operand.access != "read":
                 writers.setdefault(str(operand.buffer), []).append(n)
-    local = {name for phase in phases for name in phase.task.local}
     needs = [
         {
             w
@@ -44,20 +43,14 @@ def schedule(phases: Sequence[Phase]) -> list[list[Phase]]:
 
 def _levels(needs: Sequence[set[int]]) -> list[int]:
     """Length of the longest chain of needs below every member."""
-    found: dict[int, int] = {}
-
-    def level(n: int) -> int:
-        pending = [n]
-        while pending:
-            top = pending[-1]
-            missing = [w for w in needs[top] if w not in found]
-            if missing:
-                pending += missing
-            else:
-                found[pending.pop()] = 1 + max((found[w] for w in needs[top]), default=-1)
-        return found[n]
-
-    return [level(n) for n in range(len(needs))]
+    found = [0] * len(needs)
+    for _ in needs:
+        grown = [1 + max((found[w] for w in before), default=-1) for before in needs]
+        if grown == found:
+            return found
+        found = grown
+    assert len(needs) <= 1, "phases wait for each other"
+    return found
 
 
 def _after_templates(phases: Sequence[Phase], needs: Sequence[set[int]]) -> list[bool]:

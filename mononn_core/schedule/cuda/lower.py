@@ -59,7 +59,7 @@ def lower(graph: Graph, options: Options, gpu: Gpu) -> CudaLowered:
     for number, step in enumerate(plan.steps):
         node = step.stage.root or step.stage.chain[-1]
         phases.append(builder.build(step, f"{number:03d}_{node.op}"))
-    return _assemble(graph, schedule(phases), builder, target)
+    return _assemble(graph, schedule(phases, builder.locals), builder, target)
 
 
 def storage_of(stages: tuple[Stage, ...], views: Views, target: Target) -> dict[str, str]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from mononn_core.graph import Graph, Node, TensorType
 from mononn_core.program.expr import Expr, Load, op
+from mononn_core.schedule.operands import axis
 from mononn_core.schedule.views import Views, matrix_index, matrix_shape
 
 SUFFIX = "@parts"
@@ -40,3 +41,20 @@ class PartsViews(Views):
         for term in terms[1:]:
             total = op("add", total, term)
         return total
+
+
+class HeldViews(PartsViews):
+    """Views in which the rows of ``tensor`` that a task works on lie in its own memory: row y of ``held``, a float32
+    buffer of ``shape``."""
+
+    def __init__(self, views: PartsViews, tensor: str, held: str, shape: tuple[int, int]) -> None:
+        super().__init__(views.graph, views.stored | {tensor}, views.parts)
+        self.tensor, self.held, self.shape = tensor, held, shape
+
+    def type(self, name: str) -> TensorType:
+        return TensorType("float32", self.shape) if name == self.held else super().type(name)
+
+    def element(self, name: str, index: tuple[Expr, ...]) -> Expr:
+        if name != self.tensor:
+            return super().element(name, index)
+        return Load(self.held, (axis("y", self.shape[0]), index[-1]), "float32")

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
 
-from mononn_core.cost.cuda import Work, expr_operations
+from mononn_core.cost.cuda import Work, barrier_seconds, expr_operations
 from mononn_core.errors import UnsupportedError
 from mononn_core.program.expr import Const, Var
 from mononn_core.program.tile import Reduce
@@ -32,13 +32,14 @@ NORMS = ("layer_norm", "rms_norm")
 @dataclass(frozen=True)
 class Step:
     """One phase to build: a stage; a product's ``tile``; the stage that ``fill``s its left side, and whether that is
-    stored too (``keep``); a tensor that a norm stores beside its own (``also``: the sum of parts it reads)."""
+    stored too (``keep``); the tensor whose parts a norm ``adds``, and whether it stores it (``also``)."""
 
     stage: Stage
     tile: Tile | None = None
     fill: Stage | None = None
     keep: bool = False
-    also: str = ""
+    adds: str = ""
+    also: bool = False
 
 
 @dataclass
@@ -74,12 +75,11 @@ class Planner:
         fills: dict[str, Stage] = {}  # product's stored tensor -> what fills its left side
         adders: dict[str, Stage] = {}  # product's stored tensor -> the norm that adds its parts
         for stage in self.stages:
-            if not self._fillable(stage):
-                continue
-            product, source = self._consumer(stage, fills), self._source(stage)
+            product = self._consumer(stage, fills) if self._fillable(stage) else None
+            source = self._source(stage)
             source = None if source is None or source.stored in adders else source
             if product is not None:
-                alone = self._seconds(stage) + self.target.gpu.barrier_seconds + self._tile(product)[1]
+                alone = self._seconds(stage) + barrier_seconds(self.target.gpu) + self._tile(product)[1]
                 inside = self._filled(product, stage)
                 if source is not None:
                     alone += self._tile(source, split=True)[1]
@@ -102,11 +102,11 @@ class Planner:
             if stage.stored in inside:
                 continue
             if not self._is_product(stage):
-                also = adds.get(stage.stored, "")
-                if also and self.readers[also] == [stage] and also not in self.graph.outputs:
-                    virtual.add(also)
-                    also = ""
-                steps.append(Step(stage, also=also))
+                tensor = adds.get(stage.stored, "")
+                also = tensor in self.graph.outputs or self.readers.get(tensor, []) not in ([], [stage])
+                if tensor and not also:
+                    virtual.add(tensor)
+                steps.append(Step(stage, adds=tensor, also=also))
                 continue
             added, seconds = self._product_steps(stage, fills.get(stage.stored), stage.stored in adders)
             steps += added
@@ -223,7 +223,7 @@ class Planner:
         if self.shape(stage).batch > 1:
             return plain
         parts = self._tile(stage, split=True)
-        more = self.target.gpu.barrier_seconds + self._seconds(stage)
+        more = barrier_seconds(self.target.gpu) + self._seconds(stage)
         return (parts[0], parts[1] + more) if parts[0].parts > 1 and parts[1] + more < plain[1] else plain
 
     def _filled(self, product: Stage, fill: Stage) -> float:
@@ -246,8 +246,8 @@ class Planner:
         tasks = min(rows, self.target.blocks)
         each = ceil(rows / tasks) * columns
         operations = each * (self._fill_operations(stage) if self._fillable(stage) else 4)
-        norm = stage.root is not None
-        work = Work(tasks, each * 8.0, each * self.target.itemsize, operations=operations, passes=1.6 if norm else 1.0)
+        passes = 1 if stage.root is None or self._is_product(stage) else 3
+        work = Work(tasks, each * 8.0, each * self.target.itemsize, operations=operations, passes=passes)
         return work.seconds(self.target.gpu, self.target.blocks_per_sm)
 
 

@@ -15,7 +15,7 @@ PARTS = (1, 2, 3, 4, 6, 8)
 STAGES = (4, 3, 2)
 MOST_ACCUMULATORS = 64
 """Registers of a thread that may hold sums."""
-LAUNCHES = ((128, 1), (256, 1), (128, 2), (256, 2))
+LAUNCHES = ((128, 1), (256, 1), (128, 2))
 """(threads of a block, blocks of a multiprocessor) to choose from."""
 KINDS = {"fp16": "f16", "bf16": "bf16", "fp32": "tf32x3"}
 STORAGE = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
@@ -117,6 +117,7 @@ def warps_of(rows: int, columns: int, threads: int) -> tuple[int, int]:
         for m in (1, 2, 4, 8)
         for n in (1, 2, 4, 8)
         if m * n <= warps <= 4 * m * n and rows % (16 * m) == 0 and columns % (8 * n) == 0
+        if rows * columns <= MOST_ACCUMULATORS * 32 * m * n
     ]
     return min(fits, key=lambda w: (rows * w[1] + columns * w[0], -w[0]), default=(0, 0))
 
@@ -135,7 +136,7 @@ def work(shape: Shape, tile: Tile, target: Target) -> Work:
         kind=target.kind,
         operations=rows * terms * shape.fill,
         stream_bytes=weights,
-        passes=2 if shape.fill else 1,
+        passes=3 if shape.fill else 1,
     )
 
 
@@ -168,7 +169,7 @@ def choose(shape: Shape, target: Target) -> tuple[Tile, float] | None:
 def _tiles(shape: Shape, rows: int, columns: int, target: Target) -> list[Tile]:
     """Legal tiles of these sizes: every number of parts, as many stages as fit."""
     warps = warps_of(rows, columns, target.threads)
-    if warps == (0, 0) or rows * columns > MOST_ACCUMULATORS * target.threads:
+    if warps == (0, 0):
         return []
     held = local_bytes(rows, shape.k, target) if shape.fill else 0
     each = stage_bytes(0 if shape.fill else rows, columns, target)
