@@ -6,6 +6,7 @@ import ctypes
 import re
 import tempfile
 import threading
+import weakref
 from collections.abc import Iterable, Mapping
 
 from mononn_core.emulate.compile import compile_kernel, vocabulary
@@ -38,6 +39,34 @@ def build(source: str, *, headers: Mapping[str, str] | None = None, sanitize: bo
     return Emulated(code, kernels, sanitize=sanitize)
 
 
+class _Stacks:
+    """The stacks of all emulated threads of this process, grown as needed; a launch has them alone."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.address, self.bytes, self.threads = 0, 0, 0
+
+    def grow(self, library: ctypes.CDLL, threads: int) -> None:
+        """Makes room for so many threads.
+
+        Raises:
+            MemoryError: there is none.
+        """
+        if threads <= self.threads:
+            return
+        if self.address:
+            library.mn_emu_free_stacks(ctypes.c_uint64(self.address), ctypes.c_uint64(self.bytes))
+        size = ctypes.c_uint64()
+        library.mn_emu_new_stacks.restype = ctypes.c_uint64
+        self.address = library.mn_emu_new_stacks(ctypes.c_uint64(threads), ctypes.byref(size))
+        self.bytes, self.threads = (size.value, threads) if self.address else (0, 0)
+        if not self.address:
+            raise MemoryError(f"no memory for the stacks of {threads} emulated threads")
+
+
+_STACKS = _Stacks()
+
+
 class Emulated:
     """A compiled source whose kernels can be launched.
 
@@ -52,8 +81,8 @@ class Emulated:
             file.write(code)
             file.flush()
             self._library = ctypes.CDLL(file.name)
+        weakref.finalize(self, self._library.mn_emu_reset)
         self._lines = Lines(code)
-        self._lock = threading.Lock()
         self._library.mn_emu_launch.argtypes = (ctypes.POINTER(Request), ctypes.POINTER(Result))
 
     def call_bytes(self, kernel: str) -> int:
@@ -129,7 +158,9 @@ class Emulated:
             range=ctypes.addressof(ranges),
         )
         result = Result()
-        with self._lock:
+        with _STACKS.lock:
+            _STACKS.grow(self._library, blocks * threads)
+            request.stacks, request.stacks_bytes = _STACKS.address, _STACKS.bytes
             if self._library.mn_emu_launch(ctypes.byref(request), ctypes.byref(result)):
                 raise MemoryError(f"no memory to emulate {blocks} blocks of {threads} threads")
         report = Describer(result, watched, shared_bytes, blocks, self._lines).report()

@@ -69,6 +69,7 @@ struct mn_emu_result {
 };
 
 struct mn_emu_request {
+  uint64_t stacks, stacks_bytes;  // of mn_emu_new_stacks
   uint64_t entry;  // of the kernel
   uint64_t words, word_bytes;
   uint32_t iteration, blocks, threads, shared_bytes;

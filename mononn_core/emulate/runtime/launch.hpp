@@ -25,16 +25,9 @@ extern "C" void mn_emu_fiber_main() {
 
 namespace emu {
 
-static bool map(unsigned char **at, size_t *have, size_t bytes, bool guards) {
-  if (*have >= bytes) return true;
-  if (*at) munmap(*at, *have);
-  *at = nullptr, *have = 0;
+static unsigned char *map(size_t bytes) {
   void *p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (p == MAP_FAILED) return false;
-  *at = static_cast<unsigned char *>(p), *have = bytes;
-  for (size_t i = 0; guards && i < bytes; i += kStackBytes)
-    if (mprotect(*at + i, kGuardBytes, PROT_NONE)) return false;
-  return true;
+  return p == MAP_FAILED ? nullptr : static_cast<unsigned char *>(p);
 }
 
 static size_t shared_stride(const mn_emu_request *r) { return ((r->shared_bytes + 4095u) & ~4095ull) + 4096; }
@@ -45,13 +38,14 @@ static bool prepare(Emulator *e, const mn_emu_request *r) {
   e->fiber_count = e->live = r->blocks * r->threads;
   e->ready_words = (e->warp_count + 63) / 64;
   size_t stride = e->shared_stride = shared_stride(r);
-  if (!map(&e->stacks, &e->stacks_bytes, e->fiber_count * kStackBytes, true)) return false;
-  if (!map(&e->shared, &e->shared_bytes, stride * r->blocks, false)) return false;
+  e->stacks = reinterpret_cast<unsigned char *>(r->stacks), e->stacks_bytes = r->stacks_bytes;
+  e->shared_bytes = stride * r->blocks, e->shared = map(e->shared_bytes);
   e->fibers = static_cast<Fiber *>(calloc(e->fiber_count, sizeof(Fiber)));
   e->warps = static_cast<Warp *>(calloc(e->warp_count, sizeof(Warp)));
   e->blocks = static_cast<Block *>(calloc(e->block_count, sizeof(Block)));
   e->ready = static_cast<uint64_t *>(calloc(e->ready_words, 8));
-  if (!e->fibers || !e->warps || !e->blocks || !e->ready) return false;
+  if (!e->shared || !e->fibers || !e->warps || !e->blocks || !e->ready) return false;
+  if (e->stacks_bytes < e->fiber_count * kStackBytes) return false;
   memset(e->shared, 0xff, stride * r->blocks);  // NaN in every type
   for (uint32_t b = 0; b < e->block_count; ++b)
     e->blocks[b] = {e->warps + b * e->warps_per_block, static_cast<int>(b), e->shared + b * stride, 0, r->threads, {}};
@@ -73,6 +67,8 @@ static bool prepare(Emulator *e, const mn_emu_request *r) {
 static void finish(Emulator *e) {
   if (e->fibers) clocks_end();
   for (uint32_t i = 0; e->fibers && i < e->fiber_count; ++i) e->fibers[i].copies.release(), e->fibers[i].bank_log.release();
+  if (e->shared) munmap(e->shared, e->shared_bytes);
+  e->shared = nullptr;
   free(e->fibers), free(e->warps), free(e->blocks), free(e->ready);
   e->fibers = nullptr, e->warps = nullptr, e->blocks = nullptr, e->ready = nullptr;
 }
@@ -103,6 +99,19 @@ constexpr int kSignalCount = sizeof kSignals / sizeof *kSignals;
 }  // namespace emu
 
 // Returns 0 once the launch ran or was stopped (result->events says which), 1 where there is no memory for it.
+// Stacks for so many threads, each with a guard page below it, to be shared by all objects of a process; 0: no memory.
+EXPORT uint64_t mn_emu_new_stacks(uint64_t threads, uint64_t *bytes) {
+  *bytes = threads * kStackBytes;
+  unsigned char *stacks = map(*bytes);
+  for (size_t i = 0; stacks && i < *bytes; i += kStackBytes)
+    if (mprotect(stacks + i, kGuardBytes, PROT_NONE)) {
+      munmap(stacks, *bytes);
+      stacks = nullptr;
+    }
+  return reinterpret_cast<uint64_t>(stacks);
+}
+EXPORT void mn_emu_free_stacks(uint64_t stacks, uint64_t bytes) { munmap(reinterpret_cast<void *>(stacks), bytes); }
+
 // Forgets what earlier launches have written.
 EXPORT void mn_emu_reset() { shadow_reset(); }
 

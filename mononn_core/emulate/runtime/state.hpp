@@ -114,7 +114,6 @@ struct Block {
 };
 
 struct Emulator {
-  // pools kept between launches
   unsigned char *stacks = nullptr, *shared = nullptr;
   size_t stacks_bytes = 0, shared_bytes = 0, shared_stride = 0;
   // this launch
