@@ -1,6 +1,7 @@
 """mononn: a compiler that turns a whole static network into one function.
 
-`compile`, `load`, `Session`, `TensorInfo`, `MononnError` and `trace_report` are imported when first asked for: loading an artifact
+`compile`, `load`, `Session`, `TensorInfo`, `MononnError`,
+`conformance` and `trace_report` are imported when first asked for: loading an artifact
 needs neither ONNX nor the compiler.
 """
 
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mononn_core.compiler import compile as compile  # noqa: A004
     from mononn_core.errors import MononnError as MononnError
+    from mononn_core.runtime.conformance import conformance as conformance
     from mononn_core.runtime.session import Session as Session
     from mononn_core.runtime.session import TensorInfo as TensorInfo
     from mononn_core.runtime.session import load as load
@@ -22,6 +24,7 @@ _HOMES = {
     "Session": "mononn_core.runtime.session",
     "TensorInfo": "mononn_core.runtime.session",
     "MononnError": "mononn_core.errors",
+    "conformance": "mononn_core.runtime.conformance",
     "trace_report": "mononn_core.runtime.trace",
 }
 

@@ -52,9 +52,11 @@ def ceilings(context: Context, _: Mapping[str, Any]) -> Result:
 
 def conformance(context: Context, _: Mapping[str, Any]) -> Result:
     """Every primitive of generated code: its outputs, compared with the emulator's."""
-    result = ours.conformance(on_gpu=not context.emulate, work=context.work / "conformance")
+    result = ours.conformance(on_gpu=not context.emulate, output=context.out / "conformance.npz")
     if result.get("different"):
-        raise IncorrectError(f"{len(result['different'])} primitives differ: {result['different'][:3]}", result)
+        raise IncorrectError(
+            f"{len(result['different'])} primitives differ: {', '.join(result['different'][:5])}", result
+        )
     return result
 
 
