@@ -25,7 +25,15 @@ from mononn_core.errors import ToolchainError
 HERE = Path(__file__).parent
 VOCABULARY = HERE.parent / "codegen" / "include"
 COMMON = (
-    *("-fPIC", "-std=c++20", "-fno-exceptions", "-fno-rtti", "-fno-stack-protector", "-fno-threadsafe-statics"),
+    *(
+        "-fPIC",
+        "-std=c++20",
+        "-fno-exceptions",
+        "-fno-rtti",
+        "-fno-stack-protector",
+        "-fno-threadsafe-statics",
+        "-fstack-clash-protection",
+    ),
     *("-fno-math-errno", "-ffp-contract=off", "-fno-asynchronous-unwind-tables"),
 )
 RUNTIME = ("-O2", "-g0", "-fvisibility=hidden")
