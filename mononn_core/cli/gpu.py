@@ -65,7 +65,7 @@ def kernel_lines(manifest: Mapping[str, Any]) -> Iterator[str]:
         for name, used in compiled["kernels"].items():
             wave = "one resident wave" if used["blocks_per_sm"] >= manifest["blocks_per_sm"] else "no resident wave"
             yield (
-                f"  {arch:7} {name}: {used['registers']} registers, {used['spills']} bytes of spills, "
+                f"  {arch:7} {name}: {used['registers']} registers, {used['spills']} spills, "
                 f"{used['stack']} bytes of stack, {size(used['shared_bytes'])} of shared memory, "
                 f"{used['blocks_per_sm']} blocks an SM: {wave}"
             )
