@@ -60,17 +60,17 @@ class CudaPrinter(Printer):
     """Prints scalars.
 
     Attributes:
-        loaded: Loads whose lanes lie in registers -> their name.
+        loaded: expressions whose lanes lie in registers -> their name.
         lanes: names that hold one value a lane.
     """
 
-    loaded: Mapping[Load, str] = field(default_factory=dict)
+    loaded: Mapping[Expr, str] = field(default_factory=dict)
     lanes: frozenset[str] = frozenset()
     isinf: ClassVar[str] = "mn::isinf"
 
     def scalar(self, e: Expr) -> str:
         match e:
-            case Load() if e in self.loaded:
+            case Load() | Cast() | Op() | Select() if self.loaded and e in self.loaded:
                 return f"{self.loaded[e]}[{LANE}]"
             case Var() if e.name in self.lanes:
                 return f"{e.name}[{LANE}]"
@@ -160,17 +160,19 @@ def divisor(e: Expr) -> int:
             return 1
 
 
-def unguarded_loads(e: Expr) -> list[Load]:
-    """Loads that are evaluated whatever the conditions in ``e`` say, each once, in order."""
+def unguarded_loads(e: Expr, known: Mapping[Expr, str] | None = None) -> list[Load]:
+    """Loads that are evaluated whatever the conditions in ``e`` say, each once, in order; none of what is ``known``."""
+    if known and e in known:
+        return []
     match e:
         case Load():
             return [e]
         case Select():
-            return unguarded_loads(e.condition)
+            return unguarded_loads(e.condition, known)
         case _:
             found: dict[Load, None] = {}
             for part in children(e):
-                found.update(dict.fromkeys(unguarded_loads(part)))
+                found.update(dict.fromkeys(unguarded_loads(part, known)))
             return list(found)
 
 

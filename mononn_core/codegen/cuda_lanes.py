@@ -53,8 +53,8 @@ def load_lanes(
 ) -> CudaPrinter:
     """Load what ``values`` need along ``var``, ``width`` (C text, at most ``most``) neighbours at once."""
     loaded = dict(printer.loaded)
-    for e in dict.fromkeys(load for value in values for load in unguarded_loads(value)):
-        if e not in loaded and loadable(e, var, most, printer):
+    for e in dict.fromkeys(load for value in values for load in unguarded_loads(value, printer.loaded)):
+        if loadable(e, var, most, printer):
             name = f"{prefix}{len(loaded)}_"
             out.line(f"const auto {name} = mn::load<{width}>({address(e, printer)});")
             loaded[e] = name
@@ -79,6 +79,13 @@ def write_lanes(
                 write_store(out, statement, var, width, most, printer, f"out{number}_")
             case _:
                 raise AssertionError(f"{statement} stands inside lanes")
+
+
+def keep_lanes(out: Writer, name: str, value: Expr, var: str, width: int, printer: CudaPrinter) -> CudaPrinter:
+    """``name[lane] = value`` for the lanes from ``var`` on."""
+    printer = load_lanes(out, [value], var, str(width), width, printer)
+    _each_lane(out, f"{name}[{LANE}] = {printer.scalar(value)};", var, str(width))
+    return printer
 
 
 def _each_lane(out: Writer, text: str, var: str, width: str) -> None:

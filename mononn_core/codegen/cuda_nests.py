@@ -13,7 +13,6 @@ from dataclasses import replace
 from math import prod
 
 from mononn_core.codegen.cuda_expressions import (
-    WIDTHS,
     CudaPrinter,
     address,
     c_type,
@@ -21,11 +20,12 @@ from mononn_core.codegen.cuda_expressions import (
     loadable,
     unguarded_loads,
 )
-from mononn_core.codegen.cuda_lanes import accumulator, store_width, write_lanes
+from mononn_core.codegen.cuda_lanes import accumulator, keep_lanes, store_width, write_lanes
+from mononn_core.codegen.cuda_rows import Kept, kept_lanes, plan_rows, reduction_width
 from mononn_core.codegen.cuda_teams import WARP, Privates, Team, block, chain, heaviest, is_long
 from mononn_core.codegen.loops import REDUCERS
 from mononn_core.codegen.writer import Writer
-from mononn_core.program.expr import Const, minimum, variables
+from mononn_core.program.expr import Const, Expr, minimum, variables
 from mononn_core.program.simplify import simplify
 from mononn_core.program.tile import For, Let, Reduce, Statement, Store
 
@@ -45,6 +45,8 @@ class NestWriter:
         self.out, self.ilp, self.threads = out, ilp, threads
         self.privates = Privates(printer)
         self.warps = threads // 32
+        self.kept: tuple[Kept, ...] = ()
+        self.filled = False
 
     def task(self, body: tuple[Statement, ...], printer: CudaPrinter) -> None:
         """A task's whole body; all threads of the block take part."""
@@ -58,6 +60,11 @@ class NestWriter:
 
     def _statements(self, body: tuple[Statement, ...], printer: CudaPrinter, team: Team) -> None:
         stored, loaded = set[str](), set[str]()
+        outer = self.kept, self.filled
+        self.kept, self.filled = plan_rows(body, printer, team, self.privates.ids.keys()), False
+        for kept in self.kept:
+            passes = -(-kept.extent // kept.width // team.size)
+            self.out.line(f"float {kept.name}[{passes}][{kept.width}];")
         for statement in body:
             writes, reads = self.privates.stored(statement).keys(), self.privates.loaded(statement).keys()
             if reads & stored or writes & (loaded | stored):
@@ -65,6 +72,7 @@ class NestWriter:
                 stored, loaded = set(), set()
             self._statement(statement, printer, team)
             stored, loaded = stored | writes, loaded | reads
+        self.kept, self.filled = outer
 
     def _statement(self, statement: Statement, printer: CudaPrinter, team: Team) -> None:
         match statement:
@@ -118,26 +126,25 @@ class NestWriter:
         """Threads of the team share the terms; all get the result."""
         kind, reducer = accumulator(s.value.dtype), REDUCERS[s.op]
         inner = printer.within(s.var, s.extent)
-        loads = unguarded_loads(s.value)
-        width = next(
-            w
-            for w in WIDTHS
-            if s.extent % w == 0 and w * team.size <= max(s.extent, team.size)
-            if w == 1 or any(loadable(load, s.var, w, inner) for load in loads)
-        )
+        known = kept_lanes(self.kept, s.var, s.extent, "pass_")
+        width = next((k.width for k in self.kept if known), 0) or reduction_width(s, printer, team)
         chunks = s.extent // width
         passes = -(-chunks // team.size)
         part = f"{s.name}_part_"
         self.out.line(f"{kind} {part}[{width}];")
         self.out.line(f"MN_UNROLL for (int u_ = 0; u_ < {width}; ++u_) {part}[u_] = {reducer}::identity<{kind}>();")
-        unroll = "MN_UNROLL" if passes <= UNROLLED else f"MN_UNROLL_BY({self.ilp})"
+        unroll = "MN_UNROLL" if passes <= UNROLLED or known else f"MN_UNROLL_BY({self.ilp})"
         with self.out.block(f"{unroll} for (int pass_ = 0; pass_ < {passes}; ++pass_) {{"):
             self.out.line(f"const int at_ = pass_ * {team.size} + {team.index};")
             if chunks % team.size:
                 self.out.line(f"if (at_ >= {chunks}) break;")
             self.out.line(f"const int {s.var} = at_ * {width};")
-            term = Let("term_", s.value)
-            write_lanes(self.out, (term,), s.var, str(width), width, inner)
+            if known and not self.filled:
+                for value, name in known.items():
+                    inner = keep_lanes(self.out, name, value, s.var, width, inner)
+                self.filled = True
+            inner = replace(inner, loaded={**inner.loaded, **known})
+            write_lanes(self.out, (Let("term_", s.value),), s.var, str(width), width, inner)
             self.out.line(
                 f"MN_UNROLL for (int u_ = 0; u_ < {width}; ++u_) "
                 f"{part}[u_] = {reducer}::apply<{kind}>({part}[u_], ({kind})term_[u_]);"
@@ -158,15 +165,25 @@ class NestWriter:
         width = self._width(loops, printer, team) if simple else 1
         chunks = prod(loop.extent for loop in loops) // width
         passes = -(-chunks // team.size)
+        known = (
+            kept_lanes(self.kept, last.var, last.extent, "g_") if self.filled and loops == (last,) and simple else {}
+        )
+        if known:
+            width = self.kept[0].width
+            chunks = last.extent // width
+            passes = -(-chunks // team.size)
+        printer = replace(printer, loaded={**printer.loaded, **known})
         values = [s.value for s in last.body if isinstance(s, (Let, Store))] if simple else []
-        ahead = [e for value in values for e in unguarded_loads(value) if loadable(e, last.var, width, printer)]
+        loads = (e for value in values for e in unguarded_loads(value, known))
+        ahead = [e for e in loads if loadable(e, last.var, width, printer)]
         names = {s.name for s in (*lets, *last.body) if isinstance(s, (Let, Reduce))}
         ahead = [e for e in dict.fromkeys(ahead) if names.isdisjoint(variables(e))]
         group = max(1, min(passes, self.ilp, REGISTERS // (width * max(1, len(ahead))))) if ahead else 1
+        group = passes if known else group
         step = team.size * group
         unroll = "MN_NOUNROLL " if passes > group else ""
         with self.out.block(f"{unroll}for (int at_ = {team.index}; at_ < {chunks}; at_ += {step}) {{"):
-            if group == 1:
+            if group == 1 and not known:
                 self._point(loops, lets, "at_", width, chunks, printer)
                 return
             for number, e in enumerate(ahead):
@@ -177,7 +194,7 @@ class NestWriter:
             with self.out.block(over), self._inside(loops, at, width, chunks, printer):
                 for number, e in enumerate(ahead):
                     self.out.line(f"ahead{number}_[g_] = mn::load<{width}>({address(e, printer)});")
-            loaded = {e: f"ahead{number}_[g_]" for number, e in enumerate(ahead)}
+            loaded: dict[Expr, str] = {e: f"ahead{number}_[g_]" for number, e in enumerate(ahead)}
             with self.out.block(over):
                 self._point(loops, lets, at, width, chunks, replace(printer, loaded={**printer.loaded, **loaded}))
 

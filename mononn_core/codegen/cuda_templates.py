@@ -8,8 +8,7 @@ from mononn_core.codegen.cstyle import Printer
 from mononn_core.codegen.cuda_expressions import HALF, CudaPrinter, c_type
 from mononn_core.codegen.cuda_lanes import store_width, write_element
 from mononn_core.codegen.cuda_nests import NestWriter
-from mononn_core.codegen.cuda_storage import KINDS, PRIVATE, CudaStorage, clipped, up
-from mononn_core.codegen.storage import row_stride
+from mononn_core.codegen.cuda_storage import KINDS, PRIVATE, CudaStorage, clipped, row_stride, up
 from mononn_core.errors import UnsupportedError
 from mononn_core.program.expr import Expr
 from mononn_core.program.tile import Operand, Phase, Task
@@ -67,8 +66,9 @@ class CudaTemplates(CudaStorage):
         """How a product's task is computed; raises UnsupportedError where the block's warps cannot cover it."""
         task, a = phase.task, self.buffer(operand(phase.task, "a").buffer)
         kind = str(task.params.get("kind") or {"float16": "f16", "bfloat16": "bf16"}.get(a.dtype, "tf32x3"))
-        rows, columns = task.params["tile"]
-        wm, wn = task.params["warps"]
+        covering = (up(operand(task, "a").box.size[-2], 16), up(operand(task, "b").box.size[-1], 8))
+        rows, columns = task.params.get("tile", covering)
+        wm, wn = task.params.get("warps", (1, 1))
         size, loop = KINDS[kind][1], task.mainloop
         step, stages = (loop.step, max(2, loop.stages)) if loop else (STEP[size], STAGES)
         depth = 16 if size == 2 else 8
