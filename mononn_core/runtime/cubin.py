@@ -36,8 +36,8 @@ RESERVED = 1024
 
 @dataclass(frozen=True)
 class Usage:
-    """One kernel's needs: 32-bit registers a thread, bytes of static shared memory a block, bytes of stack a thread, and
-    accesses to local memory in its code (spilled registers, if the stack is not used otherwise)."""
+    """One kernel's needs: 32-bit registers a thread, bytes of static shared memory a block, bytes of stack a thread,
+    and accesses to local memory in its code (spilled registers, if the stack is not used otherwise)."""
 
     registers: int
     shared_static: int

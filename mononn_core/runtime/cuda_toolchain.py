@@ -1,8 +1,9 @@
 """CUDA toolchain: generated CUDA C++ in, a cubin for one architecture out, and what its kernels use.
 
-``nvcc`` compiles where it is on the PATH (or named by ``MONONN_NVCC``), else NVRTC of the ``nvidia-cuda-nvrtc`` wheel, so
-that pip alone installs what is needed. Neither needs a GPU. What a kernel uses is read out of the cubin itself and is
-the same for both. ``MONONN_CACHE`` chooses the folder of compiled objects ("" for none).
+``nvcc`` compiles where it is on the PATH (or named by ``MONONN_NVCC``, where "nvrtc" stands for NVRTC), else NVRTC of
+the ``nvidia-cuda-nvrtc`` wheel, so that pip alone installs what is needed. Neither needs a GPU. What a kernel uses is
+read out of the cubin itself and is the same for both. ``MONONN_CACHE`` chooses the folder of compiled objects ("" for
+none).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import functools
 import hashlib
 import importlib.util
 import os
+import resource
 import shutil
 import subprocess
 import tempfile
@@ -155,8 +157,6 @@ def _run_nvcc(compiler: Compiler, source: str, headers: Mapping[str, str], flags
 
 
 def _run_nvrtc(compiler: Compiler, source: str, headers: Mapping[str, str], flags: list[str]) -> tuple[bytes, int]:
-    import resource
-
     library = _load(compiler.path)
     names, texts = ([part.encode() for part in parts] for parts in (headers.keys(), headers.values()))
     program, array = ctypes.c_void_p(), ctypes.c_char_p * len(headers)
@@ -197,7 +197,8 @@ def _refused(compiler: Compiler, flags: list[str], log: str) -> ToolchainError:
 
 def _digest(source: str, headers: Mapping[str, str], flags: list[str], compiler: Compiler) -> str:
     digest = hashlib.sha256()
-    for part in (compiler.name, compiler.version, *flags, source, *(t for item in sorted(headers.items()) for t in item)):
+    texts = (text for item in sorted(headers.items()) for text in item)
+    for part in (compiler.name, compiler.version, *flags, source, *texts):
         digest.update(f"{len(part)}:{part}".encode())
     return digest.hexdigest()
 

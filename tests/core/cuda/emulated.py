@@ -60,18 +60,26 @@ class Run:
             *(of(a, "output", unwritten=first) for a in self.outputs),
         ]
 
-    def run(self, blocks: int = 3, schedule: str = "random:1") -> dict[str, Array]:
-        """One inference; outputs by name."""
+    def run(self, blocks: int = 3, schedule: str = "random:1", stamps: Array | None = None) -> dict[str, Array]:
+        """One inference; outputs by name. ``stamps`` takes the trace."""
         addresses = [[a.ctypes.data for a in arrays] for arrays in (self.inputs, self.outputs)]
         places = (a.ctypes.data for a in (self.arena, self.weights, self.sync))
-        words = abi.pack_gpu_call(*places, 0, self.error.ctypes.data, *addresses)
+        trace = 0 if stamps is None else stamps.ctypes.data
+        more = [] if stamps is None else [Watch(trace, stamps.nbytes, "trace")]
+        words = abi.pack_gpu_call(*places, trace, self.error.ctypes.data, *addresses)
         for number, kernel in enumerate(self.source.kernels):
             self.report = self.emulated.launch(
                 kernel.name, words, blocks, self.threads, self.source.shared_bytes,
-                iteration=kernel.iteration, schedule=schedule, watch=self.watches(number == 0),
+                iteration=kernel.iteration, schedule=schedule, watch=[*self.watches(number == 0), *more],
             )  # fmt: skip
         found = {}
         for name, array in zip(self.program.outputs, self.outputs, strict=True):
             b = self.program.buffer(name)
             found[name] = array[: b.nbytes].view(np.dtype(b.dtype)).reshape(b.shape).copy()
         return found
+
+    def trace(self, blocks: int, phases: int) -> Array:
+        """Time stamps [blocks][phases][3] of one inference, nanoseconds."""
+        stamps = aligned(blocks * phases * 24)
+        self.run(blocks, stamps=stamps)
+        return stamps.view(np.uint64).reshape(blocks, phases, 3)

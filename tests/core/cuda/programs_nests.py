@@ -3,6 +3,8 @@ counters, rolled layers."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from mononn_core.program.expr import Acc, Const, Expr, Select, Var, const, op
@@ -36,9 +38,20 @@ from tests.core.cuda.programs import STRIDED, dtype_of, narrow, padded, panels, 
 
 
 def plain(name: str, shape: tuple[int, ...], space: str, offset: int = 0, dtype: str = F32) -> Buffer:
-    return Buffer(
-        name, dtype, shape, Layout.row_major(shape), space, offset, 128 if space in ("arena", "weight") else 16
+    align = 128 if space in ("arena", "weight") else 16
+    return Buffer(name, dtype, shape, Layout.row_major(shape), space, offset, align)
+
+
+def elementwise(name: str, buffers: tuple[str, str], shape: tuple[int, int], value: Expr, **rest: Any) -> Phase:
+    """One task that stores ``value``, an expression of role "in" at (y, x), everywhere."""
+    R, C = shape
+    whole = box((0, R, R), (0, C, C))
+    task = Task(
+        "nest",
+        (Operand("in", buffers[0], whole), Operand("out", buffers[1], whole, "write")),
+        body=(For("y", R, (For("x", C, (Store("out", (v("y"), v("x")), value),), "vector"),)),),
     )
+    return Phase(name, (Axis("o", 1),), STRIDED, task, **rest)
 
 
 def normalise(row: Expr, columns: int, kind: str) -> tuple[tuple[Statement, ...], Expr]:
