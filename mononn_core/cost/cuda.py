@@ -14,7 +14,7 @@ from math import ceil, prod
 import numpy as np
 
 from mononn_core.gpu import Gpu
-from mononn_core.program.expr import Expr, Op, walk
+from mononn_core.program.expr import INDEX, Expr, Load, Op, Var, substitute, walk
 from mononn_core.program.rules import matrix_dims
 from mononn_core.program.tile import Barrier, For, Let, Operand, Phase, Program, Reduce, Statement, Store
 
@@ -22,6 +22,8 @@ SHARED_BYTES_PER_SECOND = 200e9
 """Shared memory of one multiprocessor: 128 bytes a clock."""
 TENSOR_EFFICIENCY = 0.6
 """Share of the tensor cores' rate that ``mma.sync`` reaches."""
+FEW_WARPS, ENOUGH_THREADS = 0.4, 256
+"""Share of a multiprocessor's rates that hardly any threads reach, and threads that hide its latencies."""
 START_SECONDS = 0.7e-6
 """From the first request of a wave's tasks to a full pipeline."""
 PASS_SECONDS = 0.3e-6
@@ -52,17 +54,19 @@ class Work:
     stream_bytes: float = 0.0
     passes: int = 1
 
-    def seconds(self, gpu: Gpu, blocks_per_sm: int) -> float:
-        """Time between the barrier before the phase and its last task's end."""
+    def seconds(self, gpu: Gpu, threads: int, blocks_per_sm: int) -> float:
+        """Time between the barrier before the phase and its last task's end, for blocks of ``threads``."""
         each = ceil(self.tasks / gpu.sms)
         waves = ceil(self.tasks / (gpu.sms * blocks_per_sm))
         rate = gpu.tf32_flops / 3 if self.kind == "tf32x3" else gpu.tensor_flops
+        resident = threads * min(blocks_per_sm, each)
+        hidden = min(1.0, FEW_WARPS + (1 - FEW_WARPS) * resident / ENOUGH_THREADS)
         busy = max(
             (self.read_bytes + self.written_bytes) / gpu.l2_bytes_per_second_per_sm,
-            self.shared_bytes / SHARED_BYTES_PER_SECOND,
-            self.tensor_flops / (rate / gpu.sms * TENSOR_EFFICIENCY),
+            self.shared_bytes / (SHARED_BYTES_PER_SECOND * hidden),
+            self.tensor_flops / (rate / gpu.sms * TENSOR_EFFICIENCY * hidden),
         )
-        busy += self.operations / (gpu.fma_flops / 2 / gpu.sms)
+        busy += self.operations / (gpu.fma_flops / 2 / gpu.sms * hidden)
         return max(each * busy, self.stream_bytes / gpu.bandwidth) + waves * (
             START_SECONDS + (self.passes - 1) * PASS_SECONDS
         )
@@ -73,7 +77,7 @@ def barrier_seconds(gpu: Gpu) -> float:
     return gpu.barrier_seconds + HAND_OFF_SECONDS
 
 
-def predict(program: Program, gpu: Gpu, blocks_per_sm: int = 1) -> dict[str, float]:
+def predict(program: Program, gpu: Gpu, blocks_per_sm: int = 1, threads: int = 256) -> dict[str, float]:
     """Of one inference: "floor", the seconds that nothing in this precision beats (its weights read once from memory,
     or its products at the tensor cores' full rate), and "seconds", what this module expects, the launch included."""
     weights = sum(b.nbytes for b in program.buffers if b.space == "weight" and b.id in _streamed(program))
@@ -87,7 +91,7 @@ def predict(program: Program, gpu: Gpu, blocks_per_sm: int = 1) -> dict[str, flo
         work = work_of(program, item, loop)
         rate = gpu.tf32_flops / 3 if work.kind == "tf32x3" else rate
         flops += item.flops if item.task.template != "nest" else 0.0
-        seconds += known.setdefault(item.id, work.seconds(gpu, blocks_per_sm))
+        seconds += known.setdefault(item.id, work.seconds(gpu, threads, blocks_per_sm))
     floor = max(weights / gpu.bandwidth, flops / rate)
     return {"floor": floor, "seconds": max(floor, seconds + barriers * barrier_seconds(gpu))}
 
@@ -181,23 +185,37 @@ def _statements(body: tuple[Statement, ...]) -> Iterator[Statement]:
 
 
 def body_operations(body: tuple[Statement, ...]) -> float:
-    """Scalar instructions of a nest, all iterations together."""
+    """Scalar instructions of a nest, all iterations together. What loops over one row share is loaded and computed
+    once; a loop of one guarded iteration is few tasks' work and counts nothing."""
     total = 0.0
+    rows: dict[int, list[Expr]] = {}
     for s in body:
         match s:
+            case For(extent=1, bound=bound) if bound is not None:
+                continue
+            case For(var=var, extent=extent, body=inner) if all(isinstance(i, Let | Store) for i in inner):
+                values = [i.value for i in inner if isinstance(i, Let | Store)]
+                rows.setdefault(extent, []).extend(substitute(v, {var: Var("x")}) for v in values)
+                total += extent * sum(isinstance(i, Store) for i in inner)
             case For(body=inner, extent=extent):
                 total += extent * body_operations(inner)
+            case Reduce(var=var, extent=extent, value=value):
+                rows.setdefault(extent, []).append(substitute(value, {var: Var("x")}))
+                total += extent
             case Let(value=value):
                 total += expr_operations(value)
-            case Reduce(extent=extent, value=value):
-                total += extent * (1 + expr_operations(value))
             case Store(value=value):
                 total += 1 + expr_operations(value)
+    return total + sum(extent * expr_operations(*values) for extent, values in rows.items())
+
+
+def expr_operations(*expressions: Expr) -> float:
+    """Scalar instructions of expressions: equal parts are computed once, index arithmetic is hoisted, a load takes a
+    share of a vector's and a conversion."""
+    total = 0.0
+    for n in {n for e in expressions for n in walk(e)}:
+        if isinstance(n, Load):
+            total += 1.25
+        elif isinstance(n, Op) and n.dtype not in (INDEX, "bool"):
+            total += OPERATIONS.get(n.name, 1)
     return total
-
-
-def expr_operations(e: Expr) -> float:
-    """Scalar instructions of an expression; index arithmetic is mostly hoisted and counts a quarter."""
-    return sum(
-        0.25 if n.dtype == "int64" else float(OPERATIONS.get(n.name, 1)) if isinstance(n, Op) else 0.5 for n in walk(e)
-    )

@@ -17,7 +17,7 @@ from math import ceil
 
 from mononn_core.cost.cuda import Work, barrier_seconds, expr_operations
 from mononn_core.errors import UnsupportedError
-from mononn_core.program.expr import Const, Var
+from mononn_core.program.expr import Const, Expr, Load, Var, substitute, variables, walk
 from mononn_core.program.tile import Reduce
 from mononn_core.schedule.cuda.tiles import Shape, Target, Tile, choose
 from mononn_core.schedule.fuse import Stage, dependencies
@@ -27,6 +27,8 @@ from mononn_core.schedule.rows import row_body
 from mononn_core.schedule.views import Views, matrix_shape, tensor_index
 
 NORMS = ("layer_norm", "rms_norm")
+FEWER_PHASES = 1.05
+"""Within so much of the model's error the plan with a barrier less is taken: nothing hides a barrier."""
 
 
 @dataclass(frozen=True)
@@ -80,11 +82,12 @@ class Planner:
             source = None if source is None or source.stored in adders else source
             if product is not None:
                 alone = self._seconds(stage) + barrier_seconds(self.target.gpu) + self._tile(product)[1]
-                inside = self._filled(product, stage)
+                found = self._filled(product, stage)
+                inside = float("inf") if found is None else found[1]
                 if source is not None:
                     alone += self._tile(source, split=True)[1]
                     inside += self._whole(source)[1]
-                if inside < alone:
+                if inside < alone * FEWER_PHASES:
                     fills[product.stored] = stage
                     continue
             if source is not None and source.stored not in fills and self._tile(source, split=True)[0].parts > 1:
@@ -107,10 +110,11 @@ class Planner:
                 if tensor and not also:
                     virtual.add(tensor)
                 steps.append(Step(stage, adds=tensor, also=also))
+                total += self._seconds(stage) + barrier_seconds(self.target.gpu)
                 continue
             added, seconds = self._product_steps(stage, fills.get(stage.stored), stage.stored in adders)
             steps += added
-            total += seconds
+            total += seconds + barrier_seconds(self.target.gpu)
             if added[0].tile is not None and added[0].tile.parts > 1:
                 assert stage.root is not None
                 parts[stage.root.output] = added[0].tile.parts
@@ -120,7 +124,7 @@ class Planner:
         """The phases of a product and their seconds; ``added``: a norm adds its parts."""
         assert stage.root is not None
         if fill is not None:
-            tile, seconds = self._tile(stage, self._fill_operations(fill))
+            tile, seconds = self._tile(stage, fill)
             return [Step(stage, tile, fill, keep=self.readers[fill.stored] != [stage])], seconds
         tile, seconds = self._tile(stage, split=True) if added else self._whole(stage)
         if added or tile.parts == 1:
@@ -206,8 +210,10 @@ class Planner:
         stable = self.graph.is_constant(stage.root.inputs[1]) and p.batch == 1
         return Shape(p.batch, p.m, p.n, p.k, exact=p.batch > 1, panels=not stable, stable=stable)
 
-    def _tile(self, stage: Stage, fill: float = 0.0, split: bool = False) -> tuple[Tile, float]:
-        found = choose(replace(self.shape(stage), fill=fill, split=split), self.target)
+    def _tile(self, stage: Stage, fill: Stage | None = None, split: bool = False) -> tuple[Tile, float]:
+        found = (
+            choose(replace(self.shape(stage), split=split), self.target) if fill is None else self._filled(stage, fill)
+        )
         if found is None:
             assert stage.root is not None
             s = self.shape(stage)
@@ -226,29 +232,35 @@ class Planner:
         more = barrier_seconds(self.target.gpu) + self._seconds(stage)
         return (parts[0], parts[1] + more) if parts[0].parts > 1 and parts[1] + more < plain[1] else plain
 
-    def _filled(self, product: Stage, fill: Stage) -> float:
-        found = choose(replace(self.shape(product), fill=self._fill_operations(fill)), self.target)
-        return float("inf") if found is None else found[1]
+    def _filled(self, product: Stage, fill: Stage) -> tuple[Tile, float] | None:
+        """The product with ``fill`` in its tasks; None where no tile fits."""
+        operations, nbytes = self._fill_work(fill)
+        return choose(replace(self.shape(product), fill=operations, fill_bytes=nbytes), self.target)
 
-    def _fill_operations(self, stage: Stage) -> float:
-        """Scalar instructions an element of ``stage``."""
+    def _fill_work(self, stage: Stage) -> tuple[float, float]:
+        """(scalar instructions, bytes read) of an element of ``stage``; a row is loaded once and stays in registers."""
         shape = self.graph.types[stage.root.output if stage.root else stage.stored].shape
         index = tensor_index(shape, Var("row"), Var("x"))
+        sums: list[Expr] = []
         if stage.root is None:
-            return 2 + expr_operations(self.views.point(stage.chain[0], index))
-        prelude, value = row_body(stage.root, self.views, index, 1)
-        each = sum(1 + expr_operations(s.value) for s in prelude if isinstance(s, Reduce))
-        return 2 + each + expr_operations(value)
+            value = self.views.point(stage.chain[0], index)
+        else:
+            prelude, value = row_body(stage.root, self.views, index, 1)
+            sums = [substitute(s.value, {s.var: Var("x")}) for s in prelude if isinstance(s, Reduce)]
+        found = {n.operand for n in walk(value) if isinstance(n, Load) and "row" in variables(n)}
+        wide = [self.by_stored[t].root is None if t in self.by_stored else True for t in found]
+        nbytes = sum(4.0 if w else self.target.itemsize for w in wide)
+        return 2 + len(sums) + expr_operations(value, *sums), nbytes
 
     def _seconds(self, stage: Stage) -> float:
         """A norm, copy or sum as a phase of its own."""
         rows, columns = matrix_shape(self.graph.types[stage.stored].shape)
         tasks = min(rows, self.target.blocks)
         each = ceil(rows / tasks) * columns
-        operations = each * (self._fill_operations(stage) if self._fillable(stage) else 4)
+        operations = each * (self._fill_work(stage)[0] if self._fillable(stage) else 4)
         passes = 1 if stage.root is None or self._is_product(stage) else 3
         work = Work(tasks, each * 8.0, each * self.target.itemsize, operations=operations, passes=passes)
-        return work.seconds(self.target.gpu, self.target.blocks_per_sm)
+        return work.seconds(self.target.gpu, self.target.threads, self.target.blocks_per_sm)
 
 
 __all__ = ["Plan", "Planner", "Step"]

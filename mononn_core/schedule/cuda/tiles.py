@@ -15,7 +15,7 @@ PARTS = (1, 2, 3, 4, 6, 8)
 STAGES = (4, 3, 2)
 MOST_ACCUMULATORS = 64
 """Registers of a thread that may hold sums."""
-LAUNCHES = ((128, 1), (256, 1), (128, 2))
+LAUNCHES = ((256, 1), (128, 1), (128, 2))
 """(threads of a block, blocks of a multiprocessor) to choose from."""
 KINDS = {"fp16": "f16", "bf16": "bf16", "fp32": "tf32x3"}
 STORAGE = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
@@ -84,7 +84,8 @@ class Tile:
 class Shape:
     """A product as the choice of its tile sees it. ``exact``: row tiles (or the whole of m) must end where m does.
     ``panels``: the same for columns. ``split``: it may be cut into parts. ``stable``: b is a weight. ``fill``: scalar
-    instructions an element that a prologue spends on a, 0 where there is none (then a lies in the arena)."""
+    instructions an element that a prologue spends on a, 0 where there is none (then a lies in the arena); it reads
+    ``fill_bytes`` an element."""
 
     batch: int
     m: int
@@ -95,6 +96,7 @@ class Shape:
     split: bool = False
     stable: bool = True
     fill: float = 0.0
+    fill_bytes: float = 0.0
 
 
 def stage_bytes(rows: int, columns: int, target: Target) -> int:
@@ -129,7 +131,7 @@ def work(shape: Shape, tile: Tile, target: Target) -> Work:
     weights = shape.k * shape.n * target.itemsize * (1 if shape.stable else 0)
     return Work(
         tasks,
-        read_bytes=(rows + columns) * terms * target.itemsize,
+        read_bytes=terms * (columns * target.itemsize + rows * (shape.fill_bytes or target.itemsize)),
         written_bytes=rows * columns * (4 if tile.parts > 1 else target.itemsize),
         shared_bytes=product_shared_bytes(tile.params(target.kind), terms),
         tensor_flops=2.0 * tile.rows * tile.columns * terms,
@@ -158,7 +160,7 @@ def choose(shape: Shape, target: Target) -> tuple[Tile, float] | None:
             if shape.panels and shape.n > columns and shape.n % columns:
                 continue
             for tile in _tiles(shape, rows, columns, target):
-                seconds = work(shape, tile, target).seconds(target.gpu, target.blocks_per_sm)
+                seconds = work(shape, tile, target).seconds(target.gpu, target.threads, target.blocks_per_sm)
                 seconds += combine_seconds(shape, tile, target)
                 key = (round(seconds, 9), tile.parts, -rows * columns)
                 if best is None or key < best[0]:
