@@ -26,6 +26,7 @@ OPCODES = {
     0x983: "LDL",
     0x387: "STL",
     0x947: "BRA",
+    0x547: "BRA",
     0xB1D: "BAR",
 }
 """Opcodes of NVIDIA's machine code that are counted."""
@@ -136,7 +137,7 @@ def loops(text: bytes, arch: str) -> list[Counter[str]]:
     found = []
     for at in range(0, len(text) - 15, INSTRUCTION):
         (word,) = struct.unpack_from("<q", text, at)
-        if word & 0xFFF == 0x947:
+        if OPCODES.get(word & 0xFFF) == "BRA":
             words = word >> 34
             offset = 4 * (words << 8 | word >> 16 & 0xFF if wide else words)
             if -at - INSTRUCTION <= offset < -INSTRUCTION:

@@ -104,16 +104,13 @@ def _load(path: str) -> ctypes.CDLL:
     return library
 
 
-def compile_cubin(
-    source: str, headers: Mapping[str, str], arch: str, maximum_registers: int | None = None, compiler: str = ""
-) -> Cubin:
+def compile_cubin(source: str, headers: Mapping[str, str], arch: str, compiler: str = "") -> Cubin:
     """Compiles generated CUDA C++ for one architecture.
 
     Args:
         source: C++17.
         headers: file name -> text of what it includes.
         arch: "sm_80", "sm_90a", ...
-        maximum_registers: of a thread; None leaves them to the kernel's launch bounds.
         compiler: "nvcc" or "nvrtc", or "" for :func:`find_compiler`'s choice.
 
     Raises:
@@ -123,7 +120,7 @@ def compile_cubin(
     chosen = _find_nvrtc() if compiler == "nvrtc" else find_compiler()
     if not arch.startswith("sm_") or not arch[3:].rstrip("af").isdigit():
         raise ToolchainError(f"{arch!r} is no GPU architecture; give one like {', '.join(ARCHITECTURES[:4])}")
-    flags = ["-std=c++17", f"-arch={arch}", *([f"-maxrregcount={maximum_registers}"] if maximum_registers else [])]
+    flags = ["-std=c++17", f"-arch={arch}"]
     shown = f"{chosen.name} {' '.join(flags)} -cubin source.cu"
     folder = cache_folder()
     entry = folder / (_digest(source, headers, flags, chosen) + ".cubin") if folder else None

@@ -1,0 +1,130 @@
+"""Generated CUDA code through NVRTC (and nvcc, where there is one): no spills, and the instructions it should have."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from mononn_core.codegen.cuda import headers, print_program
+from mononn_core.errors import ArtifactError, ToolchainError
+from mononn_core.runtime import cuda_toolchain
+from mononn_core.runtime.cubin import instructions, kernel_code, kernel_usage, loops
+from mononn_core.runtime.cuda_toolchain import ARCHITECTURES, compile_cubin
+from tests.core.cuda.cases import CASES
+
+SPILLING = """
+#define MONONN_THREADS 256
+#define MONONN_ERROR_INDEX 1
+#include "mononn_cuda.cuh"
+extern "C" __global__ void __launch_bounds__(256, BLOCKS) greedy(float *p) {
+  float v[64];
+  MN_UNROLL for (int i = 0; i < 64; ++i) v[i] = p[i * 256 + mn::thread()];
+  mn::sync_block();
+  MN_UNROLL for (int i = 0; i < 64; ++i) p[mn::thread() * 64 + i] = v[i] * v[63 - i];
+}
+"""
+SMALL = f"#define BLOCKS 1\n{SPILLING}"
+
+
+@pytest.fixture(autouse=True)
+def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MONONN_CACHE", "")
+
+
+def text(name: str, launch: str = "once") -> str:
+    return print_program(CASES[name]().program, 256, launch).text
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_every_architecture_gets_tensor_cores_and_asynchronous_copies(arch: str) -> None:
+    cubin = compile_cubin(text("mlp-f16"), headers(), arch, compiler="nvrtc")
+    (usage,) = cubin.kernels.values()
+    assert usage.spills == usage.stack == usage.shared_static == 0
+    assert 0 < usage.registers <= 128
+    code = kernel_code(cubin.code, "mononn_run")
+    assert min(instructions(code)[name] for name in ("HMMA", "LDSM", "LDGSTS")) > 0
+    # A step of the first product: 16 x 40 columns a warp and 16 k are 5 products, which 4 matrix loads feed (one of a,
+    # two pairs and a single one of b); one barrier.
+    inner = next(loop for loop in loops(code, arch) if loop["HMMA"] == 5)
+    assert (inner["LDSM"], inner["LDGSTS"], inner["BAR"]) == (4, 2, 1)
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_nothing_spills(name: str, arch: str) -> None:
+    for launch in ("once", "graph"):
+        cubin = compile_cubin(text(name, launch), headers(), arch, compiler="nvrtc")
+        assert all(u.spills == u.stack == 0 and u.registers <= 255 for u in cubin.kernels.values())
+
+
+def test_the_largest_programs_do_not_spill() -> None:
+    for name in ("attention-tf32x3", "filled_left-bf16", "norms-f16"):
+        cubin = compile_cubin(text(name), headers(), "sm_90a", compiler="nvrtc")
+        assert all(u.spills == u.stack == 0 for u in cubin.kernels.values())
+
+
+def test_kernels_of_a_graph_are_those_that_are_listed() -> None:
+    source = print_program(CASES["layers-bf16"]().program, 256, "graph")
+    cubin = compile_cubin(source.text, headers(), "sm_80", compiler="nvrtc")
+    assert set(cubin.kernels) == {kernel.name for kernel in source.kernels}
+
+
+def test_spills_and_stack_are_seen() -> None:
+    free, tight = (
+        compile_cubin(f"#define BLOCKS {blocks}\n{SPILLING}", headers(), "sm_80", compiler="nvrtc").kernels["greedy"]
+        for blocks in (1, 8)
+    )
+    assert (free.spills, free.stack) == (0, 0)
+    assert tight.registers <= 32
+    assert tight.spills > 0
+    assert tight.stack > 0
+
+
+def test_the_cache_holds_what_was_compiled(tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setenv("MONONN_CACHE", str(tmp_path))
+    first, again = (compile_cubin(SMALL, headers(), "sm_80", compiler="nvrtc") for _ in range(2))
+    assert first.seconds > 0
+    assert (again.code, again.kernels, again.seconds) == (first.code, first.kernels, 0.0)
+
+
+def test_a_source_with_an_error_is_refused_with_its_line() -> None:
+    with pytest.raises(ToolchainError, match=r"source\.cu.*undefined_name.*report it"):
+        compile_cubin('extern "C" __global__ void f() { undefined_name(); }', {}, "sm_80", compiler="nvrtc")
+
+
+@pytest.mark.parametrize("arch", ["sm_999", "gfx90a", "sm_"])
+def test_an_unknown_architecture_is_refused(arch: str) -> None:
+    with pytest.raises(ToolchainError, match=r"sm_999|is no GPU architecture"):
+        compile_cubin(SMALL, headers(), arch, compiler="nvrtc")
+
+
+def test_no_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MONONN_NVCC", "no-such-nvcc")
+    with pytest.raises(ToolchainError, match=r"no-such-nvcc.*not found"):
+        cuda_toolchain.find_compiler()
+    monkeypatch.setattr(cuda_toolchain.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ToolchainError, match=r"pip install nvidia-cuda-nvrtc"):
+        cuda_toolchain._find_nvrtc()
+
+
+def test_bytes_that_are_no_cubin_are_refused() -> None:
+    cubin = compile_cubin(SMALL, headers(), "sm_80", compiler="nvrtc").code
+    for wrong in (b"", b"MZ" + cubin[2:], cubin[: len(cubin) // 2]):
+        with pytest.raises(ArtifactError, match="compile the model again"):
+            kernel_usage(wrong)
+    with pytest.raises(ArtifactError, match="no kernel 'other'"):
+        kernel_code(cubin, "other")
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+def test_nvcc_and_nvrtc_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MONONN_NVCC", "nvcc")
+    one = compile_cubin(text("mlp-f16"), headers(), "sm_90a")
+    other = compile_cubin(text("mlp-f16"), headers(), "sm_90a", compiler="nvrtc")
+    assert one.command.startswith("nvcc")
+    for left, right in zip(one.kernels.values(), other.kernels.values(), strict=True):
+        assert abs(left.registers - right.registers) <= 16
+        assert (left.spills, left.stack, left.shared_static) == (right.spills, right.stack, right.shared_static)
+    assert one.peak_rss_bytes > 0
