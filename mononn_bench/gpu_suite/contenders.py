@@ -19,6 +19,7 @@ from mononn_bench.gpu_suite import ours
 from mononn_bench.gpu_suite.case import Case, link_weights, read_model
 from mononn_bench.systems.base import Arrays, System, Task
 from mononn_bench.systems.cuda import require_gpu
+from mononn_bench.systems.mononn import TimedLaunch
 
 
 class Contender:
@@ -76,28 +77,17 @@ class Ours(Contender):
 
     def bind(self, inputs: Arrays) -> None:
         self._binding = self._session.bind(inputs)
-        if self.on_gpu:
-            import cupy
-
-            self._stream = cupy.cuda.get_current_stream()
-            self._start, self._end = cupy.cuda.Event(), cupy.cuda.Event()
-            self._elapsed = cupy.cuda.get_elapsed_time
+        self._timed = TimedLaunch(self._binding) if self.on_gpu else None
 
     def upload(self) -> None:
         if self.on_gpu:
             self._binding.upload()
 
     def run(self) -> None:
-        if not self.on_gpu:
-            self._binding.run()
-            return
-        self._start.record(self._stream)
-        self._binding.launch(self._stream)
-        self._end.record(self._stream)
-        self._end.synchronize()
+        (self._timed or self._binding).run()
 
     def device_seconds(self) -> float | None:
-        return float(self._elapsed(self._start, self._end)) / 1e3 if self.on_gpu else None
+        return self._timed.seconds() if self._timed else None
 
     def outputs(self) -> Arrays:
         return {name: np.asarray(array) for name, array in self._binding.results().items()}

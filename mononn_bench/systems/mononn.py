@@ -16,9 +16,11 @@ class Mononn(System):
 
     name: ClassVar[str] = "mononn"
     environment: ClassVar[str] = "mononn"
+    cuda_environment: ClassVar[str] = "mononn-cuda"
+    on_cuda: ClassVar[tuple[str, ...]] = ("mononn", "mononn[launch=graph]")
     family: ClassVar[str] = "mononn"
     variants: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "launch": ("once", "phases"),
+        "launch": ("once", "phases", "graph"),
         "fuse": ("on", "off"),
         "epilogues": ("on", "off"),
         "prefetch": ("on", "off"),
@@ -27,6 +29,7 @@ class Mononn(System):
 
     def __init__(self) -> None:
         self._session: Any = None
+        self._on_gpu = False
         self._binding: Any = None
 
     def probe(self) -> dict[str, str]:
@@ -38,9 +41,10 @@ class Mononn(System):
 
     def options(self, task: Task) -> tuple[Option, ...]:
         source = "mononn: README, Python interface"
+        on_gpu = task.target == "cuda"
         return (
             Option("precision", task.precision, source),
-            Option("threads", str(task.threads), source),
+            *(() if on_gpu else (Option("threads", str(task.threads), source),)),
             Option("bind", "caller's buffers, no copies", source),
             *(Option(key, value, "mononn: Options") for key, value in self.chosen.items()),
         )
@@ -63,14 +67,49 @@ class Mononn(System):
     def load(self, task: Task) -> None:
         import mononn_core as mononn
 
-        self._session = mononn.load(str(task.build_folder / "model.mono"), threads=task.threads)
+        on_gpu = task.target == "cuda"
+        self._session = mononn.load(
+            str(task.build_folder / "model.mono"), threads=None if on_gpu else task.threads
+        )  # fmt: skip
+        self._on_gpu = on_gpu
 
     def bind(self, inputs: Arrays) -> None:
         self._binding = self._session.bind(inputs)
-        self.run = self._binding.run  # type: ignore[method-assign]
+        if self._on_gpu:
+            timed = TimedLaunch(self._binding)
+            self.run = timed.run  # type: ignore[method-assign]
+            self.upload = self._binding.upload  # type: ignore[method-assign]
+            self.device_seconds = timed.seconds  # type: ignore[method-assign]
+        else:
+            self.run = self._binding.run  # type: ignore[method-assign]
+
+    def warm_up(self) -> None:
+        self._binding.run()  # on a GPU this run alone looks at errors and at a watchdog
 
     def run(self) -> None:
         self._binding.run()
 
     def outputs(self) -> Arrays:
-        return dict(self._binding.outputs)
+        return dict(self._binding.results())
+
+
+class TimedLaunch:
+    """A binding's launch on a GPU between two events of the current stream."""
+
+    def __init__(self, binding: Any) -> None:
+        import cupy
+
+        self._binding, self._stream = binding, cupy.cuda.get_current_stream()
+        self._start, self._end = cupy.cuda.Event(), cupy.cuda.Event()
+        self._elapsed = cupy.cuda.get_elapsed_time
+
+    def run(self) -> None:
+        """One inference between device buffers, finished on return."""
+        self._start.record(self._stream)
+        self._binding.launch(self._stream)
+        self._end.record(self._stream)
+        self._end.synchronize()
+
+    def seconds(self) -> float:
+        """What lay between the two events of the last run."""
+        return float(self._elapsed(self._start, self._end)) / 1e3

@@ -10,7 +10,8 @@ from mononn_bench.workflow.config import ROOT
 from mononn_bench.workflow.plan import make_plan
 
 SYSTEMS = ["mononn", "onnxruntime", "openvino", "torch-eager", "torch-inductor", "xla", "tvm", "tensorrt"]
-ON_GPU = ["onnxruntime-cuda", "onnxruntime-tensorrt", "torch-eager", "torch-inductor", "xla", "tvm", "tensorrt"]
+ON_GPU = ["mononn", "mononn[launch=graph]", "onnxruntime-cuda", "onnxruntime-tensorrt"]
+ON_GPU += ["torch-eager", "torch-inductor", "xla", "tvm", "tensorrt"]
 CONFIG = {"models": {"mlp-test": {}, "bert-test": {}}, "systems": SYSTEMS}
 GPU = cuda.Gpu("NVIDIA A10", "570.86.15", "8.6", 23028)
 

@@ -86,8 +86,8 @@ class FakeCupy(ModuleType):
         self.stream = SimpleNamespace(ptr=7)
         self.cuda = SimpleNamespace(
             driver=self._driver(), runtime=self._runtime(), get_current_stream=lambda: self.stream,
-            alloc_pinned_memory=self._pinned, Event=self._event, Stream=self._stream,
-            function=SimpleNamespace(Module=self._module),
+            alloc_pinned_memory=self._pinned, get_elapsed_time=lambda start, end: 2.5, Event=self._event,
+            Stream=self._stream, function=SimpleNamespace(Module=self._module),
         )  # fmt: skip
 
     def asarray(self, value):
@@ -163,7 +163,7 @@ class FakeCupy(ModuleType):
         return pinned
 
     def _event(self, disable_timing=False):
-        return SimpleNamespace(record=lambda stream: None, done=not self.hangs)
+        return SimpleNamespace(record=lambda stream: None, done=not self.hangs, synchronize=lambda: None)
 
     def _stream(self, non_blocking):
         cupy = self
