@@ -49,14 +49,23 @@ def store_width(stores: Iterable[Store | Result], var: str, extent: int, printer
 
 
 def load_lanes(
-    out: Writer, values: Iterable[Expr], var: str, width: str, most: int, printer: CudaPrinter, prefix: str = "in"
+    out: Writer,
+    values: Iterable[Expr],
+    var: str,
+    width: str,
+    most: int,
+    printer: CudaPrinter,
+    prefix: str = "in",
+    valid: str = "",
 ) -> CudaPrinter:
-    """Load what ``values`` need along ``var``, ``width`` (C text, at most ``most``) neighbours at once."""
+    """Load what ``values`` need along ``var``, ``width`` (C text, at most ``most``) neighbours at once, under the
+    condition ``valid`` if there is one."""
     loaded = dict(printer.loaded)
     for e in dict.fromkeys(load for value in values for load in unguarded_loads(value, printer.loaded)):
         if loadable(e, var, most, printer):
             name = f"{prefix}{len(loaded)}_"
-            out.line(f"const auto {name} = mn::load<{width}>({address(e, printer)});")
+            load = f"load_if<{width}>({valid}, " if valid else f"load<{width}>("
+            out.line(f"const auto {name} = mn::{load}{address(e, printer)});")
             loaded[e] = name
     return replace(printer, loaded=loaded)
 
@@ -124,11 +133,14 @@ def write_store(
 
 
 def write_element(out: Writer, results: tuple[Result, ...], width: int, printer: CudaPrinter) -> None:
-    """An epilogue, ``element_(m, n, v_)``: ``v_`` holds ``width`` neighbours of row m from column n on, or one."""
+    """An epilogue (see ``mn::Visit``): loads for neighbours of row m from column n on, and what stores their values."""
     rows, columns = results[0].axes[-2], results[0].axes[-1]
-    with out.block(f"auto element_ = [&](int {rows}, int {columns}, const auto &v_) {{", "};"):
-        out.line("constexpr int V = sizeof(v_) / 4;")
-        out.line(f"(void){rows}, (void){columns};")
-        for number, result in enumerate(results):
-            with out.block("{"):
-                write_store(out, result, columns, "V", width, replace(printer, acc=f"v_[{LANE}]"), f"out{number}_")
+    with out.block(f"auto element_ = [&](int {rows}, int {columns}, auto width_, bool valid_) {{", "};"):
+        out.line("constexpr int V = decltype(width_)::value;")
+        out.line(f"(void){rows}, (void){columns}, (void)valid_;")
+        values = [r.value for r in results]
+        inner = load_lanes(out, values, columns, "V", width, printer, valid="valid_")
+        with out.block("return [=, &call](const float (&v_)[V]) {", "};"):
+            out.line("(void)call;")
+            for number, result in enumerate(results):
+                write_store(out, result, columns, "V", width, replace(inner, acc=f"v_[{LANE}]"), f"out{number}_")

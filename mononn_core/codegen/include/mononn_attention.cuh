@@ -32,7 +32,7 @@ template <class T, int DEPTH, int WIDTH, int STRIPS, int STEP, bool WHOLE, int V
     float o[NE][4], most[2], sum[2];
   };
 
-  // ``score(i, j, s)`` is the epilogue of the first product, ``element(i, e, v)`` stores neighbours of the result.
+  // ``score(i, j, s)`` is the epilogue of the first product, ``element`` (see Visit) that of the second.
   template <class Score, class Element>
   static MN_DEVICE void run(unsigned char *shared, const T *q, int ldq, const T *k, int ldk, const T *v, int ldv, int rows,
                             int keys, Score &&score, Element &&element) {
@@ -179,8 +179,8 @@ template <class T, int DEPTH, int WIDTH, int STRIPS, int STEP, bool WHOLE, int V
             pair{float_bits(state.o[e][2 * h] * scale), float_bits(state.o[e][2 * h + 1] * scale)};
     }
     sync_block();
-    auto store = [&](int m, int n, const auto &v) { element(first + m, n, v); };
-    visit_tile<ROWS, EP, VEC, GROUPS, ROWS * LDO, LDO>(out, rows - first, WIDTH, store);
+    auto below = [&](int m, int n, auto width, bool valid) { return element(first + m, n, width, valid); };
+    Visit<ROWS, EP, VEC, GROUPS, ROWS * LDO, LDO>::template rest<0>(out, rows - first, WIDTH, below);
   }
 };
 

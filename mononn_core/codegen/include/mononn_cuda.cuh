@@ -141,6 +141,12 @@ template <int N, class S> MN_DEVICE Lanes<S, N> load(const S *p) {
   else MN_UNROLL for (int u = 0; u < N; ++u) r.v[u] = p[u];
   return r;
 }
+// The same where ``valid``, else zeros and no access.
+template <int N, class S> MN_DEVICE Lanes<S, N> load_if(bool valid, const S *p) {
+  Lanes<S, N> r = {};
+  if (valid) r = load<N>(p);
+  return r;
+}
 // Stores N values, rounding floats to S.
 template <int N, class S, class V> MN_DEVICE void store(S *p, const V (&v)[N]) {
   if constexpr (is_half<S> && N == 1) {

@@ -4,28 +4,66 @@
 
 namespace mn {
 
-// Hands the sum of PARTS tiles (PART floats apart, rows of LD) to ``element(m, n, v)``: V neighbours a thread, single
+// An epilogue, ``element(m, n, Width<V>{}, valid)``, loads what V neighbours of row m from column n on need (nothing
+// where not ``valid``) and returns a function of their V values that stores the result.
+template <int V> struct Width {
+  static constexpr int value = V;
+};
+struct Nothing {};
+
+// Hands the sum of PARTS tiles (PART floats apart, rows of LD) to an epilogue: V neighbours a thread in each pass, single
 // ones where the tile ends between them. Elements at or past (rows, cols) are left out.
-template <int ROWS, int COLS, int V, int PARTS, int PART, int LD, class Element>
-MN_DEVICE void visit_tile(const float *sums, int rows, int cols, Element &element) {
-  constexpr int WIDE = COLS / V, TOTAL = ROWS * WIDE;
-  MN_NOUNROLL for (int at = thread(); at < TOTAL; at += THREADS) {
-    const int m = at / WIDE, n = at % WIDE * V;
-    if (m >= rows || n >= cols) continue;
-    float v[V];
-    MN_UNROLL for (int u = 0; u < V; ++u) v[u] = sums[m * LD + n + u];
-    MN_UNROLL for (int part = 1; part < PARTS; ++part)
-      MN_UNROLL for (int u = 0; u < V; ++u) v[u] += sums[part * PART + m * LD + n + u];
-    if (V == 1 || n + V <= cols) {
-      element(m, n, v);
+template <int ROWS, int COLS, int V, int PARTS, int PART, int LD> struct Visit {
+  static constexpr int WIDE = COLS / V, TOTAL = ROWS * WIDE, PASSES = (TOTAL + THREADS - 1) / THREADS;
+
+  // The loads of one pass, to be issued long before ``store``.
+  template <int PASS, class Element> static MN_DEVICE auto ahead(int rows, int cols, Element &element) {
+    if constexpr (PASS < PASSES) {
+      const int at = PASS * THREADS + thread(), m = at / WIDE, n = at % WIDE * V;
+      return element(m, n, Width<V>{}, m < rows && n + V <= cols);
     } else {
-      MN_UNROLL for (int u = 0; u < V; ++u) {
-        const float single[1] = {v[u]};
-        if (n + u < cols) element(m, n + u, single);
-      }
+      return Nothing{};
     }
   }
-}
+  template <int PASS, class Ready, class Element>
+  static MN_DEVICE void store(const float *sums, int rows, int cols, Ready &ready, Element &element) {
+    if constexpr (PASS < PASSES) {
+      const int at = PASS * THREADS + thread(), m = at / WIDE, n = at % WIDE * V;
+      if (m < rows && n + V <= cols) give(sums, m, n, ready);
+      else ragged(sums, m, n, rows, cols, element);
+    }
+  }
+  template <int FIRST, class Element>
+  static MN_DEVICE void rest(const float *sums, int rows, int cols, Element &element) {
+    MN_NOUNROLL for (int at = FIRST * THREADS + thread(); at < TOTAL; at += THREADS) {
+      const int m = at / WIDE, n = at % WIDE * V;
+      if (m < rows && n + V <= cols) give(sums, m, n, element(m, n, Width<V>{}, true));
+      else ragged(sums, m, n, rows, cols, element);
+    }
+  }
+
+ private:
+  template <int N> static MN_DEVICE void total(const float *sums, int m, int n, float (&v)[N]) {
+    MN_UNROLL for (int u = 0; u < N; ++u) v[u] = sums[m * LD + n + u];
+    MN_UNROLL for (int part = 1; part < PARTS; ++part)
+      MN_UNROLL for (int u = 0; u < N; ++u) v[u] += sums[part * PART + m * LD + n + u];
+  }
+  template <class Ready> static MN_DEVICE void give(const float *sums, int m, int n, const Ready &ready) {
+    float v[V];
+    total(sums, m, n, v);
+    ready(v);
+  }
+  template <class Element>
+  static MN_DEVICE void ragged(const float *sums, int m, int n, int rows, int cols, Element &element) {
+    if (m >= rows) return;
+    MN_NOUNROLL for (int u = 0; u < V; ++u)
+      if (n + u < cols) {
+        float v[1];
+        total(sums, m, n + u, v);
+        element(m, n + u, Width<1>{}, true)(v);
+      }
+  }
+};
 
 // Columns [FROM, TO) of ROWS rows of a tile in shared memory become zero.
 template <class T, int ROWS, int FROM, int TO, int LD> MN_DEVICE void zero_columns(T *tile) {
@@ -46,6 +84,7 @@ struct Matmul {
   static constexpr int A_SIZE = LOCAL_A ? 0 : TM * LDA, B_SIZE = TK * LDB;
   static constexpr int PARTIALS = WK * TM * LDC * 4;
   static constexpr int BYTES = larger(STAGES * (A_SIZE + B_SIZE) * (int)sizeof(T), PARTIALS);
+  using Tile = Visit<TM, TN, VEC, WK, TM * LDC, LDC>;
   static_assert(USED <= WARPS && TM == WM * MT * 16 && TN == WN * NT * 8, "warps cover the tile");
   static_assert(TK % (KSTEP * WK) == 0 && STAGES >= 2 && TN % VEC == 0, "whole steps");
 
@@ -64,7 +103,7 @@ struct Matmul {
     cp_async_commit();
   }
 
-  // ``element(m, n, v)`` takes VEC neighbours v (or single ones at a ragged end) of row m from column n on.
+  // ``limit`` columns of ``rows`` rows are handed to ``element`` (see Visit), VEC at a time.
   template <class Element>
   static MN_DEVICE void run(unsigned char *shared, const T *a, int lda, int rows, const T *b, int ldb, int cols, int k,
                             int limit, bool fetched, Element &&element) {
@@ -78,6 +117,8 @@ struct Matmul {
       }
       cp_async_commit();
     }
+    auto ready0 = Tile::template ahead<0>(rows, limit, element);  // their latency hides behind the main loop
+    auto ready1 = Tile::template ahead<1>(rows, limit, element);
     int slot = 0, next = STAGES - 1;
     MN_NOUNROLL for (int step = 0; step < steps; ++step) {
       cp_async_wait<STAGES - 2>();
@@ -92,7 +133,10 @@ struct Matmul {
       slot = slot + 1 == STAGES ? 0 : slot + 1;
       next = next + 1 == STAGES ? 0 : next + 1;
     }
-    finish(shared, c, rows, limit, element);
+    gather(shared, c);
+    Tile::template store<0>((const float *)shared, rows, limit, ready0, element);
+    Tile::template store<1>((const float *)shared, rows, limit, ready1, element);
+    Tile::template rest<2>((const float *)shared, rows, limit, element);
   }
 
  private:
@@ -138,20 +182,18 @@ struct Matmul {
     }
   }
 
-  // Through shared memory: the groups' sums are added in order, and each thread stores neighbours.
-  template <class Element>
-  static MN_DEVICE void finish(unsigned char *shared, const float (&c)[MT][NT][4], int rows, int cols, Element &element) {
-    float *sums = (float *)shared;
+  // The groups' sums, side by side in shared memory.
+  static MN_DEVICE void gather(unsigned char *shared, const float (&c)[MT][NT][4]) {
     cp_async_wait<0>();
     sync_block();
-    float *own = sums + (warp_group() * TM + warp_row() + lane() / 4) * LDC + warp_column() + lane() % 4 * 2;
-    if (USED == WARPS || warp() < USED)
-    MN_UNROLL for (int i = 0; i < MT; ++i)
-      MN_UNROLL for (int j = 0; j < NT; ++j)
-        MN_UNROLL for (int h = 0; h < 2; ++h)
-          *(pair *)(own + (i * 16 + h * 8) * LDC + j * 8) = pair{float_bits(c[i][j][2 * h]), float_bits(c[i][j][2 * h + 1])};
+    float *own = (float *)shared + (warp_group() * TM + warp_row() + lane() / 4) * LDC + warp_column() + lane() % 4 * 2;
+    if (USED == WARPS || warp() < USED) {
+      MN_UNROLL for (int i = 0; i < MT; ++i)
+        MN_UNROLL for (int j = 0; j < NT; ++j)
+          MN_UNROLL for (int h = 0; h < 2; ++h)
+            *(pair *)(own + (i * 16 + h * 8) * LDC + j * 8) = pair{float_bits(c[i][j][2 * h]), float_bits(c[i][j][2 * h + 1])};
+    }
     sync_block();
-    visit_tile<TM, TN, VEC, WK, TM * LDC, LDC>(sums, rows, cols, element);
   }
 };
 
