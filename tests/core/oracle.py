@@ -206,8 +206,8 @@ def _contraction(phase: Phase, boxes: Boxes) -> str:
 def _accesses(phase: Phase, values: Values, boxes: Boxes) -> Iterator[Touch]:
     """Every load and store of one task whose index does not depend on data."""
     task = phase.task
+    yield from _nest(task.body, dict(values))
     if task.template == "nest":
-        yield from _nest(task.body, dict(values))
         return
     if task.template in CONVOLUTIONS:
         yield from _convolution(phase, values, boxes)
@@ -215,9 +215,11 @@ def _accesses(phase: Phase, values: Values, boxes: Boxes) -> Iterator[Touch]:
     rows, columns = ("q", "v") if task.template == "attention" else ("a", "b")
     for result in task.results:
         for m, n in product(range(_matrix(boxes[rows])[0]), range(_matrix(boxes[columns])[1])):
-            inner = values | dict(zip(result.axes, (m, n), strict=True))
-            yield from _loads(result.value, inner)
-            yield result.operand, tuple(evaluate_index(e, inner) for e in result.index), True
+            ends = zip((m, n), result.bounds, strict=False)
+            if all(end is None or i < evaluate_index(end, values) for i, end in ends):
+                inner = values | dict(zip(result.axes, (m, n), strict=True))
+                yield from _loads(result.value, inner)
+                yield result.operand, tuple(evaluate_index(e, inner) for e in result.index), True
     for e in task.prologue.values():
         for i, j in product(range(_matrix(boxes["q"])[0]), range(_matrix(boxes["k"])[0])):
             yield from _loads(e, values | {"i": i, "j": j})
