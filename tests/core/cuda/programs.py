@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -150,6 +151,16 @@ def mlp(kind: str = "f16", M: int = 70, K: int = 90, H: int = 100, N: int = 50) 
     return Case(program, {"x": x}, {"w1": w1, "w2": w2, "bias": bias}, {"y": h @ w2.astype(np.float32)})
 
 
+def fetched_early(kind: str = "f16") -> Case:
+    """:func:`mlp`, whose last weights are fetched before the first phase's barrier: another phase runs in between."""
+    case = mlp(kind)
+    convert, first, up, *rest = case.program.body
+    assert isinstance(convert, Phase)
+    assert isinstance(up, Phase)
+    body = (replace(convert, prefetches=up.prefetches), first, replace(up, prefetches=()), *rest)
+    return replace(case, program=replace(case.program, body=body))
+
+
 def attention(kind: str = "f16", heads: int = 2, R: int = 40, T: int = 75, D: int = 24) -> Case:
     """Scaled, masked attention of several heads in one row-major tensor, 16 rows or more a task."""
     q, k, w = (random((n, heads * D), s) for n, s in ((R, 1), (T, 2), (T, 3)))
@@ -195,4 +206,4 @@ def attention(kind: str = "f16", heads: int = 2, R: int = 40, T: int = 75, D: in
 
 TOLERANCE = {"f16": 4e-3, "bf16": 3e-2, "tf32x3": 1e-5}
 """Of a kind, relative to the largest expected value."""
-FAMILIES = (mlp, attention)
+FAMILIES = (mlp, fetched_early, attention)

@@ -16,6 +16,7 @@ from mononn_core.program import abi
 from mononn_core.program.expr import INDEX, Const, Expr, Var, evaluate_index, op
 from mononn_core.program.tile import Assign, Buffer, Layout, Phase, Program
 from tests.core.cuda.cases import CASES
+from tests.core.cuda.programs import fetched_early
 
 
 def program(name: str) -> Program:
@@ -67,15 +68,8 @@ def test_weights_are_fetched_before_the_barrier_only_where_one_kernel_runs_both(
 
 
 def test_what_lies_between_an_early_copy_and_its_use_has_its_own_memory() -> None:
-    original = program("mlp-f16")
-    convert, _, up, _, down = original.body
-    assert isinstance(convert, Phase)
-    early = replace(convert, prefetches=up.prefetches)  # down's weights, fetched before up runs
-    moved = print_program(
-        replace(original, body=(early, *original.body[1:2], replace(up, prefetches=()), *original.body[3:])), 256
-    )
-    plain = print_program(original, 256)
-    assert moved.shared_bytes > plain.shared_bytes
+    early, plain = (print_program(p, 256) for p in (fetched_early().program, program("mlp-f16")))
+    assert early.shared_bytes > plain.shared_bytes
 
 
 @pytest.mark.parametrize("threads", [32, 96, 1024])
@@ -126,7 +120,7 @@ def test_what_has_no_form_is_refused_with_the_phase_named(name: str, phase: str,
 def test_a_buffer_beyond_32_bit_indices_is_refused() -> None:
     original = program("mlp-f16")
     huge = Buffer("huge", "float32", (1 << 31,), Layout.row_major((1 << 31,)), "arena")
-    with pytest.raises(UnsupportedError, match="'huge'.*smaller batch"):
+    with pytest.raises(UnsupportedError, match=r"'huge'.*smaller batch"):
         print_program(replace(original, buffers=(*original.buffers, huge)), 256)
 
 
@@ -141,7 +135,7 @@ def test_the_call_is_packed_as_it_is_declared() -> None:
     assert abi.gpu_sync_bytes(3) == 5 * abi.CACHE_LINE
 
 
-# -- neighbours: what a thread may move at once, against all offsets one by one ------------------------------------------
+# -- neighbours: what a thread may move at once, against all offsets one by one
 
 EXTENTS = {"x": 48, "m": 3, "p": 4}
 

@@ -6,14 +6,22 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mononn_core.program import interpret
+from mononn_core.program import abi, interpret
 from mononn_core.program.verify import verify
 from tests.core.build import Case
 from tests.core.cuda.cases import CASES
 from tests.core.cuda.emulated import Run
 from tests.core.cuda.programs import TOLERANCE
 
-QUICK = ("mlp-f16", "attention-tf32x3", "norms-bf16", "filled_left-f16", "layers-f16", "hand_off-tf32x3")
+QUICK = (
+    "mlp-f16",
+    "fetched_early-bf16",
+    "attention-tf32x3",
+    "norms-bf16",
+    "filled_left-f16",
+    "layers-f16",
+    "hand_off-tf32x3",
+)
 SCHEDULES = ("random:2", "block-first", "reversed", "starve:0")
 
 
@@ -56,8 +64,6 @@ def test_generated_code_agrees_under_every_schedule(name: str, launch: str) -> N
 
 
 def test_an_index_out_of_range_is_reported() -> None:
-    from mononn_core.program import abi
-
     case = CASES["embedding-f16"]()
     ids = np.array(case.inputs["ids"])
     ids[4] = 31
