@@ -78,7 +78,8 @@ class Case:
 def make_models(cases: Sequence[Case], device: str) -> dict[str, float]:
     """Tensors, ONNX files and float64 references of cases of one model; bytes of the weights by precision.
 
-    What stands already is left as it is. Needs torch and onnx; references are computed on torch's `device`.
+    Tensors and references that stand are left as they are. Needs torch and onnx; references are computed on torch's
+    `device`.
     """
     from mononn_bench.gpu_suite.onnx_network import WeightFile, write_network
     from mononn_bench.gpu_suite.torch_network import reference, seeded_tensors

@@ -1,0 +1,240 @@
+"""The GPU suite: its networks, its steps' processes, its records and table, and a small rehearsal."""
+
+from __future__ import annotations
+
+import json
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mononn_bench.codec import read_record
+from mononn_bench.errors import SystemUnavailableError
+from mononn_bench.gpu_suite import __main__ as command
+from mononn_bench.gpu_suite import compare, device, runner, table, tools
+from mononn_bench.gpu_suite.case import SEED, Case, make_models
+from mononn_bench.gpu_suite.plan import Step, plan
+from mononn_bench.gpu_suite.records import StepRecord, SuiteRecord
+from mononn_bench.gpu_suite.server import Server
+from mononn_bench.measure.environment import describe_machine
+from mononn_bench.models.zoo import get_model
+
+NAMES = ("mlp-test", "bert-test", "vit-test", "t5-test", "resnet-test")
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory) -> Path:
+    work = tmp_path_factory.mktemp("gpu-suite")
+    for name in NAMES:
+        make_models([Case(str(work), name, 2, precision, "cpu") for precision in ("fp32", "fp16", "bf16")], "cpu")
+    return work
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_networks_are_those_of_the_catalogue(name, work):
+    torch = pytest.importorskip("torch")
+    modules = pytest.importorskip("mononn_bench.models.modules")
+    case = Case(str(work), name, 2, "fp32", "cpu")
+    module = modules.build_module(get_model(name), seed=SEED).double()
+    with np.load(case.reference) as stored, torch.no_grad():
+        for index in range(2):
+            given = (torch.from_numpy(stored[f"{index}/in/{i.name}"]) for i in case.spec.inputs)
+            answers = module(*(t.double() if t.is_floating_point() else t for t in given))
+            answers = answers if isinstance(answers, tuple) else (answers,)
+            for output, answer in zip(case.spec.outputs, answers, strict=True):
+                exact = stored[f"{index}/out/{output}"]
+                assert exact.dtype == np.float64
+                assert np.linalg.norm(answer.numpy() - exact) < 1e-6 * np.linalg.norm(exact)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("name", NAMES)
+def test_onnx_files_compute_what_the_reference_says(name, precision, work):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    case = Case(str(work), name, 2, precision, "cpu")
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = 3
+    session = onnxruntime.InferenceSession(str(case.folder / "model.onnx"), settings)
+    limit = {"fp32": 1e-5, "fp16": 1e-2}[precision]
+    with np.load(case.reference) as stored:
+        answers = session.run(None, {i.name: stored[f"1/in/{i.name}"] for i in case.spec.inputs})
+        for output, answer in zip(case.spec.outputs, answers, strict=True):
+            exact = stored[f"1/out/{output}"]
+            assert answer.dtype == np.float32
+            assert np.linalg.norm(answer - exact) < limit * np.linalg.norm(exact)
+
+
+def test_half_precision_halves_the_weights(work):
+    sizes = {p: (work / "models" / "bert-test" / f"{p}.bin").stat().st_size for p in ("fp32", "fp16", "bf16")}
+    assert sizes["fp16"] == sizes["bf16"] < sizes["fp32"]
+
+
+def test_models_that_stand_give_the_same_bytes(work):
+    case = Case(str(work), "bert-test", 2, "fp16", "cpu")
+    before = [(case.folder / name).read_bytes() for name in ("model.onnx", "fp16.bin", "model.json")]
+    make_models([case], "cpu")
+    assert [(case.folder / name).read_bytes() for name in ("model.onnx", "fp16.bin", "model.json")] == before
+
+
+def test_the_most_important_comes_first():
+    steps = plan(Path("work"), False, ("mononn", "xla"))
+    names = [step.name for step in steps]
+    assert names[:3] == ["machine", "ceilings", "conformance"]
+    assert len(set(names)) == len(names)
+    kinds = [step.kind for step in steps]
+    assert kinds.index("correctness") < kinds.index("sanitizer") < kinds.index("compare") < kinds.index("trace")
+    compared = [name for name in names if name.startswith("compare:")]
+    assert compared[:4] == [f"compare:{m}-b1-fp16" for m in ("bert-base", "vit-base", "t5-small", "resnet50")]
+    assert {f"compare:bert-base-b{b}-fp16" for b in (1, 8, 16, 32)} <= set(compared)
+    rehearsed = plan(Path("work"), True, ("mononn",))
+    assert {step.kind for step in rehearsed} == set(kinds)
+    assert all(step.arguments["case"]["target"] == "cpu" for step in rehearsed if "case" in step.arguments)
+
+
+@pytest.mark.parametrize(
+    ("code", "answer", "log", "expected"),
+    [
+        (0, {"status": "ok", "reason": "", "result": {"a": 1}}, "", ("ok", "", {"a": 1})),
+        (None, {"status": "under way", "reason": "", "result": {}}, "", ("timeout", "not done within 9 s", {})),
+        (-11, None, "one\ntwo\n", ("failed", "ended by SIGSEGV: two", {})),
+        (-9, {"status": "under way", "reason": "", "result": {"a": 2}}, "", ("failed", "ended by SIGKILL", {"a": 2})),
+        (1, None, "Traceback\nBad", ("failed", "exited with status 1: Bad", {})),
+        (0, {"status": "unavailable", "reason": "no GPU", "result": {}}, "", ("unavailable", "no GPU", {})),
+    ],
+)  # fmt: skip
+def test_however_a_step_ends_it_is_a_row(code, answer, log, expected):
+    assert runner.judge(code, answer, log, 9.0) == expected
+
+
+def test_a_step_that_hangs_or_breaks_is_a_row(tmp_path):
+    hung = runner.run_step(Step("hung", "ceilings", {}, 0.05), 0.05, True, tmp_path, tmp_path)
+    assert (hung.status, hung.rehearsal) == ("timeout", True)
+    broken = runner.run_step(Step("broken:x", "correctness", {"case": {}}, 60), 60, True, tmp_path, tmp_path)
+    assert broken.status == "failed"
+    assert broken.reason.startswith("TypeError: ")
+
+
+def suite() -> SuiteRecord:
+    return SuiteRecord("2026-01-01", "python -m mononn_bench.gpu_suite", "abc", describe_machine(), {}, True, ())
+
+
+def test_records_are_written_after_each_step_and_what_has_no_time_is_left_out(tmp_path, monkeypatch):
+    clock, seen = [0.0], []
+
+    def run(step, seconds, emulate, out, work):
+        seen.append(json.loads((out / "records.json").read_text())["steps"] if seen or step.name == "b" else [])
+        clock[0] += 50
+        return StepRecord(step.name, "ok", "", emulate, "now", 50.0, {"x": 1})
+
+    monkeypatch.setattr(runner, "run_step", run)
+    monkeypatch.setattr(runner.time, "monotonic", lambda: clock[0])
+    steps = [Step(name, "machine", {}, 10) for name in "abc"]
+    done = runner.run_plan(steps, suite(), tmp_path, tmp_path, 1.6, lambda text: None)
+    assert [(s.name, s.status) for s in done.steps] == [("a", "ok"), ("b", "ok"), ("c", "left out")]
+    assert [len(steps) for steps in seen] == [0, 1]
+    assert read_record(SuiteRecord, tmp_path / "records.json") == done
+
+
+def test_the_table_says_rehearsal_and_why_a_row_has_no_time():
+    rows = {
+        "mononn": {"status": "ok", "reason": "", **rates(100e-6)},
+        "xla": {"status": "ok", "reason": "", **rates(150e-6)},
+        "tvm": {"status": "unavailable", "reason": "TVM cannot be imported"},
+    }
+    compare.summarise(rows)
+    assert rows["xla"]["warm_ratio"] == pytest.approx(1.5)
+    step = StepRecord("compare:bert-base-b1-fp16", "ok", "", True, "now", 1.0, {"contenders": rows})
+    failed = StepRecord("ncu:x", "unavailable", "ncu not found", True, "now", 1.0, {})
+    text = table.table(SuiteRecord(**{**vars(suite()), "steps": (step, failed)}))
+    assert text.startswith(table.REHEARSAL)
+    assert "compare:bert-base-b1-fp16 (rehearsal)" in text
+    assert "ncu:x: unavailable: ncu not found" in text
+    lines = {line.split()[0]: line for line in text.splitlines() if line.startswith("  ")}
+    assert lines["xla"].split()[1:4] == ["150.0", "140.0", "1.50"]
+    assert lines["tvm"].endswith("unavailable: TVM cannot be imported")
+
+
+def rates(seconds: float) -> dict[str, list[dict[str, float]]]:
+    block = {"host_s": seconds, "device_s": seconds - 10e-6, "runs": 3}
+    return {"warm": [block] * 3, "cold": []}
+
+
+def test_the_ceilings_lines_are_told_as_they_come(tmp_path):
+    program = tmp_path / "ceilings"
+    lines = [{"name": "device", "sms": 2}, {"name": "grid barrier", "blocks": 2, "unit": "s", "value": 1e-6}]
+    program.write_text("#!/bin/sh\n" + "".join(f"echo '{json.dumps(line)}'\n" for line in lines))
+    program.chmod(0o755)
+    told: list[int] = []
+    assert device.run_program(program, lambda result: told.append(len(result["kernels"]))) == lines
+    assert told == [1, 2]
+    broken = {"name": "error", "call": "cudaMalloc", "status": "out of memory"}
+    program.write_text(f"#!/bin/sh\necho '{json.dumps(broken)}'\nexit 1\n")
+    with pytest.raises(RuntimeError, match="out of memory"):
+        device.run_program(program, lambda result: None)
+
+
+def test_a_real_run_without_a_gpu_says_so(monkeypatch):
+    monkeypatch.setattr(device, "find_gpus", tuple)
+    with pytest.raises(SystemUnavailableError, match="rehearse with --emulate"):
+        device.describe(emulate=False)
+
+
+def test_counters_of_nsight_compute_are_read_by_launch():
+    text = """==PROF== Connected
+"ID","Process ID","Kernel Name","Metric Name","Metric Unit","Metric Value"
+"0","7","mononn_run(mononn_gpu_call)","gpu__time_duration.sum","ns","212,345"
+"0","7","mononn_run(mononn_gpu_call)","dram__bytes.sum","Mbyte","171.5"
+"1","7","mononn_run(mononn_gpu_call)","gpu__time_duration.sum","ns","n/a"
+"""
+    first, second = tools.read_counters(text)
+    assert first["gpu__time_duration.sum"] == 212345 and first["dram__bytes.sum unit"] == "Mbyte"
+    assert second == {"kernel": "mononn_run(mononn_gpu_call)"}
+    assert tools.read_counters("no kernels were profiled") == []
+
+
+def test_traces_of_all_cases_are_one_file(tmp_path):
+    archive = tmp_path / "traces.zip"
+    for name in ("a.json", "b.json"):
+        tools.keep_trace(archive, name, "{}")
+    with zipfile.ZipFile(archive) as stream:
+        assert stream.namelist() == ["a.json", "b.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["traces.zip"]
+
+
+def test_a_rehearsed_comparison(work, tmp_path):
+    """Contenders in processes of their own: one that runs, one that needs a GPU, one that is wrong."""
+    case = Case(str(work), "mlp-test", 2, "fp32", "cpu")
+    told: list[int] = []
+    names = ["torch-eager", "torch-graph"]
+    result = compare.compare(case, names, tmp_path, 120.0, lambda r: told.append(r["rounds"]))
+    eager, graph = (result["contenders"][name] for name in names)
+    assert eager["status"] == "ok", eager["reason"]
+    assert eager["passed"] and max(e["rel_l2"] for e in eager["errors"].values()) < 1e-5
+    assert len(eager["warm"]) == len(eager["cold"]) == result["rounds"] == told[-1]
+    assert eager["warm_host_us"] > 0 and eager["warm_device_us"] is None
+    assert (graph["status"], graph["reason"]) == ("unavailable", "a CUDA graph needs a GPU")
+
+
+def test_a_wrong_answer_does_not_pass(work, tmp_path):
+    case = Case(str(tmp_path), "mlp-test", 2, "fp32", "cpu")
+    make_models([case], "cpu")
+    with np.load(case.reference) as stored:
+        changed = {name: stored[name] + ("out" in name) for name in stored.files}
+    np.savez(case.reference, **changed)
+    server = Server("")
+    server.open("torch-eager", case.to_json())
+    checked = server.check(case.to_json())
+    assert not checked["passed"] and checked["limit"] == 1e-4
+    assert len(server.block(2, cold=True, first=1)["host_s"]) == 2
+
+
+def test_the_command_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["gpu_suite"])
+    assert command.main(["--out", str(tmp_path / "out"), "--emulate", "--only", "machine"]) == 0
+    shown = capsys.readouterr().out
+    assert "[1/1] machine: ok" in shown and table.REHEARSAL in shown
+    found = read_record(SuiteRecord, tmp_path / "out" / "records.json")
+    assert found.rehearsal and found.steps[0].result["packages"]["numpy"] == np.__version__
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"records.json", "table.txt"}
