@@ -1,6 +1,7 @@
 # The two commands: `make bench` and `make test`. PYTHON chooses the interpreter, CORES the cores of the workflow.
 # make suite SUITE=aa runs workflows/suites/aa.yaml; make test-networks compiles and compares every network of the suite;
-# make test-emulated runs generated CUDA code on the emulator, every scheduler mode, all planted faults.
+# make test-emulated runs generated CUDA code on the emulator, every scheduler mode, all planted faults; make test-mutants
+# has the verifier judge thousands of mutated Programs.
 SHELL := /bin/bash
 PYTHON ?= python3
 CORES ?= all
@@ -9,7 +10,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --retries 1 --timeout 20
 TIMED = started=$$SECONDS; trap 'echo "installation: $$((SECONDS - started)) s ($@)"' EXIT;
 
-.PHONY: bench suite test test-networks test-emulated doctor fmt lint golden python-is-new
+.PHONY: bench suite test test-networks test-emulated test-mutants doctor fmt lint golden python-is-new
 .DELETE_ON_ERROR:
 
 bench: .venv/bench.done
@@ -29,6 +30,9 @@ test-networks: .venv/dev.done
 
 test-emulated: .venv/dev.done
 	@$(BIN)/python -m pytest -m emulated
+
+test-mutants: .venv/dev.done
+	@$(BIN)/python -m pytest -m mutants -s tests/core/cuda/test_many_mutants.py
 
 # Needs nothing installed; shows more where the suite is.
 doctor: python-is-new
