@@ -60,7 +60,7 @@ class CudaPrinter(Printer):
     """Prints scalars.
 
     Attributes:
-        loaded: expressions whose lanes lie in registers -> their name.
+        loaded: expressions that lie in registers -> C text of a lane's value.
         lanes: names that hold one value a lane.
     """
 
@@ -71,7 +71,7 @@ class CudaPrinter(Printer):
     def scalar(self, e: Expr) -> str:
         match e:
             case Load() | Cast() | Op() | Select() if self.loaded and e in self.loaded:
-                return f"{self.loaded[e]}[{LANE}]"
+                return self.loaded[e]
             case Var() if e.name in self.lanes:
                 return f"{e.name}[{LANE}]"
             case Const() if e.dtype in HALF:

@@ -66,7 +66,7 @@ def load_lanes(
             name = f"{prefix}{len(loaded)}_"
             load = f"load_if<{width}>({valid}, " if valid else f"load<{width}>("
             out.line(f"const auto {name} = mn::{load}{address(e, printer)});")
-            loaded[e] = name
+            loaded[e] = f"{name}[{LANE}]"
     return replace(printer, loaded=loaded)
 
 
@@ -91,9 +91,9 @@ def write_lanes(
 
 
 def keep_lanes(out: Writer, name: str, value: Expr, var: str, width: int, printer: CudaPrinter) -> CudaPrinter:
-    """``name[lane] = value`` for the lanes from ``var`` on."""
+    """``name = value``, C text of a lane's, for the lanes from ``var`` on."""
     printer = load_lanes(out, [value], var, str(width), width, printer)
-    _each_lane(out, f"{name}[{LANE}] = {printer.scalar(value)};", var, str(width))
+    _each_lane(out, f"{name} = {printer.scalar(value)};", var, str(width))
     return printer
 
 

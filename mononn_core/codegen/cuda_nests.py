@@ -13,6 +13,7 @@ from dataclasses import replace
 from math import prod
 
 from mononn_core.codegen.cuda_expressions import (
+    LANE,
     CudaPrinter,
     address,
     c_type,
@@ -194,7 +195,7 @@ class NestWriter:
             with self.out.block(over), self._inside(loops, at, width, chunks, printer):
                 for number, e in enumerate(ahead):
                     self.out.line(f"ahead{number}_[g_] = mn::load<{width}>({address(e, printer)});")
-            loaded: dict[Expr, str] = {e: f"ahead{number}_[g_]" for number, e in enumerate(ahead)}
+            loaded: dict[Expr, str] = {e: f"ahead{number}_[g_][{LANE}]" for number, e in enumerate(ahead)}
             with self.out.block(over):
                 self._point(loops, lets, at, width, chunks, replace(printer, loaded={**printer.loaded, **loaded}))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from mononn_core.codegen.cuda_expressions import WIDTHS, CudaPrinter, loadable, unguarded_loads
+from mononn_core.codegen.cuda_expressions import LANE, WIDTHS, CudaPrinter, loadable, unguarded_loads
 from mononn_core.codegen.cuda_lanes import store_width
 from mononn_core.codegen.cuda_teams import Team, is_long
 from mononn_core.program.expr import Expr, Load, Var, children, substitute, variables, walk
@@ -86,5 +86,5 @@ def _maximal(e: Expr, wanted: set[Expr]) -> list[Expr]:
 
 
 def kept_lanes(kept: Iterable[Kept], var: str, extent: int, index: str) -> dict[Expr, str]:
-    """Kept values as expressions of ``var`` -> C text of their lanes in pass ``index``."""
-    return {substitute(k.value, {ROW.name: Var(var)}): f"{k.name}[{index}]" for k in kept if k.extent == extent}
+    """Kept values as expressions of ``var`` -> C text of a lane's in pass ``index``."""
+    return {substitute(k.value, {ROW.name: Var(var)}): f"{k.name}[{index}][{LANE}]" for k in kept if k.extent == extent}

@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from mononn_core.codegen.cstyle import Printer
-from mononn_core.codegen.cuda_expressions import HALF, CudaPrinter, c_type
+from mononn_core.codegen.cuda_expressions import HALF, CudaPrinter, unguarded_loads
 from mononn_core.codegen.cuda_lanes import store_width, write_element
 from mononn_core.codegen.cuda_nests import NestWriter
 from mononn_core.codegen.cuda_storage import KINDS, PRIVATE, CudaStorage, clipped, row_stride, up
 from mononn_core.errors import UnsupportedError
-from mononn_core.program.expr import Expr
+from mononn_core.program.expr import Acc, Cast, Expr
 from mononn_core.program.tile import Operand, Phase, Task
 
-TM_TN, STAGES, STEP = (64, 64), 3, {2: 64, 4: 32}
+STAGES, STEP = 3, {2: 64, 4: 32}
+"""Where a Program says nothing: stages of the ring, and elements of k in each by the bytes of one."""
+AHEAD = 32
+"""Most values that a thread loads for scores before it has them."""
 
 
 @dataclass(frozen=True)
@@ -188,23 +191,41 @@ class CudaTemplates(CudaStorage):
         axes = task.results[0].axes[-2:]
         scope = inner_axes(printer, axes, (shape.rows, shape.width))
         width = store_width(task.results, axes[1], shape.width, scope)
-        score = inner_axes(replace(printer, acc="s_"), ("i", "j"), (shape.rows, shape.keys))
-        with self.out.block("auto score_ = [&](int i, int j, float s_) {", "};"):
-            self.out.line("(void)i, (void)j;")
-            self.out.line(f"return {score.scalar(task.prologue['score']) if 'score' in task.prologue else 's_'};")
+        loads = self._score(task, shape, printer)
         write_element(self.out, task.results, width, scope)
         q, k, v = (operand(task, r) for r in "qkv")
         aligned = min(16, *(self.row_alignment(o, printer) for o in (q, k, v)))
         guard = "true" if task.params.get("guard") else "false"
         self.out.line(
             f"using Attention = mn::Attention<{KINDS[shape.kind][0]}, {shape.depth}, {shape.width}, {shape.strips}, "
-            f"{shape.step}, {'true' if shape.whole else 'false'}, {width}, {guard}, {aligned}>;"
+            f"{shape.step}, {'true' if shape.whole else 'false'}, {loads}, {width}, {guard}, {aligned}>;"
         )
         self.out.line(f"static_assert(Attention::BYTES <= {shape.bytes});")
         parts = [f"{self.corner(printer, o)}, {row_stride(printer.pointers[o.role].buffer)}" for o in (q, k, v)]
         sizes = f"{self.extent(q, len(q.box.size) - 2, printer)}, {self.extent(k, len(k.box.size) - 2, printer)}"
         at = f"mn::shared_memory() + {self.places[phase.id].template}"
-        self.out.line(f"Attention::run({at}, {', '.join(parts)}, {sizes}, score_, element_);")
+        self.out.line(f"Attention::run({at}, {', '.join(parts)}, {sizes}, ahead_, score_, element_);")
+
+    def _score(self, task: Task, shape: AttentionShape, printer: CudaPrinter) -> int:
+        """Print ``ahead_``, which loads what the scores of a key need before the key is there, and ``score_``. Returns
+        how many values that is, 0 where they are too many to wait in registers."""
+        scope = inner_axes(replace(printer, acc="s_"), ("i", "j"), (shape.rows, shape.keys))
+        score = task.prologue.get("score", Acc())
+        loads = [e for e in unguarded_loads(score) if e.dtype in ("float32", *HALF)]
+        if len(loads) * shape.fragments * 4 > AHEAD:
+            loads = []
+        values: list[Expr] = [Cast(e, "float32") if e.dtype in HALF else e for e in loads]
+        with self.out.block(f"auto ahead_ = [&](int i, int j, float (&x_)[{max(1, len(loads))}]) {{", "};"):
+            self.out.line("(void)i, (void)j, (void)x_;")
+            for number, value in enumerate(values):
+                self.out.line(f"x_[{number}] = {scope.scalar(value)};")
+        ready = replace(scope, loaded={value: f"x_[{number}]" for number, value in enumerate(values)})
+        with self.out.block(
+            f"auto score_ = [&](int i, int j, float s_, const float (&x_)[{max(1, len(loads))}]) {{", "};"
+        ):
+            self.out.line("(void)i, (void)j, (void)x_;")
+            self.out.line(f"return {ready.scalar(score)};")
+        return len(loads)
 
 
 @dataclass(frozen=True)
@@ -221,6 +242,11 @@ class AttentionShape:
     warps: int
 
     @property
+    def fragments(self) -> int:
+        """Fragments of 8 keys that a warp has in a step."""
+        return self.step // (self.warps // self.strips) // 8
+
+    @property
     def whole(self) -> bool:
         """Whether all keys lie in shared memory at once."""
         return self.step >= self.keys
@@ -234,6 +260,3 @@ class AttentionShape:
         tiles += (1 if self.whole else 2) * self.step * (_row_stride(depth, size) + _row_stride(width, size))
         groups = self.warps // self.strips
         return tiles * size + groups * rows * (_column_stride(width) + 2) * 4
-
-
-__all__ = ["AttentionShape", "CudaTemplates", "Tile", "c_type"]

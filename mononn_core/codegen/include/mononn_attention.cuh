@@ -7,9 +7,10 @@ namespace mn {
 
 // softmax(score(q k^T)) v. T: f16, bf16, or float (three tf32 products); DEPTH columns of q and k, WIDTH of v. STRIPS
 // warps cover 16 rows of q each at a time, WARPS / STRIPS groups of them share the STEP keys of a step, and their results
-// are added in order. WHOLE: all keys fit one step, which is loaded once. VEC: neighbours that ``element`` takes at once.
+// are added in order. WHOLE: all keys fit one step, which is loaded once. LOADS: values that ``ahead``
+// loads for a score. VEC: neighbours that ``element`` takes at once.
 // GUARD: a row whose scores are all -infinity gives zeros, not NaN.
-template <class T, int DEPTH, int WIDTH, int STRIPS, int STEP, bool WHOLE, int VEC, bool GUARD, int ALIGN> struct Attention {
+template <class T, int DEPTH, int WIDTH, int STRIPS, int STEP, bool WHOLE, int LOADS, int VEC, bool GUARD, int ALIGN> struct Attention {
   static constexpr bool HALF = sizeof(T) == 2;
   static constexpr int GROUPS = WARPS / STRIPS, ROWS = STRIPS * 16, STAGES = WHOLE ? 1 : 2;
   static constexpr int DP = round_up(DEPTH, 16), EP = round_up(WIDTH, 16);
@@ -32,10 +33,11 @@ template <class T, int DEPTH, int WIDTH, int STRIPS, int STEP, bool WHOLE, int V
     float o[NE][4], most[2], sum[2];
   };
 
-  // ``score(i, j, s)`` is the epilogue of the first product, ``element`` (see Visit) that of the second.
-  template <class Score, class Element>
+  // ``score(i, j, s, x)`` is the epilogue of the first product, x what ``ahead(i, j, x)`` has loaded; ``element`` (see
+  // Visit) is that of the second.
+  template <class Ahead, class Score, class Element>
   static MN_DEVICE void run(unsigned char *shared, const T *q, int ldq, const T *k, int ldk, const T *v, int ldv, int rows,
-                            int keys, Score &&score, Element &&element) {
+                            int keys, Ahead &&ahead, Score &&score, Element &&element) {
     const int steps = (keys + STEP - 1) / STEP;
     sync_block();  // what lay here has been read
     MN_NOUNROLL for (int first = 0; first < rows; first += ROWS) {
@@ -46,6 +48,8 @@ template <class T, int DEPTH, int WIDTH, int STRIPS, int STEP, bool WHOLE, int V
       Rows state = {};
       state.most[0] = state.most[1] = -INFINITY;
       MN_NOUNROLL for (int step = 0; step < steps; ++step) {
+        float x[LOADS ? NK : 1][4][LOADS ? LOADS : 1] = {};
+        if constexpr (LOADS > 0) prepare(first, step * STEP, rows, keys, x, ahead);
         cp_async_wait<0>();
         sync_block();
         if (step + 1 < steps) {
@@ -53,7 +57,7 @@ template <class T, int DEPTH, int WIDTH, int STRIPS, int STEP, bool WHOLE, int V
           load(shared, (step + 1) % STAGES, k + at * ldk, ldk, v + at * ldv, ldv, keys - at);
           cp_async_commit();
         }
-        advance(shared, step % STAGES, first, step * STEP, rows, keys, state, score);
+        advance(shared, step % STAGES, first, step * STEP, rows, keys, state, x, score);
       }
       finish(shared, state, first, rows, element);
     }
@@ -67,20 +71,30 @@ template <class T, int DEPTH, int WIDTH, int STRIPS, int STEP, bool WHOLE, int V
     copy_tile<T, STEP, EP, LDV, ALIGN>(v_slot(shared, slot), v, ldv, keys, WIDTH);
   }
 
+  // Row i and key j of the lane's c-th value of the n-th fragment.
+  static MN_DEVICE int row_of(int first, int c) { return first + strip() * 16 + lane() / 4 + c / 2 * 8; }
+  static MN_DEVICE int key_of(int key0, int n, int c) { return key0 + group() * KEYS + n * 8 + lane() % 4 * 2 + c % 2; }
+
+  template <int F, int N, class Ahead>
+  static MN_DEVICE void prepare(int first, int key0, int rows, int keys, float (&x)[F][4][N], Ahead &ahead) {
+    MN_UNROLL for (int n = 0; n < F; ++n)
+      MN_UNROLL for (int c = 0; c < 4; ++c)
+        if (row_of(first, c) < rows && key_of(key0, n, c) < keys) ahead(row_of(first, c), key_of(key0, n, c), x[n][c]);
+  }
+
   // One step of keys: scores, their exponentials against the running maximum, and what they weigh.
-  template <class Score>
+  template <int F, int N, class Score>
   static MN_DEVICE void advance(unsigned char *shared, int slot, int first, int key0, int rows, int keys, Rows &state,
-                                Score &score) {
+                                const float (&x)[F][4][N], Score &score) {
     float s[NK][4] = {};
     const T *q = (const T *)shared + strip() * 16 * LDK, *k = k_slot(shared, slot) + group() * KEYS * LDK;
     if constexpr (HALF) scores_half(q, k, s);
     else scores_tf32(q, k, s);
-    const int row = first + strip() * 16 + lane() / 4, key = key0 + group() * KEYS + lane() % 4 * 2;
     float most[2] = {state.most[0], state.most[1]};
     MN_UNROLL for (int n = 0; n < NK; ++n)
       MN_UNROLL for (int c = 0; c < 4; ++c) {
-        const int i = row + c / 2 * 8, j = key + n * 8 + c % 2;
-        s[n][c] = i < rows && j < keys ? score(i, j, s[n][c]) : -INFINITY;
+        const int i = row_of(first, c), j = key_of(key0, n, c);
+        s[n][c] = i < rows && j < keys ? score(i, j, s[n][c], x[n % F][c]) : -INFINITY;
         most[c / 2] = fmaxf(most[c / 2], s[n][c]);
       }
     MN_UNROLL for (int h = 0; h < 2; ++h) {
