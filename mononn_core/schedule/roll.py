@@ -1,33 +1,41 @@
 """Repeated layers become loops: one piece of code over a table of buffers.
 
 Two phases are the same code when they differ only in which buffers they touch, and those have equal type, shape, layout
-and space. The longest run of repetitions is rolled first, then what is left before and after it.
+and space. The longest run of repetitions is rolled first, then what is left before and after it. Where the matrices
+that a template multiplies may start further on with every repetition (``moving``: a decoder's layers each take their
+columns of one product), the start becomes an expression of the loop's variable.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
-from mononn_core.program.tile import Barrier, Buffer, Item, Loop, Operand, Phase, Program, Slot, Table
+from mononn_core.program.expr import Const, Expr, Var
+from mononn_core.program.tile import Barrier, Box, Buffer, Item, Loop, Operand, Phase, Program, Slot, Table
+
+MATRICES = ("a", "b", "q", "k", "v")
 
 
-def roll(program: Program) -> Program:
+def roll(program: Program, moving: bool = False) -> Program:
     """The same Program with repeated runs of phases as Loops; returns the same object when nothing repeats."""
     tables: list[Table] = []
-    body = _roll(list(program.body), program.buffer_map, tables)
+    body = _roll(list(program.body), program.buffer_map, tables, moving)
     return replace(program, body=tuple(body), tables=(*program.tables, *tables)) if tables else program
 
 
-def _roll(items: list[Item], buffers: dict[str, Buffer], tables: list[Table]) -> list[Item]:
-    keys = [_key(item, buffers) for item in items]
-    found = _longest(keys)
+def _roll(items: list[Item], buffers: dict[str, Buffer], tables: list[Table], moving: bool) -> list[Item]:
+    found = _longest([_key(item, buffers, moving) for item in items])
+    if found is not None and moving and not _steady(items, *found):
+        found = _longest([_key(item, buffers, False) for item in items])
     if found is None:
         return items
     start, period, count = found
     end = start + period * count
-    before = _roll(items[:start], buffers, tables)
+    before = _roll(items[:start], buffers, tables, moving)
     loop = _loop(items[start:end], period, count, tables)
-    after = _roll(items[end:], buffers, tables)
+    after = _roll(items[end:], buffers, tables, moving)
     return [*before, loop, *after]
 
 
@@ -50,15 +58,51 @@ def _longest(keys: list[object]) -> tuple[int, int, int] | None:
     return best[1:] if best else None
 
 
-def _key(item: Item, buffers: dict[str, Buffer]) -> object:
-    """Equal for phases that are the same code; None for a barrier."""
+def _key(item: Item, buffers: dict[str, Buffer], moving: bool) -> object:
+    """Equal for phases that are the same code, up to constant starts of ``moving`` operands; None for a barrier."""
     if not isinstance(item, Phase):
         return None if isinstance(item, Barrier) else object()
-    operands = tuple((o.role, o.box, o.access, o.stable, _storage(buffers[str(o.buffer)])) for o in item.task.operands)
     task = item.task
+    operands = tuple(
+        (o.role, _form(o, moving), o.access, o.stable, _storage(buffers[str(o.buffer)])) for o in task.operands
+    )
     rest = (task.template, task.results, task.body, task.mainloop, task.split, task.local)
     maps = (tuple(sorted(task.params.items())), tuple(sorted(task.prologue.items())))
     return (item.domain, item.assign, item.waits, item.signals, item.prefetches, item.flops, operands, rest, maps)
+
+
+def _form(operand: Operand, moving: bool) -> object:
+    """An operand's box; of a matrix that may move, without its constant starts."""
+    box = operand.box
+    if not moving or operand.role not in MATRICES or operand.stable:
+        return box
+    return (tuple(None if isinstance(e, Const) else e for e in box.offset), box.size, box.bound)
+
+
+def _steady(items: list[Item], start: int, period: int, count: int) -> bool:
+    """Whether every box of the repetitions starts equally much further than in the one before."""
+    for position in range(start, start + period):
+        peers = [items[position + i * period] for i in range(count)]
+        boxes = [[o.box for o in p.task.operands] for p in peers if isinstance(p, Phase)]
+        if any(_start(dims) is None for same in zip(*boxes, strict=True) for dims in _offsets(same)):
+            return False
+    return True
+
+
+def _offsets(boxes: Sequence[Box]) -> Iterator[tuple[Expr, ...]]:
+    """Per dimension, where the boxes start."""
+    return zip(*(box.offset for box in boxes), strict=True)
+
+
+def _start(offsets: tuple[Expr, ...], var: str = "") -> Expr | None:
+    """The start in round ``var``; None where the rounds are not evenly spaced."""
+    if len(set(offsets)) == 1:
+        return offsets[0]
+    values = [int(e.value) for e in offsets if isinstance(e, Const)]
+    steps = {b - a for a, b in pairwise(values)}
+    if len(values) < len(offsets) or len(steps) > 1:
+        return None
+    return Var(var) * steps.pop() + values[0]
 
 
 def _storage(buffer: Buffer) -> object:
@@ -78,6 +122,9 @@ def _loop(items: list[Item], period: int, count: int, tables: list[Table]) -> Lo
         peers = [items[position + i * period] for i in range(count)]
         operands: list[Operand] = []
         for which, operand in enumerate(first.task.operands):
+            boxes = [p.task.operands[which].box for p in peers if isinstance(p, Phase)]
+            starts = tuple(_start(dims, f"i{name}") for dims in _offsets(boxes))
+            operand = replace(operand, box=replace(operand.box, offset=starts))
             rows = tuple(str(p.task.operands[which].buffer) for p in peers if isinstance(p, Phase))
             if len(set(rows)) == 1:
                 operands.append(operand)

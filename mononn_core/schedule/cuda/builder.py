@@ -9,6 +9,7 @@ from math import ceil
 
 import numpy as np
 
+from mononn_core.errors import UnsupportedError
 from mononn_core.program.expr import NARROW, Acc, Cast, Const, Expr, Load, Ranges, Var, minimum
 from mononn_core.program.simplify import simplify
 from mononn_core.program.tile import (
@@ -29,7 +30,7 @@ from mononn_core.program.tile import (
 )
 from mononn_core.schedule.cuda.parts import SUFFIX, HeldViews, PartsViews
 from mononn_core.schedule.cuda.plan import Step
-from mononn_core.schedule.cuda.tiles import Target, Tile
+from mononn_core.schedule.cuda.tiles import Target, Tile, attention_bytes
 from mononn_core.schedule.decisions import Partition
 from mononn_core.schedule.draft import Draft, TaskBuilder, unit_axes
 from mononn_core.schedule.fuse import Stage
@@ -40,8 +41,8 @@ from mononn_core.schedule.rows import row_body
 from mononn_core.schedule.views import matrix_index, matrix_shape, tensor_index
 
 WARP = 32
-KEYS = 64
-"""Keys that an attention's task takes in one step."""
+KEYS = (64, 32, 16)
+"""Keys that an attention's task takes in one step, the most that fit."""
 ATTENTION_ROWS = (16, 32, 64)
 HELD_BYTES = 32 << 10
 """Most memory that the rows of a norm over parts take."""
@@ -157,16 +158,28 @@ class CudaBuilder(TaskBuilder):
     # -- attention --------------------------------------------------------------------------------------------------
 
     def attention(self, stage: Stage, name: str) -> Phase:
-        """Tasks of some rows of a head: the largest of :data:`ATTENTION_ROWS` that still gives every block a task.
-        Where rows past the end of a head would be another head's, tasks divide its rows, or take them all."""
+        """Tasks of some rows of a head, as few as give every block one. Where rows past the end of a head would be
+        another head's, tasks divide its rows, or take them all."""
         node = stage.root
         assert node is not None
-        batch, heads, total, _ = self.types[node.inputs[0]].shape
-        fits = [r for r in ATTENTION_ROWS if self._alone(stage) or total % r == 0 or total <= r]
+        (batch, heads, total, _), (_, _, keys, depth), (_, _, _, width) = (self.types[n].shape for n in node.inputs[:3])
+        fits = [r for r in ATTENTION_ROWS if self._alone(stage) or total % r == 0 or total <= r] or [total]
         enough = [r for r in fits if batch * heads * ceil(total / r) >= self.target.blocks]
-        rows = min(total, max(enough) if enough else min(fits) if fits else total)
+        first = max(enough) if enough else min(fits)
+        found = [
+            (rows, step)
+            for rows in sorted(fits, key=lambda r: (r != first, r))
+            for step in KEYS
+            if attention_bytes(min(rows, total), keys, step, (depth, width), self.target) <= self.target.shared_bytes
+        ]
+        if not found:
+            raise UnsupportedError(
+                f"{node.origin}: no tile of an attention of {total} rows and {keys} keys of {depth} fits a block of "
+                f"{self.target.gpu.name}; compile with target cpu"
+            )
+        rows, step = min(found[0][0], total), found[0][1]
         extents = {"h": batch * heads, "r": ceil(total / rows)}
-        params = {"guard": bool(node.attrs.get("guard", False)), "kind": self.target.kind, "keys": KEYS}
+        params = {"guard": bool(node.attrs.get("guard", False)), "kind": self.target.kind, "keys": step}
         task, flops = self.attention_task(stage, rows, extents, (Var("h"), Var("r") * rows), params)
         return self._phase(name, stage, extents, task, flops)
 

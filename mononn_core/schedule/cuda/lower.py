@@ -17,7 +17,7 @@ from mononn_core.schedule import memory
 from mononn_core.schedule.cuda.builder import CudaBuilder
 from mononn_core.schedule.cuda.intervals import schedule
 from mononn_core.schedule.cuda.parts import PartsViews
-from mononn_core.schedule.cuda.plan import NORMS, Planner
+from mononn_core.schedule.cuda.plan import NORMS, Plan, Planner
 from mononn_core.schedule.cuda.prepare import prepare
 from mononn_core.schedule.cuda.tiles import LAUNCHES, Target
 from mononn_core.schedule.fuse import Stage, fuse
@@ -50,16 +50,24 @@ def lower(graph: Graph, options: Options, gpu: Gpu) -> CudaLowered:
     graph = prepare(graph)
     targets = [Target(gpu, options.precision, *launch) for launch in LAUNCHES]
     stages, views = fuse(graph, options.fuse, options.epilogues, targets[0].multiple)
-    plans = [(Planner(stages, views, target).plan(), target) for target in targets]
-    plan, target = min(plans, key=lambda p: p[0].seconds)
-    stored = views.stored - plan.virtual
-    parts = PartsViews(graph, stored, plan.parts)
-    builder = CudaBuilder(parts, storage_of(stages, views, target), target)
-    phases = []
-    for number, step in enumerate(plan.steps):
-        node = step.stage.root or step.stage.chain[-1]
-        phases.append(builder.build(step, f"{number:03d}_{node.op}"))
-    return _assemble(graph, schedule(phases, builder.locals), builder, target)
+    plans: list[tuple[Plan, Target]] = []
+    problem: UnsupportedError | None = None
+    for target in targets:
+        try:
+            plans.append((Planner(stages, views, target).plan(), target))
+        except UnsupportedError as error:
+            problem = problem or error
+    for plan, target in sorted(plans, key=lambda p: p[0].seconds):
+        parts = PartsViews(graph, views.stored - plan.virtual, plan.parts)
+        builder = CudaBuilder(parts, storage_of(stages, views, target), target)
+        try:
+            phases = [builder.build(step, f"{number:03d}_{step.op}") for number, step in enumerate(plan.steps)]
+        except UnsupportedError as error:
+            problem = problem or error
+            continue
+        return _assemble(graph, schedule(phases, builder.locals), builder, target)
+    assert problem is not None
+    raise problem
 
 
 def storage_of(stages: tuple[Stage, ...], views: Views, target: Target) -> dict[str, str]:
@@ -121,7 +129,7 @@ def _assemble(graph: Graph, intervals: list[list[Phase]], builder: CudaBuilder, 
         weight_bytes=weight_bytes,
         scratch_bytes=max((b.nbytes for b in builder.locals.values()), default=0),
     )
-    return CudaLowered(prefetch_weights(roll(program)), values, target.threads, target.blocks_per_sm)
+    return CudaLowered(prefetch_weights(roll(program, moving=True)), values, target.threads, target.blocks_per_sm)
 
 
 def _activation(name: str, builder: CudaBuilder) -> Buffer:

@@ -43,6 +43,11 @@ class Step:
     adds: str = ""
     also: bool = False
 
+    @property
+    def op(self) -> str:
+        """What the phase is named after."""
+        return (self.stage.root or self.stage.chain[-1]).op
+
 
 @dataclass
 class Plan:

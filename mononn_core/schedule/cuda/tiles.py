@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 
@@ -99,15 +99,41 @@ class Shape:
     fill_bytes: float = 0.0
 
 
-def stage_bytes(rows: int, columns: int, target: Target) -> int:
-    """Shared memory of one stage, padding of the rows included."""
-    pad = target.multiple
-    return target.itemsize * (rows * (target.step + pad) + target.step * (columns + pad))
+def _row_stride(columns: int, itemsize: int) -> int:
+    """Elements from row to row in shared memory, so that eight rows lie in different banks."""
+    return columns + (0 if columns * itemsize // 16 % 2 else 16 // itemsize)
 
 
-def local_bytes(rows: int, k: int, target: Target) -> int:
-    """Shared memory of a whole left operand."""
-    return rows * (ceil(k / target.multiple) * target.multiple + target.multiple) * target.itemsize
+def _sum_stride(columns: int) -> int:
+    """The same for float32 sums and for 32-bit columns."""
+    wide = ceil(columns / 8) * 8
+    return wide if wide % 16 == 8 else wide + 8
+
+
+def product_bytes(tile: Tile, k: int, filled: bool, target: Target) -> int:
+    """Shared memory of a product's task: its stages, or the sums of warps that share a tile's terms, whichever is
+    larger; a ``filled`` left side lies beside them."""
+    size, columns = target.itemsize, tile.columns
+    b_row = _row_stride(columns, size) if size == 2 else _sum_stride(columns)
+    a_size = 0 if filled else tile.rows * _row_stride(target.step, size)
+    ring = tile.stages * (a_size + target.step * b_row) * size
+    groups = target.threads // (32 * tile.warps[0] * tile.warps[1])
+    held = tile.rows * (ceil(k / 64) * 64 * size + 16) if filled else 0
+    return held + max(ring, groups * tile.rows * _sum_stride(columns) * 4)
+
+
+def attention_bytes(rows: int, keys: int, step: int, depth: tuple[int, int], target: Target) -> int:
+    """Shared memory of an attention's task of ``rows`` rows that takes ``step`` of ``keys`` keys at a time; ``depth``:
+    columns of k and of v. Its warps take strips of 16 rows and share what keys there are."""
+    warps, strips, size = target.threads // 32, 1, target.itemsize
+    while strips * 2 <= min(warps, ceil(rows / 16)):
+        strips *= 2
+    each = 16 * (warps // strips)
+    step = ceil(min(keys, step) / each) * each
+    columns, width = (ceil(d / 16) * 16 for d in depth)
+    pair = _row_stride(columns, size) + _row_stride(width, size)
+    tiles = strips * 16 * _row_stride(columns, size) + (1 if step >= keys else 2) * step * pair
+    return tiles * size + warps * 16 * (_sum_stride(width) + 2) * 4
 
 
 def warps_of(rows: int, columns: int, threads: int) -> tuple[int, int]:
@@ -173,10 +199,9 @@ def _tiles(shape: Shape, rows: int, columns: int, target: Target) -> list[Tile]:
     warps = warps_of(rows, columns, target.threads)
     if warps == (0, 0):
         return []
-    held = local_bytes(rows, shape.k, target) if shape.fill else 0
-    each = stage_bytes(0 if shape.fill else rows, columns, target)
-    stages = next((s for s in STAGES if held + s * each <= target.shared_bytes), None)
-    if stages is None:
+    stages = [Tile(rows, columns, warps, s) for s in STAGES]
+    fits = [s for s in stages if product_bytes(s, shape.k, shape.fill > 0, target) <= target.shared_bytes]
+    if not fits:
         return []
     parts = [p for p in PARTS if shape.k % (p * target.step) == 0] if shape.split else [1]
-    return [Tile(rows, columns, warps, stages, p) for p in parts or [1]]
+    return [replace(fits[0], parts=p) for p in parts or [1]]
