@@ -12,7 +12,7 @@ from mononn_core.emulate.symbols import Lines
 OPERATIONS = (
     "",
     *("sync_warp", "shuffle", "shuffle_xor", "ldmatrix", "ldmatrix .trans", "mma_16<f16>", "mma_16<bf16>", "mma_tf32"),
-    *("sync_block", "sync_some", "load_acquire", "pause", "the kernel's end"),
+    *("sync_block", "sync_some", "load_acquire", "pause", "a load again and again", "the kernel's end"),
 )
 """Names of runtime/state.hpp's ``Op``."""
 KINDS = {

@@ -16,6 +16,8 @@
 #define __align__(n) __attribute__((aligned(n)))
 
 #define MN_DEVICE inline __attribute__((always_inline))
+#define MN_PHASE static __attribute__((noinline))
+#define MN_GLOBAL(p) ((void)(p))
 #define MN_PRAGMA(text) _Pragma(#text)
 #define MN_CONSTANT static const
 #ifdef __clang__

@@ -91,6 +91,8 @@ inline void wrote() {
 void report_deadlock();
 void report_time();
 
+constexpr uint32_t kIdle = 200;  // looks of all who pause, with nothing else done, before it is a deadlock
+
 // Runs fibers until all have left, nothing can run, or the launch is stopped.
 inline void run_all() {
   uint64_t seen = ~0ull;
@@ -104,7 +106,7 @@ inline void run_all() {
     if (at < 0 && E->paused) {
       idle = seen == E->progress ? idle + 1 : 0;
       seen = E->progress;
-      if (idle < 1000) {
+      if (idle < kIdle) {
         wake(Wait::paused);
         continue;
       }

@@ -218,6 +218,20 @@ inline Region *find_region(uintptr_t address) {
   return last_region = &regions[low];
 }
 
+constexpr uint32_t kSpins = 256;
+
+// A plain load of one word, again and again: a spin that yields to nobody; let the others run.
+inline void notice_spin(uintptr_t address, uintptr_t pc) {
+  bool same = address == E->last_read && pc == E->last_pc;
+  E->same_reads = same ? E->same_reads + 1 : 0;
+  E->last_read = address, E->last_pc = pc;
+  if (E->same_reads < kSpins) return;
+  E->same_reads = 0;
+  set_waiting(current, Wait::paused, Op::load, pc);
+  ++E->paused;
+  give_way();
+}
+
 // The region that holds the access, or null where nothing is to be done (stacks, constants in the image).
 inline Region *checked_region(uintptr_t address, uint32_t size, uint32_t how, uintptr_t pc, Op op) {
   if (address - reinterpret_cast<uintptr_t>(E->stacks) < E->stacks_bytes) return nullptr;
@@ -244,6 +258,7 @@ inline void access(uintptr_t address, uint32_t size, uint32_t how, uintptr_t pc,
   Region *r = checked_region(address, size, how, pc, op);
   if (!r || !r->cells) return;
   ++E->result->accesses;
+  if (r->block < 0 && !how) notice_spin(address, pc);
   if (r->block >= 0 && op == Op::none && asked(MN_EMU_BANKS)) bank_note(current, address, size, pc);
   Access a{address, pc, size, how, op, current, epoch_of(current)};
   if (how & MN_EMU_WRITE) each_cell(r, address, size, [&](Cell *c, uintptr_t at) { write_cell(a, c, at); });

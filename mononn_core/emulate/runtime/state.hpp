@@ -16,7 +16,7 @@ constexpr size_t kStackBytes = 64 << 10, kGuardBytes = 4 << 10;
 
 enum class Wait : uint8_t { ready, warp, block, some, parked, paused, exited };
 enum class Op : uint8_t { none, sync_warp, shuffle, shuffle_xor, ldmatrix, ldmatrix_trans, mma_f16, mma_bf16, mma_tf32,
-                          sync_block, sync_some, load_acquire, pause, exit };
+                          sync_block, sync_some, load_acquire, pause, load, exit };
 
 // A vector that needs no C++ library; holds plain data only.
 template <class T> struct List {
@@ -130,6 +130,8 @@ struct Emulator {
   uint64_t progress = 0;  // of anything but a spin
   uint64_t time = 0;      // nanoseconds, invented
   uint32_t parked = 0, paused = 0;
+  uintptr_t last_read = 0, last_pc = 0;  // of a plain load, to know a spin
+  uint32_t same_reads = 0;
   void *scheduler = nullptr;  // its stack pointer
   bool stopped = false;
   volatile bool expired = false;  // set by a signal

@@ -4,7 +4,6 @@ import functools
 
 import numpy as np
 import pytest
-from core.emulate.test_fragments import FORMULAS
 from ml_dtypes import bfloat16
 
 from mononn_core.codegen.cuda import headers
@@ -12,6 +11,7 @@ from mononn_core.emulate import conformance
 from mononn_core.emulate.conformance import CONFIRMED, UNCONFIRMED
 from mononn_core.errors import ToolchainError
 from mononn_core.runtime.cuda_toolchain import compile_cubin
+from tests.core.emulate.test_fragments import FORMULAS
 
 IN = conformance.inputs()
 FLOATS = IN.view(np.float32)

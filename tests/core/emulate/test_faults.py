@@ -3,10 +3,10 @@
 import functools
 
 import pytest
-from core.emulate.faults import FAULTS, NUMBERS, all_planted
-from core.emulate.kernels import CASES, SCHEDULES
 
 from mononn_core.emulate import build
+from tests.core.emulate.faults import FAULTS, NUMBERS, all_planted
+from tests.core.emulate.kernels import CASES, SCHEDULES
 
 
 @pytest.mark.parametrize("sanitize", [True, False])

@@ -41,6 +41,7 @@ FAULTS = [
         ("if (thread() < 32) sync_block();", ConvergenceError, "sync_block"),
         ("uint32_t *p = (uint32_t *)out; while (load_acquire(p) == 0) pause(9);", DeadlockError, r"load_acquire of out\+0, which stays 0"),
         ("while (((volatile float *)out)[0] == 0) pause(9);", DeadlockError, "pause"),
+    ("while (((volatile float *)out)[0] == 0) {}", DeadlockError, "a load again and again"),
         ("if (thread() == 1) *(volatile int *)8 = 1;", BoundsError, "in no buffer"),
     ]  # fmt: skip
 CRASHES = [

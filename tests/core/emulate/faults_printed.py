@@ -1,0 +1,104 @@
+"""Faults planted in the shipped vocabulary and in printed Programs, and who catches each: the table's second half.
+
+``where`` is "CASE/FILE": a case of tests.core.cuda.cases and the header that is changed, or "CASE/source".
+"""
+
+# ruff: noqa: E501 -- a table: one fault a line
+
+from __future__ import annotations
+
+from tests.core.emulate.faults import NUMBERS, Fault
+
+CUDA, MATMUL, ATTENTION = "mononn_cuda.cuh", "mononn_matmul.cuh", "mononn_attention.cuh"
+MLP, TF32, KEYS = "mlp-f16", "mlp-tf32x3", "attention-f16"
+COUNTED, ROW, SPLIT = "hand_off-f16", "long_row-f16", "split_sum-f16"
+
+BARRIERS = (
+    Fault("grid barrier without its entry block barrier", f"{MLP}/{CUDA}", "  sync_block();\n  if (thread() == 0) {\n    const uint32_t add", "  if (thread() == 0) {\n    const uint32_t add", ("race", "poison")),
+    Fault("grid barrier without its exit block barrier", f"{SPLIT}/{CUDA}", "    }\n  }\n  sync_block();\n}\nMN_DEVICE uint32_t *counter", "    }\n  }\n}\nMN_DEVICE uint32_t *counter", ("race", "poison")),
+    Fault("grid barrier's arrival releases nothing (entry fence)", f"{MLP}/source", "mn::", "mn::", ("race",), (("relaxed", ("atomic_add",)),), 0),
+    Fault("grid barrier's poll acquires nothing (exit fence)", f"{MLP}/source", "mn::", "mn::", ("race",), (("relaxed", ("load_acquire", "atomic_add")),), 0),
+    Fault("grid barrier polls by a plain load", f"{MLP}/{CUDA}", "before ^ load_acquire(sync)", "before ^ *(volatile uint32_t *)sync", ("race",)),
+    Fault("grid barrier expects one block too many", f"{MLP}/{CUDA}", "(uint32_t)(blocks() - 1) : 1u", "(uint32_t)blocks() : 1u", ("deadlock",)),
+    Fault("grid barrier expects one block too few", f"{MLP}/{CUDA}", "(uint32_t)(blocks() - 1) : 1u", "(uint32_t)(blocks() - 2) : 1u", ("race", "poison", "deadlock"), scheduled=True),
+    Fault("first barrier between phases dropped", f"{MLP}/source", "  trace.end(ordinal++);\n  trace.barrier(ordinal);\n  mn::barrier(call.sync);\n  turn_ = mn::block();\n  trace.begin(ordinal);\n  phase_up", "  turn_ = mn::block();\n  phase_up", ("race", "poison")),
+    Fault("second barrier between phases dropped", f"{MLP}/source", "  mn::barrier(call.sync);\n  turn_ = mn::block();\n  trace.begin(ordinal);\n  phase_down", "  turn_ = mn::block();\n  trace.begin(ordinal);\n  phase_down", ("race", "poison")),
+    Fault("barrier between attention's phases dropped", f"{KEYS}/source", "mn::barrier(call.sync);", "", ("race", "poison")),
+)  # fmt: skip
+
+PRODUCTS = (
+    Fault("a task starts before the last one's tiles are read", f"{MLP}/{MATMUL}", "sync_block();  // what lay here has been read; a local A has been written", "", ("race",)),
+    Fault("the ring's wait lets one stage too many run on", f"{MLP}/{MATMUL}", "cp_async_wait<STAGES - 2>();", "cp_async_wait<STAGES - 1>();", ("pending",)),
+    Fault("the ring's wait dropped", f"{TF32}/{MATMUL}", "cp_async_wait<STAGES - 2>();", "", ("pending",)),
+    Fault("the ring's barrier dropped", f"{MLP}/{MATMUL}", "cp_async_wait<STAGES - 2>();\n      sync_block();", "cp_async_wait<STAGES - 2>();", ("race", "pending")),
+    Fault("the ring's commit dropped", f"{MLP}/{MATMUL}", "      cp_async_commit();\n      multiply", "      multiply", ("pending",)),
+    Fault("the ring refills the stage that is read", f"{MLP}/{MATMUL}", "next = STAGES - 1", "next = 0", ("pending", "race")),
+    Fault("the ring reads the wrong stage", f"{MLP}/{MATMUL}", "int slot = 0", "int slot = 1", ("pending", "poison", NUMBERS)),
+    Fault("the ring never turns", f"{MLP}/{MATMUL}", "slot = slot + 1 == STAGES ? 0 : slot + 1;", "", (NUMBERS,)),
+    Fault("a stage fetched early is fetched again", f"{MLP}/{MATMUL}", "if (!fetched) load_b", "load_b", ("pending",)),
+    Fault("early fetch overwrites tiles that are read", f"{MLP}/source", "mn::sync_block();  // what lies there has been read", "", ("race",)),
+    Fault("early fetch of the next task's neighbour", f"{MLP}/source", "f_b + p * 1600", "f_b + r * 1600", (NUMBERS,)),
+    Fault("an early fetch taken up twice", f"{MLP}/source", "    early_ = false;\n", "", (NUMBERS, "pending", "poison"), (("blocks", 2),), 2),
+    Fault("sums stored over tiles that are read", f"{MLP}/{MATMUL}", "cp_async_wait<0>();\n    sync_block();\n    float *own", "float *own", ("race",)),
+    Fault("sums read before all are stored", f"{MLP}/{MATMUL}", "    }\n    sync_block();\n  }\n};", "    }\n  }\n};", ("race", "poison")),
+    Fault("one part of the sums left out", f"{MLP}/{MATMUL}", "part < PARTS; ++part", "part < PARTS - 1; ++part", (NUMBERS,)),
+    Fault("fragment of the result in the wrong lane", f"{MLP}/{MATMUL}", "warp_row() + lane() / 4)", "warp_row() + (lane() / 4 + 1) % 8)", (NUMBERS,)),
+    Fault("fragments of A from the wrong lane", f"{MLP}/{MATMUL}", "i * 16 + lane() % 16)", "i * 16 + (lane() + 1) % 16)", (NUMBERS,)),
+    Fault("fragments of B swapped", f"{MLP}/{MATMUL}", "bf[j][0] = r[0], bf[j][1] = r[1]", "bf[j][0] = r[1], bf[j][1] = r[0]", (NUMBERS,)),
+    Fault("a tf32 fragment of B from the wrong lane", f"{TF32}/{MATMUL}", "(k0 + lane() % 4 + h * 4)", "(k0 + lane() / 4 + h * 4)", (NUMBERS, "bounds", "poison", "race")),
+    Fault("a tf32 product left out", f"{TF32}/{CUDA}", "  mma_tf32(d, al, bh);\n", "", (NUMBERS,)),
+    Fault("a warp group takes another's step", f"{MLP}/{MATMUL}", "(part * WK + warp_group()) * KSTEP", "(part * WK + warp_group() + 1) * KSTEP", (NUMBERS, "bounds", "poison")),
+    Fault("the result's ragged columns stored whole", f"{MLP}/{MATMUL}", "if (n + u < cols) {", "if (true) {", ("race", "poison", "bounds", NUMBERS)),
+    Fault("the result's ragged rows stored whole", f"{MLP}/{MATMUL}", "if (m >= rows) return;", "", ("bounds", "race")),
+)  # fmt: skip
+
+TILES = (
+    Fault("a tile's ragged rows read from memory", f"{MLP}/{CUDA}", "r < rows ? cols - c : 0", "cols - c", ("bounds", "poison", NUMBERS)),
+    Fault("a tile's ragged columns read from memory", f"{MLP}/{CUDA}", "r < rows ? cols - c : 0", "r < rows ? CHUNK : 0", ("bounds", "poison", NUMBERS)),
+    Fault("a tile's last chunks left out", f"{MLP}/{CUDA}", "if (TOTAL % THREADS != 0 && at >= TOTAL) break;", "if (at >= TOTAL - 1) break;", ("poison",)),
+    Fault("a tile's rows too narrow for their alignment", f"{MLP}/{CUDA}", "? 0 : 16 / (int)sizeof(T))", "? 0 : 4 / (int)sizeof(T)) + 2", ("misaligned",)),
+    Fault("a tile's rows overlap", f"{MLP}/{CUDA}", "T *d = to + r * LD + c;", "T *d = to + r * (LD - CHUNK) + c;", (NUMBERS, "pending", "poison")),
+    Fault("a tile one row beyond shared memory", f"{KEYS}/{CUDA}", "T *d = to + r * LD + c;", "T *d = to + (r + 4 * ROWS) * LD + c;", ("bounds", "pending", "poison", NUMBERS)),
+    Fault("one task of a phase left out", f"{MLP}/source", "turn_ < 6;", "turn_ < 5;", ("poison",)),
+    Fault("one task of a phase too many", f"{MLP}/source", "turn_ < 12;", "turn_ < 13;", ("bounds", "race", NUMBERS)),
+    Fault("an off-by-one tile", f"{MLP}/source", "p_a + r * 6144", "p_a + r * 6144 + 96", (NUMBERS, "poison")),
+    Fault("two buffers of the arena overlap", f"{MLP}/source", "call.arena + 65536", "call.arena + 0", ("race", NUMBERS), (), 2),
+    Fault("an operand shifted in the arena", f"{MLP}/source", "mn::f16 *const p_out = (mn::f16 *)(call.arena + 65536)", "mn::f16 *const p_out = (mn::f16 *)(call.arena + 65552)", ("poison",)),
+    Fault("an operand shifted off its alignment", f"{MLP}/source", "(const mn::f16 *)(call.arena + 65536)", "(const mn::f16 *)(call.arena + 65540)", ("misaligned",)),
+    Fault("overlapping slots in shared memory", f"{KEYS}/{ATTENTION}", "slot * STEP * LDV;", "slot * LDV;", ("race", "pending", NUMBERS)),
+    Fault("two blocks take one task", f"{MLP}/source", "turn_ += mn::blocks()) {\n    [[maybe_unused]] const int p = turn_ / 3;", "turn_ += mn::blocks() - 1) {\n    [[maybe_unused]] const int p = turn_ / 3;", ("race", NUMBERS)),
+)  # fmt: skip
+
+KEYED = (
+    Fault("keys not waited for", f"{KEYS}/{ATTENTION}", "cp_async_wait<0>();", "", ("pending",)),
+    Fault("keys waited for by their own thread only", f"{KEYS}/{ATTENTION}", "cp_async_wait<0>();\n        sync_block();", "cp_async_wait<0>();", ("race", "pending")),
+    Fault("the next keys overwrite those that are read", f"{KEYS}/{ATTENTION}", "load(shared, (step + 1) % STAGES", "load(shared, step % STAGES", ("pending", "race")),
+    Fault("rows beyond the keys take part", f"{KEYS}/{ATTENTION}", "i < rows && j < keys ?", "i < rows ?", (NUMBERS, "bounds", "poison")),
+    Fault("maxima read before all are stored", f"{KEYS}/{ATTENTION}", "    sync_block();\n    MN_UNROLL for (int h = 0; h < 2; ++h) {\n      float top", "    MN_UNROLL for (int h = 0; h < 2; ++h) {\n      float top", ("race", "poison")),
+    Fault("results read before all are stored", f"{KEYS}/{ATTENTION}", "    sync_block();\n    auto below", "    auto below", ("race", "poison")),
+    Fault("a row's maximum over half of its lanes", f"{KEYS}/{ATTENTION}", "most[h] = fmaxf(most[h], shuffle_xor(most[h], 2));", "", (NUMBERS,)),
+    Fault("a row's sum over half of its lanes", f"{KEYS}/{ATTENTION}", "state.sum[h] += shuffle_xor(state.sum[h], 2);", "", (NUMBERS,)),
+    Fault("an old maximum kept", f"{KEYS}/{ATTENTION}", "state.sum[h] *= scale;", "", (NUMBERS,)),
+    Fault("shuffle in a branch of the attention", f"{KEYS}/{ATTENTION}", "state.sum[h] += shuffle_xor(state.sum[h], 1);", "if (lane() < 30) state.sum[h] += shuffle_xor(state.sum[h], 1);", ("convergence",)),
+    Fault("keys of another lane in the first product", f"{KEYS}/{ATTENTION}", "(n * 8 + lane() % 8 + lane() / 16 * 8) * LDK + d + lane() / 8 % 2 * 8", "(n * 8 + lane() % 8 + lane() / 8 % 2 * 8) * LDK + d + lane() / 16 * 8", (NUMBERS,)),
+    Fault("values not transposed", f"{KEYS}/{ATTENTION}", "ldmatrix_x4_trans(r, v", "ldmatrix_x4(r, v", (NUMBERS,)),
+)  # fmt: skip
+
+COUNTERS = (
+    Fault("a counter told before all have stored", f"{COUNTED}/{CUDA}", "  sync_block();\n  if (thread() == 0) atomic_add(counter", "  if (thread() == 0) atomic_add(counter", ("race", "poison")),
+    Fault("only one thread waits for the counter", f"{COUNTED}/{CUDA}", "< at_least) {\n    }\n  }\n  sync_block();", "< at_least) {\n    }\n  }", ("race", "poison")),
+    Fault("a counter one arrival short", f"{COUNTED}/source", "mn::wait(call.sync, b, 4)", "mn::wait(call.sync, b, 3)", ("race", "poison"), scheduled=True),
+    Fault("a counter waited for once too often", f"{COUNTED}/source", "mn::wait(call.sync, b, 4)", "mn::wait(call.sync, b, 5)", ("deadlock",)),
+    Fault("the counter of another row", f"{COUNTED}/source", "mn::signal(call.sync, r / 4, 1)", "mn::signal(call.sync, r / 5, 1)", ("race", "poison", "deadlock")),
+    Fault("a counter told by a plain store", f"{COUNTED}/{CUDA}", "atomic_add(counter(sync, i), add)", "*counter(sync, i) += add", ("race",)),
+    Fault("a counter not waited for", f"{COUNTED}/source", "mn::wait(call.sync, b, 4);", "", ("race", "poison")),
+    Fault("local slots read before they are filled", f"{COUNTED}/source", "    }\n    mn::sync_block();\n", "    }\n", ("race", "poison")),
+    Fault("overlapping local slots", f"{COUNTED}/source", "mn::store<1>(p_keep + x, out0_)", "mn::store<1>(p_keep + x / 2, out0_)", ("race",)),
+    Fault("block reduction's slots filled before they are read", f"{ROW}/{CUDA}", "  v = warp_reduce<R>(v);\n  sync_block();", "  v = warp_reduce<R>(v);", ("race",)),
+    Fault("block reduction's slots read before they are filled", f"{ROW}/{CUDA}", "partial[warp()] = v;\n  sync_block();", "partial[warp()] = v;", ("race", "poison")),
+    Fault("block reduction over half of the warps", f"{ROW}/{CUDA}", "lane() < WARPS ?", "lane() < WARPS / 2 ?", (NUMBERS,)),
+    Fault("warp reduction a step short", f"{ROW}/{CUDA}", "int mask = 16; mask > 0; mask /= 2", "int mask = 16; mask > 1; mask /= 2", (NUMBERS,)),
+    Fault("warp reduction in a branch", f"{ROW}/{CUDA}", "v = R::apply(v, shuffle_xor(v, mask));", "if (lane() != 31) v = R::apply(v, shuffle_xor(v, mask));", ("convergence",)),
+)  # fmt: skip
+
+FAULTS = (*BARRIERS, *PRODUCTS, *TILES, *KEYED, *COUNTERS)
