@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil, prod
+from typing import Any
 
 import numpy as np
 
@@ -136,10 +137,10 @@ def work_of(program: Program, phase: Phase, loop: Mapping[str, int]) -> Work:
     return Work(phase.tasks, read, written, shared, tensor, kind, operations, stream, min(passes, 3))
 
 
-def product_shared_bytes(params: Mapping[str, object], terms: int) -> float:
+def product_shared_bytes(params: Mapping[str, Any], terms: int) -> float:
     """Bytes that the warps of a product's task read from shared memory for ``terms`` terms."""
-    rows, columns = params["tile"]  # type: ignore[misc]
-    warps_m, warps_n = params["warps"]  # type: ignore[misc]
+    rows, columns = params["tile"]
+    warps_m, warps_n = params["warps"]
     itemsize = 4 if params["kind"] == "tf32x3" else 2
     return float(terms * itemsize * (rows * warps_n + columns * warps_m))
 

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from mononn_core.program.expr import Const, Expr, Var
+from mononn_core.program.expr import Expr, Var
+from mononn_core.program.simplify import from_linear, linear
 from mononn_core.program.tile import Barrier, Box, Buffer, Item, Loop, Operand, Phase, Program, Slot, Table
 
 MATRICES = ("a", "b", "q", "k", "v")
@@ -72,11 +73,11 @@ def _key(item: Item, buffers: dict[str, Buffer], moving: bool) -> object:
 
 
 def _form(operand: Operand, moving: bool) -> object:
-    """An operand's box; of a matrix that may move, without its constant starts."""
+    """An operand's box; of a matrix that may move, without the constant parts of its starts."""
     box = operand.box
     if not moving or operand.role not in MATRICES or operand.stable:
         return box
-    return (tuple(None if isinstance(e, Const) else e for e in box.offset), box.size, box.bound)
+    return (tuple(from_linear(linear(e)[0], 0) for e in box.offset), box.size, box.bound)
 
 
 def _steady(items: list[Item], start: int, period: int, count: int) -> bool:
@@ -98,11 +99,12 @@ def _start(offsets: tuple[Expr, ...], var: str = "") -> Expr | None:
     """The start in round ``var``; None where the rounds are not evenly spaced."""
     if len(set(offsets)) == 1:
         return offsets[0]
-    values = [int(e.value) for e in offsets if isinstance(e, Const)]
+    (terms, first), *rest = (linear(e) for e in offsets)
+    values = [first, *(constant for _, constant in rest)]
     steps = {b - a for a, b in pairwise(values)}
-    if len(values) < len(offsets) or len(steps) > 1:
+    if any(other != terms for other, _ in rest) or len(steps) > 1:
         return None
-    return Var(var) * steps.pop() + values[0]
+    return Var(var) * steps.pop() + from_linear(terms, first)
 
 
 def _storage(buffer: Buffer) -> object:
@@ -123,7 +125,7 @@ def _loop(items: list[Item], period: int, count: int, tables: list[Table]) -> Lo
         operands: list[Operand] = []
         for which, operand in enumerate(first.task.operands):
             boxes = [p.task.operands[which].box for p in peers if isinstance(p, Phase)]
-            starts = tuple(_start(dims, f"i{name}") for dims in _offsets(boxes))
+            starts = tuple(e for dims in _offsets(boxes) if (e := _start(dims, f"i{name}")) is not None)
             operand = replace(operand, box=replace(operand.box, offset=starts))
             rows = tuple(str(p.task.operands[which].buffer) for p in peers if isinstance(p, Phase))
             if len(set(rows)) == 1:

@@ -223,7 +223,7 @@ class CudaBuilder(TaskBuilder):
         held = self.local((each, columns), "float32", "held")
         plain = PartsViews(self.views.graph, self.views.stored - {tensor}, self.views.parts)
         other = copy(self)
-        other.views = HeldViews(plain, tensor, held.id, held.shape)
+        other.views = HeldViews(plain, tensor, held.id, (each, columns))
         whole = Box((Const(0), Const(0)), held.shape, held.shape)
 
         def first(draft: Draft, index: tuple[Expr, ...], inner: Ranges) -> tuple[Statement, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
+from typing import Any
 
 from mononn_core.cost.cuda import Work, product_shared_bytes
 from mononn_core.gpu import Gpu
@@ -76,7 +77,7 @@ class Tile:
     stages: int
     parts: int = 1
 
-    def params(self, kind: str) -> dict[str, object]:
+    def params(self, kind: str) -> dict[str, Any]:
         return {"tile": (self.rows, self.columns), "warps": self.warps, "kind": kind}
 
 
