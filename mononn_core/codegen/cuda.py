@@ -122,24 +122,23 @@ class _CudaPrinter(CudaSync):
         out.line(
             f"// {comment_text(phase.id)}: {phase.tasks} tasks; {comment_text(', '.join(map(str, phase.origin[:4])))}"
         )
-        arguments = "const mononn_gpu_call &call, int &turn_, int &fetched_, int ordinal" + (
-            f", int {loop.var}" if loop else ""
-        )
-        with out.block(f"MN_DEVICE void {function(phase)}({arguments}) {{"):
-            out.line("(void)call, (void)fetched_, (void)ordinal;" + (f" (void){loop.var};" if loop else ""))
+        arguments = "const mononn_gpu_call &call, mn::Turn now_, int ordinal" + (f", int {loop.var}" if loop else "")
+        with out.block(f"MN_PHASE mn::Turn {function(phase)}({arguments}) {{"):
+            out.line("(void)call, (void)ordinal;" + (f" (void){loop.var};" if loop else ""))
             pointers = {o.role: self.pointer(o, phase, loop) for o in phase.task.operands}
             ranges = {a.var: (0, a.extent - 1) for a in phase.domain}
             if loop:
                 ranges[loop.var] = (0, loop.count - 1)
             printer = CudaPrinter(pointers, ranges)
             if phase.task.template in PRODUCTS:
-                out.line("bool early_ = fetched_ == ordinal;")
-            with out.block(f"for (; turn_ < {phase.tasks}; turn_ += mn::blocks()) {{"):
-                self.decode(phase, "turn_")
+                out.line("bool early_ = now_.fetched == ordinal;")
+            with out.block(f"for (; now_.task < {phase.tasks}; now_.task += mn::blocks()) {{"):
+                self.decode(phase, "now_.task")
                 self._task(phase, printer)
-            out.line(f"turn_ -= {phase.tasks};")
+            out.line(f"now_.task -= {phase.tasks};")
             for prefetch in phase.prefetches:
                 self.fetch(prefetch, phase, loop, whole)
+            out.line("return now_;")
 
     def _task(self, phase: Phase, printer: CudaPrinter) -> None:
         for wait in phase.waits:
@@ -168,7 +167,8 @@ class _CudaPrinter(CudaSync):
         out = self.out
         out.line()
         with out.block(self._opening(ENTRY, "")):
-            out.line("int turn_ = mn::block(), fetched_ = -1, ordinal = 0;")
+            out.line("mn::Turn now_{mn::block(), -1};")
+            out.line("int ordinal = 0;")
             out.line(f"mn::Trace trace{{call.trace, {self.executed}}};")
             for item in self.program.body:
                 if isinstance(item, Loop):
@@ -193,10 +193,10 @@ class _CudaPrinter(CudaSync):
             if isinstance(item, Barrier):
                 self.out.line("trace.barrier(ordinal);")
                 self.out.line("mn::barrier(call.sync);")
-                self.out.line("turn_ = mn::block();")
+                self.out.line("now_.task = mn::block();")
             else:
                 self.out.line("trace.begin(ordinal);")
-                self.out.line(f"{function(item)}(call, turn_, fetched_, ordinal{more});")
+                self.out.line(f"now_ = {function(item)}(call, now_, ordinal{more});")
                 self.out.line("trace.end(ordinal++);")
 
     def _parts(self) -> tuple[Kernel, ...]:
@@ -225,7 +225,8 @@ class _CudaPrinter(CudaSync):
         out = self.out
         out.line()
         with out.block(self._opening(name, ", uint32_t iteration")):
-            out.line(f"int turn_ = mn::block(), fetched_ = -1, ordinal = {ordinal};")
+            out.line("mn::Turn now_{mn::block(), -1};")
+            out.line(f"int ordinal = {ordinal};")
             out.line(f"mn::Trace trace{{call.trace, {self.executed}}};")
             if loop:
                 out.line(f"const int {loop.var} = (int)iteration;")

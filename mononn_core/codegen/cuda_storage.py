@@ -102,6 +102,8 @@ class CudaStorage(Storage):
         base = self.base(operand.buffer, buffer, phase, row or (loop.var if loop else ""))
         self.out.line(f"{const}{kind} *const {name} = ({const}{kind} *){base};")
         private = buffer.space in PRIVATE
+        if not private:
+            self.out.line(f"MN_GLOBAL({name});")
         return CudaPointer(name, self.local(buffer) if private else buffer, align=self.alignment(operand.buffer))
 
     def base(self, which: str | Slot, buffer: Buffer, phase: Phase, row: str) -> str:

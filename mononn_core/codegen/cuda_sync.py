@@ -52,7 +52,7 @@ class CudaSync(CudaTemplates):
             if target.joined or not whole:
                 self.out.line("int task_ = mn::block();")
             else:
-                self.out.line("int task_ = turn_;")
+                self.out.line("int task_ = now_.task;")
             for before in target.before:
                 self.out.line(f"task_ = mn::after(task_, {before.tasks});")
             with self.out.block(f"if (task_ < {target.phase.tasks}) {{"):
@@ -70,7 +70,7 @@ class CudaSync(CudaTemplates):
             kind = self.matmul_type(target.phase, printer, fetch=True)
             self.out.line("mn::sync_block();  // what lies there has been read")
             self.out.line(f"{kind}::fetch({at}, {self.right(source, printer)});")
-            self.out.line(f"fetched_ = ordinal + {target.distance};")
+            self.out.line(f"now_.fetched = ordinal + {target.distance};")
         else:
             rows = self.extent(source, len(source.box.size) - 2, printer)
             size = f"({rows}) * {row_stride(pointer.buffer) * pointer.buffer.itemsize}"

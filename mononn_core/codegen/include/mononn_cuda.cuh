@@ -51,6 +51,10 @@ MN_DEVICE void leave(uint32_t *sync, int counters) {
     store_release(sync + LINE, 0);
   }
 }
+// Where a block is: its next task in the phase at hand, and the executed phase whose first weights are under way.
+struct Turn {
+  int task, fetched;
+};
 // This block's first task after a phase of ``tasks``, when its first in that phase was ``turn``.
 MN_DEVICE int after(int turn, int tasks) {
   return turn >= tasks ? turn - tasks : turn + (tasks - turn + blocks() - 1) / blocks() * blocks() - tasks;

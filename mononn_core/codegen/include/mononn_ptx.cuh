@@ -7,6 +7,10 @@
 #define MN_NOUNROLL _Pragma("unroll 1")
 #define MN_PRAGMA(text) _Pragma(#text)
 #define MN_UNROLL_BY(n) MN_PRAGMA(unroll n)
+// A phase is a function of its own: what it computes from the thread's number is not kept in registers from one to the next.
+#define MN_PHASE static __device__ __noinline__
+// ``p`` points to global memory.
+#define MN_GLOBAL(p) __builtin_assume(__isGlobal(p))
 #define MN_CONSTANT static __constant__ const
 #ifdef __CUDACC_RTC__
 typedef signed char int8_t;
