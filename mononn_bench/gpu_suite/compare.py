@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,7 +22,7 @@ from mononn_bench.measure.process import Limits, Worker, WorkerFailedError
 
 MEMORY_MB = 100_000
 SERVER = "mononn_bench.gpu_suite.server"
-OPEN_S, BLOCK_S = 400.0, 60.0
+OPEN_S, LEAST_OPEN_S, BLOCK_S = 400.0, 15.0, 60.0
 ROUNDS, WARM_RUNS, COLD_RUNS = 10, 20, 10
 REHEARSED = (2, 2, 1)
 Row = dict[str, Any]
@@ -30,26 +31,29 @@ Row = dict[str, Any]
 def compare(case: Case, names: Sequence[str], scratch: Path, seconds: float, tell: Callable[[Row], None]) -> Row:
     """Measure the case; `tell` is given the result so far after each contender and round.
 
-    `seconds` bounds what building all contenders may take together.
+    `seconds` bounds what building all contenders may take together: who comes too late is left out.
     """
+    deadline = time.monotonic() + seconds
     rows: dict[str, Row] = {name: {"status": "left out", "reason": "not reached"} for name in names}
     result: Row = {"case": case.to_json(), "contenders": rows, "rounds": 0}
     rounds, warm, cold = (ROUNDS, WARM_RUNS, COLD_RUNS) if case.target == "cuda" else REHEARSED
     workers: dict[str, Worker] = {}
     with ExitStack() as stack:
-        for position, name in enumerate(names):
-            share = max(60.0, min(OPEN_S, seconds / max(1, len(names) - position)))
+        for name in names:
+            left = min(OPEN_S, deadline - time.monotonic())
+            if left < LEAST_OPEN_S:
+                rows[name]["reason"] = "no time was left to build it"
+                continue
             worker = Worker(
                 "mononn", Path(sys.executable), cores=sorted(os.sched_getaffinity(0)), scratch=scratch / name,
                 server=SERVER,
             )  # fmt: skip
             stack.enter_context(worker)
-            rows[name] = _open(worker, name, case, share)
+            rows[name] = _open(worker, name, case, left)
             if rows[name]["status"] in ("ok", "incorrect"):
                 workers[name] = worker
             else:
                 worker.kill()
-            seconds -= rows[name].get("open_s", 0.0)
             tell(result)
         order = random.Random(0)
         for index in range(rounds):

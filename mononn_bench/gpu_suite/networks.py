@@ -21,6 +21,8 @@ MASKED = -1e4
 BUCKETS, FARTHEST = 32, 128
 """Of T5's relative positions."""
 Tensor = Any
+Maker = Callable[[], NDArray[Any]]
+"""Makes a constant when it is first needed: a compiler that traces a network need not look into NumPy."""
 
 
 class Operators(Protocol):
@@ -28,9 +30,9 @@ class Operators(Protocol):
 
     def linear(self, x: Tensor, name: str, inner: int, outer: int, bias: bool = True) -> Tensor: ...
     def parameter(self, name: str, shape: tuple[int, ...]) -> Tensor: ...
-    def constant(self, value: NDArray[Any]) -> Tensor: ...
+    def constant(self, make: Maker) -> Tensor: ...
     def gather(self, table: Tensor, indices: Tensor) -> Tensor: ...
-    def score_bias(self, table: Tensor, numbers: NDArray[Any]) -> Tensor: ...
+    def score_bias(self, table: Tensor, make: Maker) -> Tensor: ...
     def add(self, a: Tensor, b: Tensor) -> Tensor: ...
     def scale(self, x: Tensor, factor: float) -> Tensor: ...
     def layer_norm(self, x: Tensor, name: str, width: int, epsilon: float) -> Tensor: ...
@@ -57,7 +59,7 @@ def bert(ops: Operators, spec: ModelSpec, inputs: Mapping[str, Tensor]) -> list[
     kinds = ops.parameter(f"{root}token_type_embeddings.weight", (c["type_vocab_size"], h))
     x = ops.add(x, ops.gather(kinds, inputs["token_type_ids"]))
     places = ops.parameter(f"{root}position_embeddings.weight", (c["max_position_embeddings"], h))
-    x = ops.add(x, ops.gather(places, ops.constant(np.arange(tokens))))
+    x = ops.add(x, ops.gather(places, ops.constant(lambda: np.arange(tokens))))
     x = ops.layer_norm(x, f"{root}LayerNorm", h, eps)
     bias = ops.mask_bias(inputs["attention_mask"])
     for layer in range(c["num_hidden_layers"]):
@@ -119,7 +121,8 @@ def _t5_side(
     decoder = memory is not None
     first = f"t5.{side}.block.0.layer.0.SelfAttention."
     places = ops.parameter(f"{first}relative_attention_bias.weight", (BUCKETS, heads))
-    bias = ops.add(_relative_bias(ops, places, tokens, decoder), ops.constant(_causal(tokens)) if decoder else read)
+    bias = ops.score_bias(places, lambda: _buckets(tokens, decoder))
+    bias = ops.add(bias, ops.constant(lambda: _causal(tokens)) if decoder else read)
 
     def attend(x: Tensor, keys: Tensor, name: str, bias: Tensor) -> Tensor:
         q = ops.linear(x, f"{name}.q", width, inner, bias=False)
@@ -140,8 +143,8 @@ def _t5_side(
     return ops.rms_norm(x, f"t5.{side}.final_layer_norm", width, eps)
 
 
-def _relative_bias(ops: Operators, table: Tensor, tokens: int, decoder: bool) -> Tensor:
-    """Scores' bias [1, heads, n, n] by the bucket of each distance (Raffel et al. 2020, section 2.1)."""
+def _buckets(tokens: int, decoder: bool) -> NDArray[np.int64]:
+    """The bucket [n, n] of each distance (Raffel et al. 2020, section 2.1)."""
     distance = np.arange(tokens)[None, :] - np.arange(tokens)[:, None]
     buckets, offset = BUCKETS, np.zeros_like(distance)
     if decoder:
@@ -153,8 +156,7 @@ def _relative_bias(ops: Operators, table: Tensor, tokens: int, decoder: bool) ->
     near = buckets // 2
     ratio = np.log(np.maximum(distance, 1).astype(np.float32) / near) / np.float32(math.log(FARTHEST / near))
     far = np.minimum(near + (ratio * (buckets - near)).astype(np.int64), buckets - 1)
-    numbers = offset + np.where(distance < near, distance, far)
-    return ops.score_bias(table, numbers)
+    return offset + np.where(distance < near, distance, far)
 
 
 def _causal(tokens: int) -> NDArray[np.float32]:

@@ -15,7 +15,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from mononn_bench.gpu_suite.networks import MASKED, NETWORKS
+from mononn_bench.gpu_suite.networks import MASKED, NETWORKS, Maker
 from mononn_bench.models.zoo import ModelSpec
 
 OPSET = 18
@@ -91,7 +91,11 @@ class OnnxOperators:
     def parameter(self, name: str, shape: tuple[int, ...]) -> str:
         return self.store(name, self._tensors[name])
 
-    def constant(self, value: NDArray[Any]) -> str:
+    def constant(self, make: Maker) -> str:
+        return self.number(make())
+
+    def number(self, value: NDArray[Any]) -> str:
+        """A constant of the graph: its value."""
         return self.store(f"constant_{len(self.initializers)}", value)
 
     def scalar(self, value: float) -> str:
@@ -105,11 +109,11 @@ class OnnxOperators:
     def gather(self, table: str, indices: str) -> str:
         return self.node("Gather", [table, indices], (*self.shapes[indices], self.shapes[table][-1]), axis=0)
 
-    def score_bias(self, table: str, numbers: NDArray[Any]) -> str:
-        rows = self.gather(table, self.constant(numbers))
+    def score_bias(self, table: str, make: Maker) -> str:
+        rows = self.gather(table, self.constant(make))
         n, m, heads = self.shapes[rows]
         turned = self.node("Transpose", [rows], (heads, n, m), perm=[2, 0, 1])
-        return self.node("Unsqueeze", [turned, self.constant(np.array([0]))], (1, heads, n, m))
+        return self.node("Unsqueeze", [turned, self.number(np.array([0]))], (1, heads, n, m))
 
     def add(self, a: str, b: str) -> str:
         return self.node("Add", [a, b], np.broadcast_shapes(self.shapes[a], self.shapes[b]))
@@ -126,7 +130,7 @@ class OnnxOperators:
 
     def rms_norm(self, x: str, name: str, width: int, epsilon: float) -> str:
         """In float32: squares leave the range of float16."""
-        shape, axes = self.shapes[x], self.constant(np.array([-1]))
+        shape, axes = self.shapes[x], self.number(np.array([-1]))
         wide = self.cast(x, np.dtype(np.float32))
         two, little = (self.initial(np.array(v, np.float32)) for v in (2.0, epsilon))
         squares = self.node("Pow", [wide, two], shape)
@@ -161,7 +165,7 @@ class OnnxOperators:
         def split(x: str, order: tuple[int, ...]) -> str:
             count, size = self.shapes[x][1], self.shapes[x][2] // heads
             shape = (b, count, heads, size)
-            x = self.node("Reshape", [x, self.constant(np.array(shape))], shape)
+            x = self.node("Reshape", [x, self.number(np.array(shape))], shape)
             return self.node("Transpose", [x], tuple(shape[axis] for axis in order), perm=list(order))
 
         scores = self.node("MatMul", [split(q, (0, 2, 1, 3)), split(k, (0, 2, 3, 1))], (b, heads, n, m))
@@ -170,11 +174,11 @@ class OnnxOperators:
         mixed = self.node("Softmax", [scores], (b, heads, n, m), axis=-1)
         mixed = self.node("MatMul", [mixed, split(v, (0, 2, 1, 3))], (b, heads, n, outer // heads))
         mixed = self.node("Transpose", [mixed], (b, n, heads, outer // heads), perm=[0, 2, 1, 3])
-        return self.node("Reshape", [mixed, self.constant(np.array((b, n, outer)))], (b, n, outer))
+        return self.node("Reshape", [mixed, self.number(np.array((b, n, outer)))], (b, n, outer))
 
     def mask_bias(self, mask: str) -> str:
         b, n = self.shapes[mask]
-        wide = self.node("Unsqueeze", [mask, self.constant(np.array([1, 2]))], (b, 1, 1, n))
+        wide = self.node("Unsqueeze", [mask, self.number(np.array([1, 2]))], (b, 1, 1, n))
         kind = int(helper.np_dtype_to_tensor_dtype(self._weights.dtype))
         wide = self.node("Cast", [wide], (b, 1, 1, n), to=kind)
         return self.scale(self.node("Sub", [self.scalar(1.0), wide], (b, 1, 1, n)), MASKED)
@@ -200,21 +204,21 @@ class OnnxOperators:
     def mean_pixels(self, x: str) -> str:
         shape = self.shapes[x][:2]
         mean = self.node("GlobalAveragePool", [x], (*shape, 1, 1))
-        return self.node("Reshape", [mean, self.constant(np.array(shape))], shape)
+        return self.node("Reshape", [mean, self.number(np.array(shape))], shape)
 
     def tokens_of(self, image: str) -> str:
         b, c, h, w = self.shapes[image]
-        flat = self.node("Reshape", [image, self.constant(np.array((b, c, h * w)))], (b, c, h * w))
+        flat = self.node("Reshape", [image, self.number(np.array((b, c, h * w)))], (b, c, h * w))
         return self.node("Transpose", [flat], (b, h * w, c), perm=[0, 2, 1])
 
     def put_first(self, token: str, x: str) -> str:
         b, n, width = self.shapes[x]
-        token = self.node("Expand", [token, self.constant(np.array((b, 1, width)))], (b, 1, width))
+        token = self.node("Expand", [token, self.number(np.array((b, 1, width)))], (b, 1, width))
         return self.node("Concat", [token, x], (b, n + 1, width), axis=1)
 
     def first_token(self, x: str) -> str:
         b, _, width = self.shapes[x]
-        return self.node("Gather", [x, self.constant(np.array(0))], (b, width), axis=1)
+        return self.node("Gather", [x, self.number(np.array(0))], (b, width), axis=1)
 
     def output_of_table(self, x: str, table: str) -> str:
         turned = self.store(f"{table}.T", self._tensors[table].T)

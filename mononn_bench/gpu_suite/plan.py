@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,17 +45,25 @@ def _full(work: Path, contenders: tuple[str, ...]) -> Iterator[Step]:
     def case(model: str, batch: int, precision: str) -> Case:
         return Case(str(work), model, batch, precision, "cuda")
 
+    small = [(case(model, 1, p), launch) for model in (*TINY, *SMALL) for p in PRECISIONS for launch in LAUNCHES]
+    large = [(case(model, 1, p), "once") for p in ("fp16", "fp32", "bf16") for model in OURS_LARGE]
+    large += [(case(model, 1, "fp16"), "graph") for model in OURS_LARGE]
+    batches = [(case(model, b, "fp16"), launch) for b in BATCHES[1:] for model in OURS_LARGE for launch in LAUNCHES]
+    batches += [(case(model, 1, p), "graph") for p in ("fp32", "bf16") for model in OURS_LARGE]
     yield from (_models(model, (1,)) for model in (*TINY, *SMALL))
+    yield _build("small", small)
     for model in (*TINY, *SMALL):
         yield from (_correct(case(model, 1, p), launch) for p in PRECISIONS for launch in LAUNCHES)
     yield from (_sanitize(case(model, 1, "fp16"), "once", tool) for tool in SANITIZERS for model in TINY)
     yield from (_models(model, BATCHES) for model in LARGE)
+    yield _build("large", large)
     for model in OURS_LARGE:
         yield from (_correct(case(model, 1, p), "once") for p in ("fp16", "fp32", "bf16"))
     yield from (_compare(case(model, 1, "fp16"), contenders) for model in LARGE)
     for model in OURS_LARGE:
         yield from (_trace(case(model, 1, "fp16"), launch) for launch in LAUNCHES)
     yield from (_ncu(case("bert-base", 1, "fp16"), name) for name in ("mononn", *RIVALS))
+    yield _build("batches", batches)
     for batch in BATCHES[1:]:
         yield from (_compare(case(model, batch, "fp16"), contenders) for model in LARGE)
     yield from (_compare(case(model, 1, p), contenders) for p in ("fp32", "bf16") for model in LARGE)
@@ -67,6 +75,7 @@ def _rehearsal(work: Path, contenders: tuple[str, ...]) -> Iterator[Step]:
         return Case(str(work), model, batch, precision, "cpu")
 
     yield from (_models(model, (1, 2)) for model in REHEARSED)
+    yield _build("tiny", [(case("mlp-test", 1, p), launch) for p in PRECISIONS for launch in LAUNCHES])
     for model in TINY:
         yield from (_correct(case(model, 1, p), "once") for p in PRECISIONS)
         yield _correct(case(model, 1, "fp16"), "graph")
@@ -80,6 +89,10 @@ def _rehearsal(work: Path, contenders: tuple[str, ...]) -> Iterator[Step]:
 def _models(model: str, batches: tuple[int, ...]) -> Step:
     arguments = {"model": model, "batches": list(batches), "precisions": list(PRECISIONS)}
     return Step(f"model:{model}", "models", arguments, 400)
+
+
+def _build(name: str, builds: Sequence[tuple[Case, str]]) -> Step:
+    return Step(f"build:{name}", "build", {"builds": [[case.to_json(), launch] for case, launch in builds]}, 600)
 
 
 def _correct(case: Case, launch: str) -> Step:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,8 +76,20 @@ def models(context: Context, arguments: Mapping[str, Any]) -> Result:
 
 
 def build(context: Context, arguments: Mapping[str, Any]) -> Result:
-    """Our code for one case and launch."""
-    return contenders.compile_ours(Case(**arguments["case"]), arguments["launch"])
+    """Our code for several cases and launches, on half the cores at once; what fails has its reason."""
+    results: Result = {}
+    wanted = [(Case(**case), launch) for case, launch in arguments["builds"]]
+    with ProcessPoolExecutor(max(1, len(os.sched_getaffinity(0)) // 2)) as pool:
+        futures = {
+            pool.submit(contenders.compile_ours, case, launch): f"{case.label}:{launch}" for case, launch in wanted
+        }
+        for future in as_completed(futures):
+            error = future.exception()
+            results[futures[future]] = (
+                future.result() if error is None else {"failed": f"{type(error).__name__}: {error}"}
+            )
+            context.tell(results)
+    return results
 
 
 def correctness(context: Context, arguments: Mapping[str, Any]) -> Result:
@@ -114,7 +128,7 @@ def compare(context: Context, arguments: Mapping[str, Any]) -> Result:
     """One case, every contender; see compare.py."""
     case = Case(**arguments["case"])
     scratch = context.work / "scratch" / case.label
-    return comparison.compare(case, arguments["contenders"], scratch, context.seconds * 0.8, context.tell)
+    return comparison.compare(case, arguments["contenders"], scratch, context.seconds * 0.75, context.tell)
 
 
 def trace(context: Context, arguments: Mapping[str, Any]) -> Result:

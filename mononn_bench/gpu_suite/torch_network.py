@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mononn_bench.gpu_suite.networks import MASKED, NETWORKS
+from mononn_bench.gpu_suite.networks import MASKED, NETWORKS, Maker
 from mononn_bench.models.inputs import make_inputs
 from mononn_bench.models.weights import STATISTICS_SEED, seeded_tensor
 from mononn_bench.models.zoo import ModelSpec, get_model
@@ -24,10 +24,11 @@ TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "
 
 
 class TorchOperators:
-    """The operators of networks.py over tensors by name."""
+    """The operators of networks.py over tensors by name; constants are `constants` in the order they are asked for."""
 
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(self, tensors: Mapping[str, Tensor], constants: Sequence[Tensor] = ()) -> None:
         self.tensors = tensors
+        self.constants, self.asked = constants, 0
 
     def parameter(self, name: str, shape: tuple[int, ...]) -> Tensor:
         return self.tensors[name]
@@ -36,17 +37,15 @@ class TorchOperators:
         weight = self.parameter(f"{name}.weight", (outer, inner))
         return functional.linear(x, weight, self.parameter(f"{name}.bias", (outer,)) if bias else None)
 
-    def constant(self, value: NDArray[Any]) -> Tensor:
-        """On the parameters' device and, of floats, in their type."""
-        like = next(iter(self.tensors.values()))
-        tensor = torch.from_numpy(np.ascontiguousarray(value)).to(like.device)
-        return tensor.to(like.dtype) if tensor.is_floating_point() else tensor
+    def constant(self, make: Maker) -> Tensor:
+        self.asked += 1
+        return self.constants[self.asked - 1]
 
     def gather(self, table: Tensor, indices: Tensor) -> Tensor:
         return functional.embedding(indices, table)
 
-    def score_bias(self, table: Tensor, numbers: NDArray[Any]) -> Tensor:
-        return self.gather(table, self.constant(numbers)).permute(2, 0, 1).unsqueeze(0)
+    def score_bias(self, table: Tensor, make: Maker) -> Tensor:
+        return self.gather(table, self.constant(make)).permute(2, 0, 1).unsqueeze(0)
 
     def add(self, a: Tensor, b: Tensor) -> Tensor:
         return a + b
@@ -117,6 +116,10 @@ class Seeding(TorchOperators):
         self.drawn: dict[str, Tensor] = {}
         self.tensors = {"": torch.zeros(1, dtype=torch.float64)}
 
+    def constant(self, make: Maker) -> Tensor:
+        tensor = torch.from_numpy(np.ascontiguousarray(make()))
+        return tensor.double() if tensor.is_floating_point() else tensor
+
     def parameter(self, name: str, shape: tuple[int, ...]) -> Tensor:
         if name not in self.drawn:
             self.drawn[name] = torch.from_numpy(seeded_tensor(self.spec, name, shape, self.seed))
@@ -141,6 +144,29 @@ def seeded_tensors(spec: ModelSpec, seed: int) -> dict[str, NDArray[np.float32]]
     return {name: tensor.numpy() for name, tensor in seeding.drawn.items()}
 
 
+class Tracing(TorchOperators):
+    """Runs a network on no data, for its constants alone: `made`."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        super().__init__(tensors)
+        self.made: list[Tensor] = []
+
+    def constant(self, make: Maker) -> Tensor:
+        tensor = torch.from_numpy(np.ascontiguousarray(make()))
+        self.made.append(tensor)
+        return tensor.to("meta")
+
+
+def constants(spec: ModelSpec, tensors: Mapping[str, NDArray[Any]]) -> list[Tensor]:
+    """The network's constants in the order it asks for them."""
+    tracing = Tracing({name: torch.empty(array.shape, device="meta") for name, array in tensors.items()})
+    types = {i.name: torch.from_numpy(np.empty(0, i.dtype)).dtype for i in spec.inputs}
+    given = {i.name: torch.empty(i.shape, dtype=types[i.name], device="meta") for i in spec.inputs}
+    with torch.no_grad():
+        NETWORKS[spec.family](tracing, spec, given)
+    return tracing.made
+
+
 class Network(nn.Module):
     """The network with given tensors in one precision; its inputs and outputs keep the model's types."""
 
@@ -151,10 +177,14 @@ class Network(nn.Module):
         for name, array in tensors.items():
             parameter = nn.Parameter(torch.from_numpy(array).to(self.dtype), requires_grad=False)
             self.register_parameter(self._names[name], parameter)
+        self._constants = constants(spec, tensors)
+        for number, tensor in enumerate(self._constants):
+            self.register_buffer(f"constant_{number}", tensor.to(self.dtype) if tensor.is_floating_point() else tensor)
         self.eval()
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        operators = TorchOperators({name: getattr(self, own) for name, own in self._names.items()})
+        made = [getattr(self, f"constant_{number}") for number in range(len(self._constants))]
+        operators = TorchOperators({name: getattr(self, own) for name, own in self._names.items()}, made)
         given = {
             i.name: t.to(self.dtype) if t.is_floating_point() else t
             for i, t in zip(self.spec.inputs, inputs, strict=True)

@@ -20,7 +20,7 @@ from mononn_core.program.text import to_text as program_text
 from mononn_core.program.tile import Program
 from mononn_core.program.verify import verify
 from mononn_core.runtime.artifact import Artifact
-from mononn_core.runtime.cuda_device import present_arch
+from mononn_core.runtime.cuda_device import present_gpu
 
 if TYPE_CHECKING:
     from mononn_core.codegen.cuda import CudaSource
@@ -90,10 +90,13 @@ def target_gpu(options: Options) -> tuple[Gpu, tuple[str, ...]]:
         gpu = Gpu.named(options.gpu)
         return gpu, arches or (gpu.arch,)
     if not arches:
-        here = present_arch()
+        here = present_gpu()
         if here is None and options.target == "cuda":
             raise OptionError("no GPU is here to compile for; name an architecture, as --arch sm_90a")
-        arches = (here or EMULATED_ARCH,)
+        if here is not None and options.target == "cuda":
+            known = [gpu for name, gpu in NAMED.items() if name in here.name and gpu.arch == here.arch]
+            return max(known, key=lambda gpu: len(gpu.name), default=Gpu.for_arch(here.arch)), (here.arch,)
+        arches = (EMULATED_ARCH,)
     return Gpu.for_arch(arches[0]), arches
 
 

@@ -52,9 +52,9 @@ def present() -> Present:
     return Present(name.value.decode(), SPECIFIC.get(arch, arch), cuda)
 
 
-def present_arch() -> str | None:
-    """The first GPU's architecture; None where there is no GPU."""
+def present_gpu() -> Present | None:
+    """The first GPU; None where there is none."""
     try:
-        return present().arch
+        return present()
     except DeviceError:
         return None

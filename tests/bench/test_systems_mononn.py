@@ -17,8 +17,9 @@ from tests.core.cuda.fake_cupy import FakeCupy
 def test_our_kernels_between_device_buffers(name, tmp_path, monkeypatch):
     task = make_task(product(), tmp_path, target="cuda")
     launch = "graph" if "graph" in name else "once"
-    monkeypatch.setattr("mononn_core.compiler.cuda.present_arch", lambda: "sm_80")
-    monkeypatch.setattr(cuda, "present", lambda: Present("a GPU", "sm_80", (13, 0)))
+    here = Present("a GPU", "sm_80", (13, 0))
+    monkeypatch.setattr("mononn_core.compiler.cuda.present_gpu", lambda: here)
+    monkeypatch.setattr(cuda, "present", lambda: here)
     fake = FakeCupy(compiler.lower(str(task.onnx), target="cuda", launch=launch).source)
     monkeypatch.setitem(sys.modules, "cupy", fake)
     check_adapter(get_system(name), task)

@@ -152,7 +152,7 @@ def test_no_driver(monkeypatch):
     monkeypatch.setattr(cuda_device.ctypes, "CDLL", lambda name: (_ for _ in ()).throw(OSError("no such file")))
     with pytest.raises(DeviceError, match=r"no NVIDIA driver is here .*cuda-emulated"):
         cuda_device.present()
-    assert cuda_device.present_arch() is None
+    assert cuda_device.present_gpu() is None
 
 
 def test_cupy_that_is_not_there(once, cupy, monkeypatch):
@@ -304,6 +304,6 @@ def test_options_that_make_no_sense(options, text):
 
 
 def test_without_a_gpu_an_architecture_has_to_be_named(monkeypatch):
-    monkeypatch.setattr("mononn_core.compiler.cuda.present_arch", lambda: None)
+    monkeypatch.setattr("mononn_core.compiler.cuda.present_gpu", lambda: None)
     with pytest.raises(OptionError, match="--arch sm_90a"):
         compiler.lower(MODELS["mlp"](), target="cuda")

@@ -115,7 +115,7 @@ def test_bisect_through_the_emulator(call):
     ],
 )
 def test_bad_input_is_one_sentence(call, monkeypatch, arguments, text):
-    monkeypatch.setattr("mononn_core.compiler.cuda.present_arch", lambda: None)
+    monkeypatch.setattr("mononn_core.compiler.cuda.present_gpu", lambda: None)
     status, out, err = call(*arguments)
     assert status == 2 and not out
     said = err.splitlines()[-1]
