@@ -6,8 +6,8 @@
 
 namespace emu {
 
-// epoch: 1 atomic | 1 pending | 10 block | 10 thread | 24 generation | 18 count
-constexpr int kCountBits = 18, kGenerationBits = 24, kThreadShift = kCountBits + kGenerationBits, kBlockShift = 52;
+// epoch: 1 atomic | 1 pending | 10 block | 10 thread | 22 generation | 20 count
+constexpr int kCountBits = 20, kGenerationBits = 22, kThreadShift = kCountBits + kGenerationBits, kBlockShift = 52;
 constexpr uint64_t kAtomic = 1ull << 63, kPending = 1ull << 62, kWho = ((1ull << 20) - 1) << kThreadShift;
 constexpr uint64_t kClock = (1ull << kThreadShift) - 1;
 
@@ -117,7 +117,8 @@ inline bool clocks() { return asked(MN_EMU_SANITIZED); }
 
 inline void tick(Fiber *f) {
   ++f->clock;
-  if (!(f->clock & ((1ull << kCountBits) - 1))) abort();  // 262144 releases between two block barriers
+  // a million releases between two block barriers
+  if (!(f->clock & ((1ull << kCountBits) - 1))) stop_with(MN_EMU_USAGE, 0, 0, 0, f->site, 0, f->op);
 }
 
 inline void clocks_block(Block *block) {

@@ -121,7 +121,7 @@ EXPORT int mn_emu_launch(const mn_emu_request *request, mn_emu_result *result) {
   memset(result, 0, sizeof *result);
   result->image = reinterpret_cast<uint64_t>(__ehdr_start);
   result->image_bytes = static_cast<uint64_t>(_end - __ehdr_start);
-  E->request = request, E->result = result, E->stopped = E->expired = false;
+  E->request = request, E->result = result, E->stopped = false, E->expired = false;
   E->random = request->seed * 2654435769u + 88172645463325252ull;
   E->writes = E->progress = E->time = 0, E->parked = E->paused = 0;
   if (!prepare(E, request) || !shadow_begin()) {

@@ -325,8 +325,21 @@ inline void shadow_reset() {
   last_region = nullptr;
 }
 
+// Generations begin anew: what earlier launches wrote is all of one generation.
+inline void shadow_age() {
+  for (Region &r : regions)
+    for (size_t i = 0; r.cells && i < r.count; ++i) {
+      Cell *c = &r.cells[i];
+      if (c->read & kSet) free(set_of(c->read));
+      c->read = 0;
+      if (c->write) c->write = 1ull << kCountBits;
+    }
+  last_generation = 1;
+}
+
 inline bool shadow_begin() {
   const mn_emu_request *q = E->request;
+  if (last_generation >> (kGenerationBits - 1)) shadow_age();
   for (Region &r : kept) free_cells(&r);
   kept.clear();
   for (Region &r : regions) kept.push(r);
