@@ -203,10 +203,9 @@ class Mainloop:
 
 @dataclass(frozen=True)
 class Prefetch:
-    """Issued by every worker once it has entered this phase and before it waits for what follows: fetch operand
-    ``role`` of the first task this worker will execute in the next execution of phase ``phase`` (a strided one as
-    well: which task that is, its dealing says). ``into``: a local buffer of the operand's box (the consumer reads it
-    there), or "" where the worker may fetch ahead as it can. The operand must be stable."""
+    """Issued by every worker in this phase, before it waits for what follows: fetch operand ``role`` of the first task
+    it will execute in the next execution of phase ``phase``. ``into``: a local buffer of the operand's box (the
+    consumer reads it there), or "" where the worker may fetch ahead as it can. The operand must be stable."""
 
     phase: str
     role: str
@@ -216,7 +215,7 @@ class Prefetch:
 @dataclass(frozen=True)
 class Split:
     """The contraction is cut into ``parts`` along ``axis``; partial results lie in ``scratch`` and are summed in
-    index order by ``combine``: "phase" (a phase of its own) or "consumer" (its prologue)."""
+    index order by ``combine``: "phase" (its own) or "consumer" (its prologue)."""
 
     axis: str
     parts: int
@@ -229,8 +228,8 @@ class Result:
     """A template's epilogue: ``operand[index] = value`` for every output element of the tile. ``axes`` names the
     variables of the element's position inside the tile (counted from 0; ragged tiles stop at the box's bound);
     ``index`` and ``value`` are Exprs over them, the domain and loop variables, Loads of the task's operands, and Acc,
-    the element as the template computed it. ``bounds`` (one an axis, or none at all) ends a ragged tile whose operand
-    does not, as a worker-local one: only elements with ``axis < bound`` are stored; None leaves it to the box."""
+    the element as the template computed it. ``bounds`` (one an axis, or none) end a ragged tile that its operand does
+    not, as a worker-local one: only elements with ``axis < bound`` are stored; None leaves it to the box."""
 
     operand: str
     axes: tuple[str, ...]
@@ -289,9 +288,9 @@ class Task:
     """What one point of a phase's domain does: a hand-written ``template`` with epilogue ``results``, or template
     "nest" with a loop ``body``. Templates and their operand roles (boxes of rank 2):
 
-    * "matmul", "gemv": a [M, K] times b [K, N]; result axes (m, n). ``gemv`` is a matmul of few rows. a may be
-      worker-local: then ``body``, a nest that runs first, fills all of it through a second operand on the same buffer
-      (a left side that is gathered, cast or normalised on its way), and may store to shared memory as well.
+    * "matmul", "gemv" (few rows): a [M, K] times b [K, N]; result axes (m, n). a may be worker-local: then ``body``, a
+      nest that runs first, fills all of it through a second operand on the same buffer (a left side that is gathered,
+      cast or normalised on its way); it may store to shared memory as well.
     * "attention": q [R, D], k [T, D], v [T, E]; s = q k^T; ``prologue["score"]`` is an Expr over Acc (= s[i, j]),
       its axes named i and j, and Loads; p = softmax of that over j; p v has result axes (i, d).
     * "conv": a holds pixels [R, C], b [KH KW C, N]; ``params`` are those of
@@ -380,11 +379,7 @@ class Program:
     def phases(self) -> Iterator[Phase]:
         """Every Phase as written (a rolled one once)."""
         for item in self.body:
-            match item:
-                case Phase():
-                    yield item
-                case Loop():
-                    yield from (p for p in item.body if isinstance(p, Phase))
+            yield from (i for i in (item.body if isinstance(item, Loop) else (item,)) if isinstance(i, Phase))
 
     def trace(self) -> Iterator[tuple[Phase | Barrier, dict[str, int]]]:
         """Phases and barriers as executed, with the loop variable's value."""
