@@ -108,9 +108,11 @@ class CudaTemplates(CudaStorage):
         align = 16 if tile.local or fetch else min(16, self.row_alignment(a, printer))
         b_align = min(16, self.row_alignment(b, printer))
         wm, wn = tile.warps
+        depth = self.extent(b, len(b.box.size) - 2, printer)
+        whole = depth.isdigit() and int(depth) % tile.step == 0
         return (
             f"mn::Matmul<{KINDS[tile.kind][0]}, {tile.rows}, {tile.columns}, {tile.step}, {wm}, {wn}, {tile.groups}, "
-            f"{tile.stages}, "
+            f"{tile.stages}, {'true' if whole else 'false'}, "
             f"{wide}, {tile.local}, {align}, {b_align}>"
         )
 

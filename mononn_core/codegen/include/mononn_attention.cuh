@@ -42,7 +42,7 @@ template <class T, int DEPTH, int WIDTH, int STRIPS, int STEP, bool WHOLE, int L
     sync_block();  // what lay here has been read
     MN_NOUNROLL for (int first = 0; first < rows; first += ROWS) {
       if (first > 0) sync_block();
-      copy_tile<T, ROWS, DP, LDK, ALIGN>((T *)shared, q + first * ldq, ldq, rows - first, DEPTH);
+      copy_tile<T, ROWS, DP, LDK, ALIGN, false>((T *)shared, q + first * ldq, ldq, rows - first, DEPTH);
       if (!WHOLE || first == 0) load(shared, 0, k, ldk, v, ldv, keys);
       cp_async_commit();
       Rows state = {};
@@ -67,8 +67,8 @@ template <class T, int DEPTH, int WIDTH, int STRIPS, int STEP, bool WHOLE, int L
   static MN_DEVICE int strip() { return warp() % STRIPS; }
   static MN_DEVICE int group() { return warp() / STRIPS; }
   static MN_DEVICE void load(unsigned char *shared, int slot, const T *k, int ldk, const T *v, int ldv, int keys) {
-    copy_tile<T, STEP, DP, LDK, ALIGN>(k_slot(shared, slot), k, ldk, keys, DEPTH);
-    copy_tile<T, STEP, EP, LDV, ALIGN>(v_slot(shared, slot), v, ldv, keys, WIDTH);
+    copy_tile<T, STEP, DP, LDK, ALIGN, false>(k_slot(shared, slot), k, ldk, keys, DEPTH);
+    copy_tile<T, STEP, EP, LDV, ALIGN, false>(v_slot(shared, slot), v, ldv, keys, WIDTH);
   }
 
   // Row i and key j of the lane's c-th value of the n-th fragment.

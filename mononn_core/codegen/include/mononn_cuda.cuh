@@ -255,20 +255,24 @@ template <class R, class T> MN_DEVICE T block_reduce(T v) {
 }
 
 // ---- tiles in shared memory -----------------------------------------------------------------------------------------
-// ROWS x COLS elements (COLS a multiple of 16 bytes) into rows of LD; what lies at or past (rows, cols) becomes zero.
-// ALIGN: bytes that ``from`` and its rows are aligned to; by 16 or 4 the copy runs beside the thread.
-template <class T, int ROWS, int COLS, int LD, int ALIGN>
+// ROWS x COLS elements (COLS a multiple of 16 bytes) into rows of LD. Elements at or past column ``cols`` become zero; rows
+// past ``rows`` (at least 1) become zero where ZERO_ROWS, else they repeat the last one, which costs nothing: they are
+// for results that nobody stores. ALIGN: bytes that ``from`` and its rows are aligned to; by 16 or 4 the copy runs beside
+// the thread.
+template <class T, int ROWS, int COLS, int LD, int ALIGN, bool ZERO_ROWS>
 MN_DEVICE void copy_tile(T *to, const T *from, int stride, int rows, int cols) {
   constexpr int CHUNK = 16 / (int)sizeof(T), WIDE = COLS / CHUNK, TOTAL = ROWS * WIDE;
   MN_UNROLL for (int i = 0; i < (TOTAL + THREADS - 1) / THREADS; ++i) {
-    const int at = i * THREADS + thread();
+    const uint32_t at = i * THREADS + thread();
     if (TOTAL % THREADS != 0 && at >= TOTAL) break;
     const int r = at / WIDE, c = at % WIDE * CHUNK;
-    const int left = r < rows ? cols - c : 0, count = left < 0 ? 0 : left > CHUNK ? CHUNK : left;
+    const int left = ZERO_ROWS && r >= rows ? 0 : cols >= COLS ? CHUNK : cols - c;  // a constant where all is whole
+    const int count = left < 0 ? 0 : left > CHUNK ? CHUNK : left;
     T *d = to + r * LD + c;
-    const T *s = from + (count > 0 ? r * stride + c : 0);
+    const T *s = from + (count > 0 ? (ZERO_ROWS ? r : min(r, rows - 1)) * stride + c : 0);
     if constexpr (ALIGN >= 16) {
-      cp_async_16_some(d, s, count * (int)sizeof(T));
+      if (!ZERO_ROWS && cols >= COLS) cp_async_16(d, s);
+      else cp_async_16_some(d, s, count * (int)sizeof(T));
     } else if constexpr (ALIGN >= 4 && sizeof(T) == 4) {
       MN_UNROLL for (int e = 0; e < CHUNK; ++e) cp_async_4(d + e, e < count ? s + e : from, e < count);
     } else {

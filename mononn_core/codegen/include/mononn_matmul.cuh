@@ -72,10 +72,11 @@ template <class T, int ROWS, int FROM, int TO, int LD> MN_DEVICE void zero_colum
 }
 
 // C[TM][TN] = A[TM][k] B[k][TN] by a block. T: f16, bf16, or float (three tf32 products). WM x WN warps cover the tile;
-// WK groups of them share each step's k and their sums are added in order. VEC: neighbours
-// that the epilogue takes at once. LOCAL_A: row stride of an A that lies in shared memory already, or 0. ALIGN_A,
+// WK groups of them share each step's k and their sums are added in order. WHOLE: k is a
+// multiple of TK. VEC: neighbours that the epilogue takes at once. LOCAL_A: row stride of an A that lies in shared memory already, or 0. ALIGN_A,
 // ALIGN_B: see copy_tile.
-template <class T, int TM, int TN, int TK, int WM, int WN, int WK, int STAGES, int VEC, int LOCAL_A, int ALIGN_A, int ALIGN_B>
+template <class T, int TM, int TN, int TK, int WM, int WN, int WK, int STAGES, bool WHOLE, int VEC, int LOCAL_A, int ALIGN_A,
+          int ALIGN_B>
 struct Matmul {
   static constexpr bool HALF = sizeof(T) == 2;
   static constexpr int KSTEP = HALF ? 16 : 8, USED = WM * WN * WK;
@@ -91,10 +92,12 @@ struct Matmul {
   static MN_DEVICE T *b_slot(unsigned char *shared, int slot) { return (T *)shared + slot * B_SIZE; }
   static MN_DEVICE T *a_slot(unsigned char *shared, int slot) { return (T *)shared + STAGES * B_SIZE + slot * A_SIZE; }
   static MN_DEVICE void load_a(unsigned char *shared, int slot, const T *a, int lda, int rows, int k0, int k) {
-    if constexpr (LOCAL_A == 0) copy_tile<T, TM, TK, LDA, ALIGN_A>(a_slot(shared, slot), a + k0, lda, rows, k - k0);
+    if constexpr (LOCAL_A == 0) {
+      copy_tile<T, TM, TK, LDA, ALIGN_A, false>(a_slot(shared, slot), a + k0, lda, rows, WHOLE ? TK : k - k0);
+    }
   }
   static MN_DEVICE void load_b(unsigned char *shared, int slot, const T *b, int ldb, int cols, int k0, int k) {
-    copy_tile<T, TK, TN, LDB, ALIGN_B>(b_slot(shared, slot), b + k0 * ldb, ldb, k - k0, cols);
+    copy_tile<T, TK, TN, LDB, ALIGN_B, !WHOLE>(b_slot(shared, slot), b + k0 * ldb, ldb, WHOLE ? TK : k - k0, cols);
   }
   // Starts the copies of B's first stages; ``run`` with ``fetched`` takes them up.
   static MN_DEVICE void fetch(unsigned char *shared, const T *b, int ldb, int cols, int k) {

@@ -12,6 +12,7 @@ from mononn_core.runtime import cuda_toolchain
 from mononn_core.runtime.cubin import instructions, kernel_code, kernel_usage, loops
 from mononn_core.runtime.cuda_toolchain import ARCHITECTURES, compile_cubin
 from tests.core.cuda.cases import CASES
+from tests.core.cuda.programs import mlp
 
 SPILLING = """
 #define MONONN_THREADS 256
@@ -38,7 +39,8 @@ def text(name: str, launch: str = "once") -> str:
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_every_architecture_gets_tensor_cores_and_asynchronous_copies(arch: str) -> None:
-    cubin = compile_cubin(text("mlp-f16"), headers(), arch, compiler="nvrtc")
+    source = print_program(mlp("f16", K=96, H=96).program, 256).text
+    cubin = compile_cubin(source, headers(), arch, compiler="nvrtc")
     (usage,) = cubin.kernels.values()
     assert usage.spills == usage.stack == usage.shared_static == 0
     assert 0 < usage.registers <= 128
