@@ -142,7 +142,8 @@ def _task(task: Task) -> Iterator[str]:
         yield f"  main loop over {loop.axis} by {loop.step}, {loop.stages} stages, {loop.mechanism}"
     if task.split is not None:
         split = task.split
-        yield f"  split {split.axis} into {split.parts} parts in {split.scratch}, combined by {split.combine}"
+        scratch = _name(split.scratch)
+        yield f"  split {split.axis} into {split.parts} parts in {scratch}, combined by {split.combine}"
     for name in sorted(task.prologue):
         yield f"  {name} = {expr_text(task.prologue[name])}"
     yield from ("  " + line for line in _body(task.body))
@@ -153,8 +154,11 @@ def _task(task: Task) -> Iterator[str]:
 
 
 def _operand(o: Operand) -> str:
-    buffer = f"{o.buffer.table}.{o.buffer.column}" if isinstance(o.buffer, Slot) else o.buffer
-    return f"{o.access} {o.role} = {buffer}{_box(o.box)}" + (" stable" if o.stable else "")
+    return f"{o.access} {o.role} = {_name(o.buffer)}{_box(o.box)}" + (" stable" if o.stable else "")
+
+
+def _name(buffer: str | Slot) -> str:
+    return f"{buffer.table}.{buffer.column}" if isinstance(buffer, Slot) else buffer
 
 
 def _box(box: Box) -> str:

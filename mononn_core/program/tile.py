@@ -32,7 +32,7 @@ counter element receives from phases before that one in the epoch, so that passi
 **Boxes** are in logical elements of the buffer: ``offset[d] <= i < min(offset[d] + size[d], bound[d])``; one that
 starts at its bound or beyond is empty. Indices of Loads, Stores and Results are the buffer's, not the box's. A task's
 reads of shared memory precede its writes: what it reads back it keeps in worker-local memory (spaces local and scratch,
-one slice of ``scratch_bytes`` a worker). ``Split.scratch`` is a shared buffer, its first dimension the parts.
+one slice of ``scratch_bytes`` a worker). ``Split.scratch`` is a shared buffer.
 """
 
 from __future__ import annotations
@@ -214,12 +214,12 @@ class Prefetch:
 
 @dataclass(frozen=True)
 class Split:
-    """The contraction is cut into ``parts`` along ``axis``; partial results lie in ``scratch`` and are summed in
-    index order by ``combine``: "phase" (its own) or "consumer" (its prologue)."""
+    """The contraction is cut into ``parts`` along ``axis``; partial results lie in ``scratch``, part after part
+    along its first dimension. ``combine`` sums them in index order: "phase" (its own) or "consumer" (its prologue)."""
 
     axis: str
     parts: int
-    scratch: str
+    scratch: str | Slot
     combine: str = "phase"
 
 

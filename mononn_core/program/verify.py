@@ -14,10 +14,12 @@ that they count comes from phases that stand earlier in the trace, which every w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from mononn_core.program import ordering, wellformed, winograd, worker_local
-from mononn_core.program.expr import Acc, Const, Var
+from mononn_core.program.expr import Acc
 from mononn_core.program.footprint import Site
 from mononn_core.program.rules import WINDOWED, depends, matrix_dims, phases_with_loops, refuse
 from mononn_core.program.tile import Operand, Phase, Program, Split
@@ -90,15 +92,23 @@ def _check_split(program: Program, phase: Phase, split: Split) -> None:
     for o in task.operands:
         if o.role in targets and (o.buffer != split.scratch or o.access != "partial"):
             raise refuse(rule, f"stores its parts to operand {o.role!r}, not as partial to {split.scratch!r}", phase)
-        if o.role in targets and (o.box.offset[0] != Var(split.axis) or o.box.size[0] != 1):
-            raise refuse(rule, f"operand {o.role!r} is not part {split.axis!r} of {split.scratch!r}", phase)
-    _check_parts(program, phase, split)
-    _check_readers(program, phase, split)
+    loops = {tuple(values.items()): values for item, values in program.trace() if item is phase}
+    moving = any(depends(phase, name) for loop in loops for name, _ in loop)
+    for loop in list(loops.values())[: None if moving else 1]:
+        _check_parts(program, phase, split, loop)
+    _check_readers(program, phase, split, list(loops.values()))
 
 
-def _check_parts(program: Program, phase: Phase, split: Split) -> None:
-    """For every tile, part 0 starts at the first element of K, each next one where the last ended, the last at K."""
-    loop = next(values for item, values in program.trace() if item is phase)
+def _parts_of(site: Site, operand: Operand, parts: int) -> tuple[np.ndarray, np.ndarray]:
+    """The first and last part of a scratch buffer that every task's box of it lies in."""
+    low, high = site.boxes[operand.role]
+    each = -(-site.buffer(operand).shape[0] // parts)
+    return low[:, 0] // each, (high[:, 0] - 1) // each
+
+
+def _check_parts(program: Program, phase: Phase, split: Split, loop: Mapping[str, int]) -> None:
+    """For every tile, part 0 starts at the first element of K, each next one where the last ended, the last at K; and
+    every part is stored in its place."""
     site = Site(program, phase, loop)
     number = site.frame.values[split.axis]
     others = np.stack([site.frame.values[a.var] for a in phase.domain if a.var != split.axis] or [number * 0])
@@ -111,20 +121,34 @@ def _check_parts(program: Program, phase: Phase, split: Split) -> None:
         bound = site.operands[role].box.bound[d]
         if (starts[:, 1:] != ends[:, :-1]).any() or (ends[:, -1] != bound).any() or (starts[:, 0] != 0).any():
             raise refuse("splits are complete", f"the parts of operand {role!r} do not cover its {bound} terms", phase)
+    for o in phase.task.operands:
+        if o.access == "partial":
+            first, _ = _parts_of(site, o, split.parts)  # the box of a ragged tile may reach into the next part
+            if site.buffer(o).shape[0] % split.parts or (first != number).any():
+                text = f"operand {o.role!r} is not part {split.axis!r} of {split.scratch!r}"
+                raise refuse("splits are complete", text, phase)
 
 
-def _check_readers(program: Program, phase: Phase, split: Split) -> None:
+def _check_readers(program: Program, phase: Phase, split: Split, loops: list[dict[str, int]]) -> None:
     """Somebody reads the partial results, and whoever does reads all parts."""
-    readers: list[tuple[Phase, Operand]] = [
-        (p, o)
-        for p, _ in phases_with_loops(program)
-        for o in p.task.operands
-        if o.buffer == split.scratch and o.access == "read"
-    ]
+    rule, seen, readers = "splits are complete", set[object](), 0
+    for scratch in dict.fromkeys(program.resolve(split.scratch, loop) for loop in loops):
+        for reader, loop in program.trace():
+            if not isinstance(reader, Phase):
+                continue
+            mine = [
+                o for o in reader.task.operands if o.access == "read" and program.resolve(o.buffer, loop) == scratch
+            ]
+            readers += bool(mine)
+            key = (reader.id, tuple(o.role for o in mine))
+            if not mine or key in seen:
+                continue
+            seen.add(key)
+            site = Site(program, reader, loop)
+            spans = [_parts_of(site, o, split.parts) for o in mine]
+            covered = [((first <= p) & (p <= last)) for p in range(split.parts) for first, last in spans]
+            whole = np.array(covered).reshape(split.parts, len(spans), -1).any(axis=1)
+            if not whole.all():
+                raise refuse(rule, f"does not combine the {split.parts} parts in {scratch!r}", reader)
     if not readers:
-        raise refuse("splits are complete", f"nobody combines the parts in {split.scratch!r}", phase)
-    for reader, o in readers:
-        if o.box.offset[0] != Const(0) or min(o.box.size[0], o.box.bound[0]) != split.parts:
-            raise refuse(
-                "splits are complete", f"does not combine the {split.parts} parts in {split.scratch!r}", reader
-            )
+        raise refuse(rule, f"nobody combines the parts in {split.scratch!r}", phase)

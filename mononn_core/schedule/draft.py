@@ -83,12 +83,14 @@ class Draft:
             replace(load, operand=role) if kind is None else Cast(replace(load, operand=role, dtype=kind), load.dtype)
         )
 
-    def output(self, tensor: str, index: tuple[Expr, ...], inner: Ranges, role: str = "out") -> tuple[Expr, ...]:
+    def output(
+        self, tensor: str, index: tuple[Expr, ...], inner: Ranges, role: str = "out", access: str = "write"
+    ) -> tuple[Expr, ...]:
         """Declare the store and return its simplified (row, column)."""
         index = tuple(self.simplify(i, inner) for i in index)
         shape = matrix_shape(self.views.type(tensor).shape)
         offset, size = footprint(index, shape, inner, self.outer)
-        self.add(role, tensor, Box(offset, size, shape), "write")
+        self.add(role, tensor, Box(offset, size, shape), access)
         return index
 
 

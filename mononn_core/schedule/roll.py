@@ -67,7 +67,8 @@ def _key(item: Item, buffers: dict[str, Buffer], moving: bool) -> object:
     operands = tuple(
         (o.role, _form(o, moving), o.access, o.stable, _storage(buffers[str(o.buffer)])) for o in task.operands
     )
-    rest = (task.template, task.results, task.body, task.mainloop, task.split, task.local)
+    split = task.split and replace(task.split, scratch="")
+    rest = (task.template, task.results, task.body, task.mainloop, split, task.local)
     maps = (tuple(sorted(task.params.items())), tuple(sorted(task.prologue.items())))
     return (item.domain, item.assign, item.waits, item.signals, item.prefetches, item.flops, operands, rest, maps)
 
@@ -133,7 +134,10 @@ def _loop(items: list[Item], period: int, count: int, tables: list[Table]) -> Lo
             else:
                 column = columns.setdefault(rows, f"c{len(columns)}")
                 operands.append(replace(operand, buffer=Slot(name, column)))
-        body.append(replace(first, task=replace(first.task, operands=tuple(operands))))
+        split = first.task.split
+        if split is not None:
+            split = replace(split, scratch=next(o.buffer for o in operands if o.access == "partial"))
+        body.append(replace(first, task=replace(first.task, operands=tuple(operands), split=split)))
     iterations = tuple(zip(*columns, strict=True)) if columns else ((),) * count
     tables.append(Table(name, tuple(columns.values()), tuple(tuple(r) for r in iterations)))
     return Loop(f"i{name}", count, tuple(body), name)

@@ -24,6 +24,7 @@ from mononn_core.program.tile import (
     Operand,
     Phase,
     Result,
+    Split,
     Statement,
     Store,
     Task,
@@ -82,6 +83,7 @@ class CudaBuilder(TaskBuilder):
         batch, m0, n0, k0 = (draft.fix(e, unit_axes(extents)) for e in at)
         body: tuple[Statement, ...] = ()
         bounds: tuple[Expr | None, ...] = ()
+        split: Split | None = None
         if step.fill is not None:
             body, bounds = self._fill(step, tile, p, draft, (m0, extents["p"]))
         else:
@@ -93,7 +95,8 @@ class CudaBuilder(TaskBuilder):
         column = draft.position("column", n0 + axis("n", columns), p.n)
         if tile.parts > 1:
             part = draft.fix(Var("s"), unit_axes(extents))
-            index = draft.output(root.output + SUFFIX, (part * p.m + row, column), inner)
+            index = draft.output(root.output + SUFFIX, (part * p.m + row, column), inner, access="partial")
+            split = Split("s", tile.parts, root.output + SUFFIX, "consumer")
             result = Result("out", ("m", "n"), index, Acc(), bounds)
         else:
             at_root = p.out_index(batch, row, column, self.types[root.output].shape)
@@ -101,7 +104,7 @@ class CudaBuilder(TaskBuilder):
         loop = Mainloop("k", self.target.step, tile.stages, "cp_async")
         local = tuple(str(o.buffer) for o in draft.operands if o.role == "a" and step.fill is not None)
         params = tile.params(self.target.kind)
-        task = Task("matmul", tuple(draft.operands), params, (result,), body, mainloop=loop, local=local)
+        task = Task("matmul", tuple(draft.operands), params, (result,), body, mainloop=loop, split=split, local=local)
         return self._phase(name, stage, extents, task, 2 * p.batch * p.m * p.n * p.k)
 
     def _fill(

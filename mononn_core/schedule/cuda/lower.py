@@ -109,7 +109,7 @@ def _assemble(graph: Graph, intervals: list[list[Phase]], builder: CudaBuilder, 
             tensor = str(operand.buffer)
             if tensor in spans:
                 spans[tensor] = replace(spans[tensor], last=number)
-            elif operand.access == "write" and tensor not in graph.outputs and tensor not in builder.locals:
+            elif operand.access != "read" and tensor not in graph.outputs and tensor not in builder.locals:
                 spans[tensor] = memory.Span(_activation(tensor, builder), number, number)
     arena, arena_bytes = memory.plan_arena(spans, ALIGN)
     tensors = dict.fromkeys(str(o.buffer) for i in items if isinstance(i, Phase) for o in i.task.operands)

@@ -17,7 +17,8 @@ from math import ceil
 
 from mononn_core.cost.cuda import Work, barrier_seconds, expr_operations
 from mononn_core.errors import UnsupportedError
-from mononn_core.program.expr import Const, Expr, Load, Var, substitute, variables, walk
+from mononn_core.program.expr import Const, Expr, Load, Op, Var, substitute, variables, walk
+from mononn_core.program.simplify import simplify
 from mononn_core.program.tile import Reduce
 from mononn_core.schedule.cuda.tiles import Shape, Target, Tile, choose
 from mononn_core.schedule.fuse import Stage, dependencies
@@ -252,10 +253,14 @@ class Planner:
         else:
             prelude, value = row_body(stage.root, self.views, index, 1)
             sums = [substitute(s.value, {s.var: Var("x")}) for s in prelude if isinstance(s, Reduce)]
-        found = {n.operand for n in walk(value) if isinstance(n, Load) and "row" in variables(n)}
+        rows, columns = matrix_shape(shape)
+        value = simplify(value, {"row": (0, rows - 1), "x": (0, columns - 1)})
+        nodes = set(walk(value))
+        found = {n.operand for n in nodes if isinstance(n, Load) and "row" in variables(n)}
         wide = [self.by_stored[t].root is None if t in self.by_stored else True for t in found]
         nbytes = sum(4.0 if w else self.target.itemsize for w in wide)
-        return 2 + len(sums) + expr_operations(value, *sums), nbytes
+        gather = sum(isinstance(n, Op) and n.name in ("floordiv", "mod") and "x" in variables(n) for n in nodes)
+        return 2 + len(sums) + 2 * gather + expr_operations(value, *sums), nbytes
 
     def _seconds(self, stage: Stage) -> float:
         """A norm, copy or sum as a phase of its own."""

@@ -217,3 +217,50 @@ def local_buffer_out_of_its_space(program: Program) -> Sites:
     held = [b.nbytes for b in program.buffers if b.space == "local"]
     if held:
         yield "scratch_bytes", replace(program, scratch_bytes=max(held) - 8)
+
+
+@mutation
+def split_not_declared_partial(program: Program) -> Sites:
+    """Raw sums are stored as if they were results."""
+
+    def plain(task: Task) -> Task | None:
+        if task.split is None:
+            return None
+        return replace(
+            task, operands=tuple(replace(o, access="write") if o.role == "out" else o for o in task.operands)
+        )
+
+    return _tasks(program, plain)
+
+
+@mutation
+def parts_of_other_terms(program: Program) -> Sites:
+    """The parts of both sides start a step further on: the first terms are left out."""
+
+    def moved(task: Task) -> Task | None:
+        if task.split is None:
+            return None
+        operands = list(task.operands)
+        for n, o in enumerate(operands):
+            if o.role in ("a", "b"):
+                d = 1 if o.role == "a" else 0
+                offset = tuple(e + 16 if k == d else e for k, e in enumerate(o.box.offset))
+                operands[n] = replace(o, box=replace(o.box, offset=offset))
+        return replace(task, operands=tuple(operands))
+
+    return _tasks(program, moved)
+
+
+@mutation
+def part_not_read(program: Program) -> Sites:
+    """The consumer adds one part twice and another not at all."""
+    scratch = [p.task.split.scratch for p in program.phases() if p.task.split is not None]
+
+    def doubled(task: Task) -> Task | None:
+        parts = [o for o in task.operands if o.buffer in scratch and o.access == "read"]
+        if len(parts) < 2:
+            return None
+        operands = (replace(parts[0], role=o.role) if o == parts[-1] else o for o in task.operands)
+        return replace(task, operands=tuple(operands))
+
+    return _tasks(program, doubled)
