@@ -129,34 +129,25 @@ def long_row(kind: str = "f16") -> Case:
     return norms(kind, 2, 4800, 1)
 
 
-def filled_left(kind: str = "f16", M: int = 40, K: int = 72, N: int = 48) -> Case:
-    """A product whose left side, normalised rows of a float32 input, its own body fills; column panel 0 stores them."""
-    rows, width = 32, 16
-    row = op("min", v("r") * rows + v("y"), Const(M - 1), dtype="int64")
-    statements, value = normalise(row, K, "tf32x3")
+def _filled_task(kind: str, M: int, K: int, N: int, rows: int, width: int) -> Task:
+    """Fill "left" with normalised rows, store them too in column panel 0, multiply."""
+    r, p = v("r") * rows, v("p") * width
+    statements, value = normalise(op("min", r + v("y"), Const(M - 1), dtype="int64"), K, "tf32x3")
     fill = For("x", K, (Store("fill", (v("y"), v("x")), narrow(value, kind)),), "vector")
-    keep = For("x", K, (Store("keep", (v("r") * rows + v("y"), v("x")), value),), "vector")
+    keep = For("x", K, (Store("keep", (r + v("y"), v("x")), value),), "vector")
     limit = Const(M) + v("r") * -rows
-    task = Task(
+    return Task(
         "matmul",
         (
-            Operand("in", "x", box((v("r") * rows, rows, M), (0, K, K))),
+            Operand("in", "x", box((r, rows, M), (0, K, K))),
             Operand("fill", "left", box((0, rows, rows), (0, K, K)), "write"),
             Operand("a", "left", box((0, rows, rows), (0, K, K))),
-            Operand("b", "w", box((0, K, K), (v("p") * width, width, N)), stable=True),
-            Operand("keep", "n", box((v("r") * rows, rows, M), (0, K, K)), "write"),
-            Operand("out", "y", box((v("r") * rows, rows, M), (v("p") * width, width, N)), "write"),
+            Operand("b", "w", box((0, K, K), (p, width, N)), stable=True),
+            Operand("keep", "n", box((r, rows, M), (0, K, K)), "write"),
+            Operand("out", "y", box((r, rows, M), (p, width, N)), "write"),
         ),
         {"tile": (rows, width), "warps": (2, 1), "kind": kind},
-        (
-            Result(
-                "out",
-                ("m", "n"),
-                (v("r") * rows + v("m"), v("p") * width + v("n")),
-                Acc(),
-                bounds=(limit, None),
-            ),
-        ),
+        (Result("out", ("m", "n"), (r + v("m"), p + v("n")), Acc(), bounds=(limit, None)),),
         body=(
             For("y", rows, (*statements, fill)),
             For("g", 1, (For("y", rows, (*statements, keep), "serial", limit),), bound=Const(1) + v("p") * -1),
@@ -164,6 +155,12 @@ def filled_left(kind: str = "f16", M: int = 40, K: int = 72, N: int = 48) -> Cas
         mainloop=Mainloop("k", 32, 3, "cp_async"),
         local=("left",),
     )
+
+
+def filled_left(kind: str = "f16", M: int = 40, K: int = 72, N: int = 48) -> Case:
+    """A product whose left side, normalised rows of a float32 input, its own body fills; column panel 0 stores them."""
+    rows, width = 32, 16
+    task = _filled_task(kind, M, K, N, rows, width)
     chunk = 4 if kind == "tf32x3" else 8
     left = Buffer("left", str(dtype_of(kind)), (rows, K), Layout.row_major((rows, K), chunk), "local", 0, 128)
     buffers = (
@@ -190,6 +187,24 @@ def filled_left(kind: str = "f16", M: int = 40, K: int = 72, N: int = 48) -> Cas
     return Case(program, {"x": x}, {"w": w}, {"n": n, "y": y})
 
 
+def _sum_phase(parts: int, M: int, N: int) -> Phase:
+    """``y`` = the parts of "sums" in order, and a bias."""
+    total: Expr = load("in", v("t"), v("x"))
+    for part in range(1, parts):
+        total = op("add", total, load("in", v("t") + part * M, v("x")))
+    total = op("add", total, load("bias", 0, v("x")))
+    task = Task(
+        "nest",
+        (
+            Operand("in", "sums", box((0, parts * M, parts * M), (0, N, N))),
+            Operand("bias", "bias", box((0, 1, 1), (0, N, N)), stable=True),
+            Operand("out", "y", box((v("t"), 1, M), (0, N, N)), "write"),
+        ),
+        body=(For("x", N, (Store("out", (v("t"), v("x")), total),), "vector"),),
+    )
+    return Phase("sum", (Axis("t", M),), STRIDED, task)
+
+
 def split_sum(kind: str = "f16", parts: int = 3) -> Case:
     """A contraction in parts; the consumer adds them in order, with a bias and a residual."""
     M, N, K, rows = 20, 24, 96, 16
@@ -213,19 +228,6 @@ def split_sum(kind: str = "f16", parts: int = 3) -> Case:
         ),
         mainloop=Mainloop("k", 32, 2, "cp_async"),
     )
-    total: Expr = load("in", v("t"), v("x"))
-    for part in range(1, parts):
-        total = op("add", total, load("in", v("t") + part * M, v("x")))
-    total = op("add", total, load("bias", 0, v("x")))
-    gather = Task(
-        "nest",
-        (
-            Operand("in", "sums", box((0, parts * M, parts * M), (0, N, N))),
-            Operand("bias", "bias", box((0, 1, 1), (0, N, N)), stable=True),
-            Operand("out", "y", box((v("t"), 1, M), (0, N, N)), "write"),
-        ),
-        body=(For("x", N, (Store("out", (v("t"), v("x")), total),), "vector"),),
-    )
     buffers = (
         Buffer("x", str(dtype_of(kind)), (M, K), Layout.row_major((M, K)), "input", 0),
         panels("w", (K, N), N, 0, kind),
@@ -237,7 +239,7 @@ def split_sum(kind: str = "f16", parts: int = 3) -> Case:
     body = (
         Phase("product", (Axis("s", parts), Axis("r", -(-M // rows))), Assign("strided", order=order), task),
         Barrier(0),
-        Phase("sum", (Axis("t", M),), STRIDED, gather),
+        _sum_phase(parts, M, N),
     )
     program = Program(
         "split_sum",
