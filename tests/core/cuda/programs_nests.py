@@ -235,9 +235,8 @@ def split_sum(kind: str = "f16", parts: int = 3) -> Case:
         plain("sums", (parts * M, N), "arena"),
         plain("y", (M, N), "output"),
     )
-    order = ("s", "r")
     body = (
-        Phase("product", (Axis("s", parts), Axis("r", -(-M // rows))), Assign("strided", order=order), task),
+        Phase("product", (Axis("s", parts), Axis("r", -(-M // rows))), STRIDED, task),
         Barrier(0),
         _sum_phase(parts, M, N),
     )
