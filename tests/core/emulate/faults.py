@@ -26,6 +26,7 @@ class Fault:
         catchers: kinds of ``Report.found`` of which each launch must show one, or NUMBERS.
         options: further arguments of the launch.
         times: how often ``old`` occurs.
+        which: the occurrence that is replaced, from 0; -1 for all.
         scheduled: it shows in some schedules only, because in the others the threads happen to meet in order.
     """
 
@@ -37,6 +38,7 @@ class Fault:
     options: tuple[tuple[str, object], ...] = ()
     times: int = 1
     scheduled: bool = False
+    which: int = -1
 
 
 def planted(text: str, fault: Fault) -> str:
@@ -47,7 +49,11 @@ def planted(text: str, fault: Fault) -> str:
     """
     if text.count(fault.old) != fault.times:
         raise LookupError(f"{fault.name}: {fault.old!r} occurs {text.count(fault.old)} times, not {fault.times}")
-    return text.replace(fault.old, fault.new)
+    if fault.which < 0:
+        return text.replace(fault.old, fault.new)
+    parts = text.split(fault.old)
+    here = fault.which + 1
+    return fault.old.join(parts[:here]) + fault.new + fault.old.join(parts[here:])
 
 
 def all_planted(text: str, faults: Sequence[Fault]) -> str:

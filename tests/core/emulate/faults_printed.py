@@ -21,8 +21,8 @@ BARRIERS = (
     Fault("grid barrier polls by a plain load", f"{MLP}/{CUDA}", "before ^ load_acquire(sync)", "before ^ *(volatile uint32_t *)sync", ("race",)),
     Fault("grid barrier expects one block too many", f"{MLP}/{CUDA}", "(uint32_t)(blocks() - 1) : 1u", "(uint32_t)blocks() : 1u", ("deadlock",)),
     Fault("grid barrier expects one block too few", f"{MLP}/{CUDA}", "(uint32_t)(blocks() - 1) : 1u", "(uint32_t)(blocks() - 2) : 1u", ("race", "poison", "deadlock"), scheduled=True),
-    Fault("first barrier between phases dropped", f"{MLP}/source", "  trace.end(ordinal++);\n  trace.barrier(ordinal);\n  mn::barrier(call.sync);\n  turn_ = mn::block();\n  trace.begin(ordinal);\n  phase_up", "  turn_ = mn::block();\n  phase_up", ("race", "poison")),
-    Fault("second barrier between phases dropped", f"{MLP}/source", "  mn::barrier(call.sync);\n  turn_ = mn::block();\n  trace.begin(ordinal);\n  phase_down", "  turn_ = mn::block();\n  trace.begin(ordinal);\n  phase_down", ("race", "poison")),
+    Fault("first barrier between phases dropped", f"{MLP}/source", "mn::barrier(call.sync);", "", ("race", "poison"), times=2, which=0),
+    Fault("second barrier between phases dropped", f"{MLP}/source", "mn::barrier(call.sync);", "", ("race", "poison"), times=2, which=1),
     Fault("barrier between attention's phases dropped", f"{KEYS}/source", "mn::barrier(call.sync);", "", ("race", "poison")),
 )  # fmt: skip
 
@@ -53,20 +53,20 @@ PRODUCTS = (
 )  # fmt: skip
 
 TILES = (
-    Fault("a tile's ragged rows read from memory", f"{MLP}/{CUDA}", "r < rows ? cols - c : 0", "cols - c", ("bounds", "poison", NUMBERS)),
-    Fault("a tile's ragged columns read from memory", f"{MLP}/{CUDA}", "r < rows ? cols - c : 0", "r < rows ? CHUNK : 0", ("bounds", "poison", NUMBERS)),
+    Fault("a tile's ragged rows read from memory", f"{MLP}/{CUDA}", "(ZERO_ROWS ? r : min(r, rows - 1))", "r", ("bounds", "poison", NUMBERS)),
+    Fault("a tile's ragged columns read from memory", f"{MLP}/{CUDA}", "cols >= COLS ? CHUNK : cols - c;", "CHUNK;", ("bounds", "poison", NUMBERS)),
     Fault("a tile's last chunks left out", f"{MLP}/{CUDA}", "if (TOTAL % THREADS != 0 && at >= TOTAL) break;", "if (at >= TOTAL - 1) break;", ("poison",)),
     Fault("a tile's rows too narrow for their alignment", f"{MLP}/{CUDA}", "? 0 : 16 / (int)sizeof(T))", "? 0 : 4 / (int)sizeof(T)) + 2", ("misaligned",)),
     Fault("a tile's rows overlap", f"{MLP}/{CUDA}", "T *d = to + r * LD + c;", "T *d = to + r * (LD - CHUNK) + c;", (NUMBERS, "pending", "poison")),
     Fault("a tile one row beyond shared memory", f"{KEYS}/{CUDA}", "T *d = to + r * LD + c;", "T *d = to + (r + 4 * ROWS) * LD + c;", ("bounds", "pending", "poison", NUMBERS)),
-    Fault("one task of a phase left out", f"{MLP}/source", "turn_ < 6;", "turn_ < 5;", ("poison",)),
-    Fault("one task of a phase too many", f"{MLP}/source", "turn_ < 12;", "turn_ < 13;", ("bounds", "race", NUMBERS)),
+    Fault("one task of a phase left out", f"{MLP}/source", " < 6; ", " < 5; ", ("poison",)),
+    Fault("one task of a phase too many", f"{MLP}/source", " < 12; ", " < 13; ", ("bounds", "race", NUMBERS)),
     Fault("an off-by-one tile", f"{MLP}/source", "p_a + r * 6144", "p_a + r * 6144 + 96", (NUMBERS, "poison")),
     Fault("two buffers of the arena overlap", f"{MLP}/source", "call.arena + 65536", "call.arena + 0", ("race", NUMBERS), (), 2),
     Fault("an operand shifted in the arena", f"{MLP}/source", "mn::f16 *const p_out = (mn::f16 *)(call.arena + 65536)", "mn::f16 *const p_out = (mn::f16 *)(call.arena + 65552)", ("poison",)),
     Fault("an operand shifted off its alignment", f"{MLP}/source", "(const mn::f16 *)(call.arena + 65536)", "(const mn::f16 *)(call.arena + 65540)", ("misaligned",)),
     Fault("overlapping slots in shared memory", f"{KEYS}/{ATTENTION}", "slot * STEP * LDV;", "slot * LDV;", ("race", "pending", NUMBERS)),
-    Fault("two blocks take one task", f"{MLP}/source", "turn_ += mn::blocks()) {\n    [[maybe_unused]] const int p = turn_ / 3;", "turn_ += mn::blocks() - 1) {\n    [[maybe_unused]] const int p = turn_ / 3;", ("race", NUMBERS)),
+    Fault("two blocks take one task", f"{MLP}/source", " += mn::blocks())", " += mn::blocks() - 1)", ("race", NUMBERS), times=3, which=2),
 )  # fmt: skip
 
 KEYED = (
