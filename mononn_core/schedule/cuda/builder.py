@@ -35,7 +35,7 @@ from mononn_core.schedule.cuda.tiles import Target, Tile, attention_bytes
 from mononn_core.schedule.decisions import Partition
 from mononn_core.schedule.draft import Draft, TaskBuilder, unit_axes
 from mononn_core.schedule.fuse import Stage
-from mononn_core.schedule.nests import build_nest, map_statement, row_loops
+from mononn_core.schedule.nests import build_nest, map_statement, row_loops, rows_of_an_owner
 from mononn_core.schedule.operands import Product, attention_axes, axis, unit_stride
 from mononn_core.schedule.prepare import is_template
 from mononn_core.schedule.rows import row_body
@@ -219,10 +219,10 @@ class CudaBuilder(TaskBuilder):
     def sum_norm(self, stage: Stage, name: str, tensor: str, also: bool) -> Phase:
         """A norm of ``tensor``, whose product lies in parts: a task adds the parts of its rows once, into its own
         memory, and stores the sums as well where others read them."""
-        rows, columns = matrix_shape(self.types[stage.stored].shape)
-        each = max(1, min(ceil(rows / self.target.blocks), HELD_BYTES // (4 * columns)))
-        tasks = ceil(rows / each)
-        each = ceil(rows / tasks)
+        shape = self.types[stage.stored].shape
+        rows, columns = matrix_shape(shape)
+        tasks = ceil(rows / max(1, min(ceil(rows / self.target.blocks), HELD_BYTES // (4 * columns))))
+        each = rows_of_an_owner(shape, tasks)
         held = self.local((each, columns), "float32", "held")
         plain = PartsViews(self.views.graph, self.views.stored - {tensor}, self.views.parts)
         other = copy(self)

@@ -77,3 +77,17 @@ def patches(layers: int = 2, size: int = 12, patch: int = 4, width: int = 16, he
     first = b.add("Gather", x, b.ints(0), axis=1)
     b.add("MatMul", first, b.weight(width, 5), output="y")
     return b.model({"x": (TensorProto.FLOAT, (1, 4, size, size))}, {"y": (1, 1, 5)})
+
+
+def convolutions(size: int = 9, channels: int = 8) -> bytes:
+    """A small residual network: 3x3 and 1x1 convolutions, one of them strided, poolings, a classifier."""
+    b = Builder("convolutions")
+    x = b.add("Relu", b.add("Conv", "x", b.weight(channels, 3, 3, 3), b.weight(channels), pads=[1, 1, 1, 1]))
+    x = b.add("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    y = b.add("Relu", b.add("Conv", x, b.weight(channels, channels, 1, 1), b.weight(channels)))
+    y = b.add("Conv", y, b.weight(channels, channels, 3, 3), b.weight(channels), pads=[1, 1, 1, 1])
+    x = b.add("Relu", b.add("Add", x, y))
+    x = b.add("Conv", x, b.weight(2 * channels, channels, 3, 3), strides=[2, 2])
+    x = b.add("Flatten", b.add("GlobalAveragePool", x))
+    b.add("MatMul", x, b.weight(2 * channels, 5), output="y")
+    return b.model({"x": (TensorProto.FLOAT, (2, 3, size, size))}, {"y": (2, 5)})

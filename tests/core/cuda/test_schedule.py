@@ -24,7 +24,7 @@ from mononn_core.program.tile import Barrier, Loop, Phase, Program
 from mononn_core.program.verify import verify
 from mononn_core.schedule.cuda.lower import CudaLowered, lower
 from tests.core import networks
-from tests.core.cuda.networks import patches, translator
+from tests.core.cuda.networks import convolutions, patches, translator
 
 WIDE = {"tokens": 20, "width": 32, "hidden": 512, "heads": 2, "layers": 1}
 MODELS: dict[str, Callable[[], bytes]] = {
@@ -34,6 +34,7 @@ MODELS: dict[str, Callable[[], bytes]] = {
     "mixed": networks.mixed,
     "translator": translator,
     "patches": patches,
+    "convolutions": convolutions,
 }
 TOLERANCE = {"fp32": 1e-5, "fp16": 6e-3, "bf16": 5e-2}
 """Of the largest output."""
