@@ -61,7 +61,8 @@ class CudaStorage(Storage):
         phases = {p.id: p for p in self.program.phases()}
         order = [i.id for i, _ in self.program.trace() if isinstance(i, Phase)]
         start = dict.fromkeys(phases, REDUCE_BYTES)
-        for _ in phases:  # what was fetched may itself lie behind something
+        for _ in range(len(phases) + 1):  # what was fetched may itself lie behind something
+            before = dict(start)
             for name in phases:
                 self.places[name] = self._place(phases[name], start[name])
             for at, name in enumerate(order):
@@ -69,6 +70,10 @@ class CudaStorage(Storage):
                     taken = next((k for k in range(at + 1, len(order)) if order[k] == fetch.phase), at)
                     for between in order[at + 1 : taken]:
                         start[between] = max(start[between], self.places[fetch.phase].end)
+            if start == before:
+                break
+        else:
+            raise UnsupportedError("early copies lie behind one another in a circle; fetch in the phase before the use")
         return max((p.end for p in self.places.values()), default=REDUCE_BYTES)
 
     def _place(self, phase: Phase, start: int) -> Place:

@@ -291,7 +291,8 @@ MN_DEVICE void split_tf32(float v, uint32_t &hi, uint32_t &lo) {
   hi = float_bits(high);
   lo = float_bits(to_tf32(v - high));
 }
-// d += a b in three products, the small ones first.
+// d += a b in three products, the small ones first: float32's accuracy for finite operands below 2^127. Where one is
+// infinite the sum is NaN.
 MN_DEVICE void mma_tf32x3(float (&d)[4], const uint32_t (&ah)[4], const uint32_t (&al)[4], const uint32_t (&bh)[2],
                           const uint32_t (&bl)[2]) {
   mma_tf32(d, al, bh);
