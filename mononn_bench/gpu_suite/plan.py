@@ -10,11 +10,8 @@ from typing import Any
 from mononn_bench.gpu_suite.case import PRECISIONS, Case
 
 LARGE = ("bert-base", "vit-base", "t5-small", "resnet50")
-OURS_LARGE = LARGE[:3]
-"""Those that our CUDA target is made for; of the others a row says why not."""
 SMALL = ("mlp", "bert-tiny")
-TINY = ("mlp-test", "bert-test", "vit-test", "t5-test")
-REHEARSED = (*TINY, "resnet-test")
+TINY = ("mlp-test", "bert-test", "vit-test", "t5-test", "resnet-test")
 BATCHES = (1, 8, 16, 32)
 SANITIZERS = ("memcheck", "racecheck", "synccheck")
 LAUNCHES = ("once", "graph")
@@ -46,10 +43,10 @@ def _full(work: Path, contenders: tuple[str, ...]) -> Iterator[Step]:
         return Case(str(work), model, batch, precision, "cuda")
 
     small = [(case(model, 1, p), launch) for model in (*TINY, *SMALL) for p in PRECISIONS for launch in LAUNCHES]
-    large = [(case(model, 1, p), "once") for p in ("fp16", "fp32", "bf16") for model in OURS_LARGE]
-    large += [(case(model, 1, "fp16"), "graph") for model in OURS_LARGE]
-    batches = [(case(model, b, "fp16"), launch) for b in BATCHES[1:] for model in OURS_LARGE for launch in LAUNCHES]
-    batches += [(case(model, 1, p), "graph") for p in ("fp32", "bf16") for model in OURS_LARGE]
+    large = [(case(model, 1, p), "once") for p in ("fp16", "fp32", "bf16") for model in LARGE]
+    large += [(case(model, 1, "fp16"), "graph") for model in LARGE]
+    batches = [(case(model, b, "fp16"), launch) for b in BATCHES[1:] for model in LARGE for launch in LAUNCHES]
+    batches += [(case(model, 1, p), "graph") for p in ("fp32", "bf16") for model in LARGE]
     yield from (_models(model, (1,)) for model in (*TINY, *SMALL))
     yield _build("small", small)
     for model in (*TINY, *SMALL):
@@ -57,10 +54,10 @@ def _full(work: Path, contenders: tuple[str, ...]) -> Iterator[Step]:
     yield from (_sanitize(case(model, 1, "fp16"), "once", tool) for tool in SANITIZERS for model in TINY)
     yield from (_models(model, BATCHES) for model in LARGE)
     yield _build("large", large)
-    for model in OURS_LARGE:
+    for model in LARGE:
         yield from (_correct(case(model, 1, p), "once") for p in ("fp16", "fp32", "bf16"))
     yield from (_compare(case(model, 1, "fp16"), contenders) for model in LARGE)
-    for model in OURS_LARGE:
+    for model in LARGE:
         yield from (_trace(case(model, 1, "fp16"), launch) for launch in LAUNCHES)
     yield from (_ncu(case("bert-base", 1, "fp16"), name) for name in ("mononn", *RIVALS))
     yield _build("batches", batches)
@@ -74,7 +71,7 @@ def _rehearsal(work: Path, contenders: tuple[str, ...]) -> Iterator[Step]:
     def case(model: str, batch: int, precision: str) -> Case:
         return Case(str(work), model, batch, precision, "cpu")
 
-    yield from (_models(model, (1, 2)) for model in REHEARSED)
+    yield from (_models(model, (1, 2)) for model in TINY)
     yield _build("tiny", [(case("mlp-test", 1, p), launch) for p in PRECISIONS for launch in LAUNCHES])
     for model in TINY:
         yield from (_correct(case(model, 1, p), "once") for p in PRECISIONS)
@@ -82,7 +79,7 @@ def _rehearsal(work: Path, contenders: tuple[str, ...]) -> Iterator[Step]:
     yield _sanitize(case("mlp-test", 1, "fp16"), "once", "memcheck")
     yield _compare(case("mlp-test", 1, "fp32"), contenders)
     quick = tuple(name for name in contenders if name != "torch-inductor")  # it compiles for a minute on a CPU
-    yield from (_compare(case(model, 1, "fp32"), quick) for model in REHEARSED[1:])
+    yield from (_compare(case(model, 1, "fp32"), quick) for model in TINY[1:])
     yield _compare(case("bert-test", 2, "fp16"), quick)
     yield _trace(case("bert-test", 1, "fp16"), "once")
     yield from (_ncu(case("bert-test", 1, "fp16"), name) for name in ("mononn", RIVALS[0]))

@@ -62,8 +62,15 @@ def sanitize(tool: str, mono: Path, case: Case, seconds: float) -> Result:
 
 
 def nsight(contender: str, case: Case, work: Path, seconds: float) -> Result:
-    """Nsight Compute's counters of the last kernels of a contender's run, the slowest first."""
+    """Nsight Compute's counters of the last kernels of a contender's run, the slowest first. In a rehearsal the run
+    alone, without the tool."""
     ncu = shutil.which("ncu")
+    if case.target != "cuda":
+        command = once_command(contender, case, 1)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds)
+        last = (done.stderr.strip().splitlines() or ["silent"])[-1][:200]
+        how = "went through" if done.returncode == 0 else f"failed ({last})"
+        raise SystemUnavailableError(f"ncu needs a GPU; the run that it would watch {how}")
     if ncu is None:
         raise SystemUnavailableError("ncu not found")
     work.mkdir(parents=True, exist_ok=True)

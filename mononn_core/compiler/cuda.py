@@ -19,7 +19,7 @@ from mononn_core.program import abi
 from mononn_core.program.text import to_text as program_text
 from mononn_core.program.tile import Program
 from mononn_core.program.verify import verify
-from mononn_core.runtime.artifact import Artifact
+from mononn_core.runtime.artifact import INCLUDED, Artifact
 from mononn_core.runtime.cuda_device import present_gpu
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def build(stages: CudaStages) -> Artifact:
             cubins[arch] = compile_cubin(stages.source, headers(), arch)
     about = {**stages.manifest, "cubins": {arch: _usage(stages, arch, cubin) for arch, cubin in cubins.items()}}
     texts = {"graph": graph_text(stages.optimized), "program": program_text(stages.program), "source": stages.source}
-    texts |= {f"header:{name}": text for name, text in headers().items()}
+    texts |= {f"{INCLUDED}{name}": text for name, text in headers().items()}
     weights = pack_weights(stages.program, stages.lowered.weights)
     return Artifact(about, b"", b"", weights, texts, {arch: cubin.code for arch, cubin in cubins.items()})
 

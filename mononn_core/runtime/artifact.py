@@ -36,6 +36,8 @@ PLAN = struct.Struct("<IIQQQII")  # ABI version, threads, arena, scratch, counte
 SECTIONS = ("manifest", "plan", "texts", "code", "host", "weights")
 GPU_FIRST, CUBIN, GPU_LAST = ("manifest", "texts"), "cubin:", ("weights",)
 """A GPU's file has one section of machine code an architecture, "cubin:sm_90a", sorted, between these."""
+INCLUDED = "header:"
+"""Before the name of a text that a GPU's source includes."""
 PIECE = 16 << 20
 ELF_MACHINES = {62: "x86_64", 183: "aarch64"}
 SMALL_ALIGN, PAGE_ALIGN, HUGE_ALIGN = 64, 64 << 10, 2 << 20

@@ -16,7 +16,7 @@ import numpy as np
 
 from mononn_core.errors import ArtifactError, DeviceError, DeviceHangError, InputError, OptionError
 from mononn_core.program import abi
-from mononn_core.runtime.artifact import Artifact
+from mononn_core.runtime.artifact import INCLUDED, Artifact
 from mononn_core.runtime.cuda_device import Present, present
 from mononn_core.runtime.gpu_session import GpuBinding, GpuSession
 from mononn_core.runtime.session import TensorInfo, check_names, check_type, writable
@@ -27,8 +27,6 @@ WATCHDOG_SECONDS = 20.0
 SPIN_SECONDS = 2e-3
 """How long the end of a run is polled for without a pause."""
 WRONG_IMAGE, TOO_NEW_IMAGE = ("CUDA_ERROR_NO_BINARY_FOR_GPU", "CUDA_ERROR_INVALID_IMAGE"), "UNSUPPORTED_PTX"
-HEADER = "header:"
-"""Before the name of an artifact's text that the source includes."""
 
 
 class CudaCode:
@@ -301,7 +299,7 @@ def choose_cubin(artifact: Artifact, device: Present) -> bytes:
     if older:
         return plain[max(older)]
     texts = artifact.texts
-    headers = {n.removeprefix(HEADER): text for n, text in texts.items() if n.startswith(HEADER)}
+    headers = {n.removeprefix(INCLUDED): text for n, text in texts.items() if n.startswith(INCLUDED)}
     try:
         from mononn_core.runtime.cuda_toolchain import compile_cubin
 

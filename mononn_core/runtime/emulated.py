@@ -11,13 +11,20 @@ from mononn_core.emulate import Emulated, Report, Watch
 from mononn_core.emulate import build as build_emulated
 from mononn_core.errors import OptionError
 from mononn_core.program import abi
-from mononn_core.runtime.artifact import Artifact
+from mononn_core.runtime.artifact import INCLUDED, Artifact
 from mononn_core.runtime.gpu_session import GpuBinding, GpuSession, aligned_copy, aligned_zeros
 from mononn_core.runtime.session import TensorInfo, check_apart, check_names, readable, writable
 
 BLOCKS = 4
 """What a run has unless told otherwise: nothing in the code may depend on it but the dealing of tasks."""
 MAX_BLOCKS = 1024
+PRIMITIVES = "mononn_ptx.cuh"
+
+
+def vocabulary(artifact: Artifact) -> dict[str, str]:
+    """The headers that the artifact's source was printed for; of the primitives the emulator has its own."""
+    headers = {n.removeprefix(INCLUDED): text for n, text in artifact.texts.items() if n.startswith(INCLUDED)}
+    return {name: text for name, text in headers.items() if name != PRIMITIVES}
 
 
 class EmulatedBinding(GpuBinding):
@@ -93,7 +100,9 @@ class EmulatedSession(GpuSession):
         if type(self.workers) is not int or not 1 <= self.workers <= MAX_BLOCKS:
             raise OptionError(f"the number of blocks is {blocks!r}; give one from 1 to {MAX_BLOCKS}, or None")
         self.schedule = schedule
-        self.emulated = emulated or build_emulated(artifact.texts["source"], sanitize=sanitize)
+        self.emulated = emulated or build_emulated(
+            artifact.texts["source"], headers=vocabulary(artifact), sanitize=sanitize
+        )
         self.arena = aligned_zeros(artifact.manifest["arena_bytes"])
         self.weights = aligned_zeros(len(artifact.weights))
         self.weights[: len(artifact.weights)] = np.frombuffer(artifact.weights, np.uint8)
