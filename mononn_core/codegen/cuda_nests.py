@@ -14,6 +14,7 @@ from math import prod
 
 from mononn_core.codegen.cuda_expressions import (
     LANE,
+    WIDTHS,
     CudaPrinter,
     address,
     c_type,
@@ -23,7 +24,7 @@ from mononn_core.codegen.cuda_expressions import (
 )
 from mononn_core.codegen.cuda_lanes import accumulator, keep_lanes, store_width, write_lanes
 from mononn_core.codegen.cuda_rows import Kept, kept_lanes, plan_rows, reduction_width
-from mononn_core.codegen.cuda_teams import WARP, Privates, Team, block, chain, heaviest, is_long
+from mononn_core.codegen.cuda_teams import WARP, Privates, Team, best_width, block, chain, is_long, row_loads
 from mononn_core.codegen.loops import REDUCERS
 from mononn_core.codegen.writer import Writer
 from mononn_core.program.expr import Const, Expr, minimum, variables
@@ -53,7 +54,7 @@ class NestWriter:
         """A task's whole body; all threads of the block take part."""
         if self.privates.ids:
             self.out.line("mn::sync_block();  // the last task's memory has been read")
-        if any(is_long(None, s) for s in body) and heaviest(body) < HEAVY:
+        if any(is_long(None, s) for s in body) and row_loads(body, self.privates) < HEAVY:
             with self.out.block("if (mn::warp() == 0) {"):
                 self._statements(body, printer, WARP)
         else:
@@ -104,7 +105,7 @@ class NestWriter:
         found = chain(loop)
         if found:
             self._flat(*found, printer, team)
-        elif team is not WARP and (loop.extent * 2 > self.warps or heaviest(loop.body) < HEAVY):
+        elif team is not WARP and (loop.extent * 3 >= self.warps or row_loads(loop.body, self.privates) < HEAVY):
             with self.out.block(f"for (int {loop.var} = mn::warp(); {loop.var} < {limit}; {loop.var} += mn::WARPS) {{"):
                 self._statements(loop.body, inner, WARP)
         else:
@@ -200,15 +201,14 @@ class NestWriter:
                 self._point(loops, lets, at, width, chunks, replace(printer, loaded={**printer.loaded, **loaded}))
 
     def _width(self, loops: tuple[For, ...], printer: CudaPrinter, team: Team) -> int:
-        """Neighbours along the last loop that a thread takes: enough threads must be left with work."""
+        """Neighbours along the last loop that a thread takes."""
         last = loops[-1]
         stores = [s for s in last.body if isinstance(s, Store)]
-        width = store_width(stores, last.var, last.extent, printer)
+        most = store_width(stores, last.var, last.extent, printer) if stores else 1
         whole = last.extent if last.bound is None else divisor(simplify(last.bound, printer.ranges))
-        points = prod(loop.extent for loop in loops)
-        while width > 1 and (whole % width or points // width < team.size):
-            width //= 2
-        return width if stores else 1
+        return best_width(
+            prod(loop.extent for loop in loops), (w for w in WIDTHS if w <= most and whole % w == 0), team
+        )
 
     def _inside(
         self, loops: tuple[For, ...], at: str, width: int, chunks: int, printer: CudaPrinter

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mononn_core.codegen.cuda_expressions import LANE, WIDTHS, CudaPrinter, loadable, unguarded_loads
 from mononn_core.codegen.cuda_lanes import store_width
-from mononn_core.codegen.cuda_teams import Team, is_long
+from mononn_core.codegen.cuda_teams import Team, best_width, is_long
 from mononn_core.program.expr import Expr, Load, Var, children, substitute, variables, walk
 from mononn_core.program.tile import For, Let, Reduce, Statement, Store
 
@@ -30,12 +30,8 @@ class Kept:
 def reduction_width(s: Reduce, printer: CudaPrinter, team: Team) -> int:
     """Neighbours that a thread takes at once when a team shares a reduction."""
     inner, loads = printer.within(s.var, s.extent), unguarded_loads(s.value)
-    return next(
-        w
-        for w in WIDTHS
-        if s.extent % w == 0 and w * team.size <= max(s.extent, team.size)
-        if w == 1 or any(loadable(load, s.var, w, inner) for load in loads)
-    )
+    widths = (w for w in WIDTHS if s.extent % w == 0 and (w == 1 or any(loadable(e, s.var, w, inner) for e in loads)))
+    return best_width(s.extent, widths, team)
 
 
 def plan_rows(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from mononn_core.codegen.cuda_expressions import CudaPrinter
@@ -50,10 +50,21 @@ def has_long(loop: For) -> bool:
     return any(is_long(loop, s) or (isinstance(s, For) and has_long(s)) for s in loop.body)
 
 
-def heaviest(body: tuple[Statement, ...]) -> int:
-    """Most values that a reduction in ``body`` loads."""
-    reductions = (s for statement in body for s in inside(statement) if isinstance(s, Reduce))
-    return max((s.extent * sum(isinstance(n, Load) for n in walk(s.value)) for s in reductions), default=0)
+def row_loads(body: tuple[Statement, ...], privates: Privates) -> int:
+    """Values that loops over a row load from global memory."""
+    total = 0
+    for s in body:
+        values = [s.value] if isinstance(s, Reduce) else []
+        if isinstance(s, For):
+            values = [t.value for t in s.body if isinstance(t, (Let, Store))]
+        loads = {n for value in values for n in walk(value) if isinstance(n, Load) and n.operand not in privates.ids}
+        total += len(loads) * s.extent if isinstance(s, (For, Reduce)) else 0
+    return total
+
+
+def best_width(points: int, widths: Iterable[int], team: Team) -> int:
+    """Neighbours a thread takes of so many points: for the fewest passes, then for the most threads."""
+    return min(widths, key=lambda w: (-(-points // (w * team.size)), w))
 
 
 def chain(loop: For) -> tuple[tuple[For, ...], tuple[Let, ...]] | None:

@@ -44,9 +44,10 @@ template <int ROWS, int COLS, int V, int PARTS, int PART, int LD> struct Visit {
 
  private:
   template <int N> static MN_DEVICE void total(const float *sums, int m, int n, float (&v)[N]) {
-    MN_UNROLL for (int u = 0; u < N; ++u) v[u] = sums[m * LD + n + u];
-    MN_UNROLL for (int part = 1; part < PARTS; ++part)
-      MN_UNROLL for (int u = 0; u < N; ++u) v[u] += sums[part * PART + m * LD + n + u];
+    MN_UNROLL for (int part = 0; part < PARTS; ++part) {
+      const auto own = load<N>(sums + part * PART + m * LD + n);
+      MN_UNROLL for (int u = 0; u < N; ++u) v[u] = part ? v[u] + own[u] : own[u];
+    }
   }
   template <class Ready> static MN_DEVICE void give(const float *sums, int m, int n, const Ready &ready) {
     float v[V];
