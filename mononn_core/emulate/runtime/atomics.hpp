@@ -28,7 +28,7 @@ inline uint32_t atomic_add(uint32_t *p, uint32_t v, uintptr_t pc) {
   return old;
 }
 
-// A second look at a word that nobody has written since waits until somebody writes.
+// A second look at a word that nobody has written since waits until somebody writes, or until nobody else can run.
 inline uint32_t load_acquire(const uint32_t *p, uintptr_t pc) {
   maybe_preempt();
   Fiber *me = current;

@@ -91,7 +91,7 @@ inline void wrote() {
 void report_deadlock();
 void report_time();
 
-constexpr uint32_t kIdle = 200;  // looks of all who pause, with nothing else done, before it is a deadlock
+constexpr uint32_t kIdle = 200;  // looks of all who spin, with nothing else done, before it is a deadlock
 
 // Runs fibers until all have left, nothing can run, or the launch is stopped.
 inline void run_all() {
@@ -103,11 +103,11 @@ inline void run_all() {
       return;
     }
     int at = pick();
-    if (at < 0 && E->paused) {
+    if (at < 0 && (E->paused || E->parked)) {
       idle = seen == E->progress ? idle + 1 : 0;
       seen = E->progress;
       if (idle < kIdle) {
-        wake(Wait::paused);
+        wake(Wait::paused), wake(Wait::parked);
         continue;
       }
     }
