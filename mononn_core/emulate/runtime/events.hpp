@@ -46,9 +46,9 @@ inline void report_deadlock() {
     for (uint32_t k = i - f->lane; k < i && !told; ++k)
       told = E->fibers[k].wait == f->wait && E->fibers[k].site == f->site;
     if (told) continue;
-    bool spins = f->wait == Wait::parked;
+    bool spins = f->wait == Wait::parked || (f->op == Op::pause && f->spun);  // a pause between two looks
     report(MN_EMU_DEADLOCK, spins ? reinterpret_cast<uint64_t>(f->spun) : 0, 4, spins ? f->spun_value : f->some_id,
-           actor(f, f->site, 0, f->op), nobody());
+           actor(f, f->site, 0, spins ? Op::load_acquire : f->op), nobody());
   }
 }
 
