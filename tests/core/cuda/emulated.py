@@ -45,19 +45,19 @@ class Run:
             array[: raw.size] = raw
         self.outputs = [aligned(max(program.buffer(n).nbytes, 16), 0xCD) for n in program.outputs]
 
-    def watches(self, first: bool) -> list[Watch]:
-        """Everything the kernels may touch; arena and outputs are unwritten before the first launch."""
+    def watches(self) -> list[Watch]:
+        """Everything the kernels may touch; arena and outputs are unwritten before an inference."""
 
         def of(array: Array, name: str, **more: bool) -> Watch:
             return Watch(array.ctypes.data, array.nbytes, name, **more)
 
         return [
-            of(self.arena, "arena", unwritten=first),
+            of(self.arena, "arena", unwritten=True),
             of(self.weights, "weights", read_only=True),
             of(self.sync, "sync"),
             of(self.error, "error"),
             *(of(a, "input", read_only=True) for a in self.inputs),
-            *(of(a, "output", unwritten=first) for a in self.outputs),
+            *(of(a, "output", unwritten=True) for a in self.outputs),
         ]
 
     def run(self, blocks: int = 3, schedule: str = "random:1", stamps: Array | None = None) -> dict[str, Array]:
@@ -67,10 +67,11 @@ class Run:
         trace = 0 if stamps is None else stamps.ctypes.data
         more = [] if stamps is None else [Watch(trace, stamps.nbytes, "trace")]
         words = abi.pack_gpu_call(*places, trace, self.error.ctypes.data, *addresses)
-        for number, kernel in enumerate(self.source.kernels):
+        self.emulated.reset()
+        for kernel in self.source.kernels:
             self.report = self.emulated.launch(
                 kernel.name, words, blocks, self.threads, self.source.shared_bytes,
-                iteration=kernel.iteration, schedule=schedule, watch=[*self.watches(number == 0), *more],
+                iteration=kernel.iteration, schedule=schedule, watch=[*self.watches(), *more],
             )  # fmt: skip
         found = {}
         for name, array in zip(self.program.outputs, self.outputs, strict=True):
