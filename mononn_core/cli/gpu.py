@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import resource
-from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from mononn_core.cli.words import columns, size, tensor_lines
@@ -72,10 +72,12 @@ def kernel_lines(manifest: Mapping[str, Any]) -> Iterator[str]:
 
 
 def phase_line(manifest: Mapping[str, Any]) -> str:
-    """Phases, barriers and counters, and how many phases an iteration of the longest rolled loop has."""
+    """Phases, barriers and counters, and how many phases an iteration of a rolled loop has."""
     phases = manifest["phases"]
-    rolled = Counter(phase["id"].partition("[")[2] for phase in phases if "[" in phase["id"])
-    layer = f", {max(rolled.values())} a layer ({len(rolled)} layers)" if rolled else ""
+    iterations = groupby(phases, key=lambda phase: phase["id"].partition("[")[2])
+    layers = sorted(len(list(group)) for number, group in iterations if number)
+    counts = " to ".join(map(str, dict.fromkeys((layers[0], layers[-1])))) if layers else ""
+    layer = f", {counts} a layer ({len(layers)} layers)" if layers else ""
     return (
         f"  phases  {len(phases)}{layer}, {sum(phase['tasks'] for phase in phases)} tasks, "
         f"{manifest['barriers']} barriers, {manifest['counters']} counters"
