@@ -18,12 +18,14 @@ from mononn_core.options import ARCHITECTURES, Options
 from mononn_core.passes import pipeline
 from mononn_core.program.expr import Load, walk
 from mononn_core.program.interpret import run
-from mononn_core.program.rules import body_expressions
+from mononn_core.program.rules import body_expressions, depends
 from mononn_core.program.text import to_text
 from mononn_core.program.tile import Barrier, Loop, Phase, Program
 from mononn_core.program.verify import verify
 from mononn_core.schedule.cuda.lower import CudaLowered, lower
 from tests.core import networks
+from tests.core.build import Case
+from tests.core.cuda.emulated import Run
 from tests.core.cuda.networks import convolutions, patches, translator
 
 WIDE = {"tokens": 20, "width": 32, "hidden": 512, "heads": 2, "layers": 1}
@@ -141,6 +143,30 @@ def test_a_norm_inside_a_product_is_stored_once_where_others_read_it() -> None:
         roles = {o.role: o for o in phase.task.operands}
         assert roles["fill"].buffer == roles["a"].buffer
         assert {"kept"} <= roles.keys()
+
+
+def test_layers_that_take_their_columns_of_one_product_are_rolled() -> None:
+    program = lower(pipeline.run(load(translator(layers=4), {})), Options(target="cuda"), Gpu.named("H200")).program
+    loops = [i for i in program.body if isinstance(i, Loop)]
+    assert [loop.count for loop in loops] == [3, 3]
+    assert any(depends(p, loop.var) for loop in loops for p in loop.body if isinstance(p, Phase))
+    verify(program)
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("precision", TOLERANCE)
+@pytest.mark.parametrize("name", MODELS)
+def test_printed_programs_are_right_in_the_emulator(name: str, precision: str) -> None:
+    g, low = graph(name), lowered(name, precision)
+    given = feeds(g)
+    shaped = {n: a.reshape(low.program.buffer(n).shape) for n, a in given.items()}
+    running = Run(Case(low.program, shaped, dict(low.weights), {}), low.threads)
+    for schedule in ("random:3", "reversed", "block-first"):
+        got = running.run(3, schedule)
+        running.emulated.reset()
+        for output, want in evaluate(g, given).items():
+            error = np.abs(got[output].reshape(want.shape) - want).max()
+            assert error <= TOLERANCE[precision] * np.abs(want).max(), (schedule, error)
 
 
 def test_weights_are_asked_for_before_every_wait() -> None:
