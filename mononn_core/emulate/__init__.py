@@ -3,11 +3,26 @@
     from mononn_core.emulate import Watch, build
 
     emulated = build(source)                        # sanitize=False: faster, finds less
+    emulated.reset()                                # before each inference: nothing has been written yet
     report = emulated.launch("mononn_run", call_words, blocks=8, threads=256, shared_bytes=49152,
                              schedule="random:1", watch=[Watch(address, bytes, "arena", unwritten=True), ...])
 
-The source is compiled as it is; only "mononn_ptx.cuh" is another file of the same names. A launch raises a subclass of
-:class:`EmulationError` for a race, a deadlock, poison, a misaligned or stray access, divergence, a crash.
+The source is compiled as it is, by the host compiler; only "mononn_ptx.cuh" is another file of the same names. The
+compiler's thread sanitizer instruments every load and store; the runtime (runtime/*.hpp) takes its place. A launch
+raises a subclass of :class:`EmulationError`, or with ``check=False`` reports all that it found:
+
+- races, by vector clocks: only barriers, sync_warp, fences with atomics, and releases with acquires order anything;
+- reads of what nobody wrote; accesses to the destination of a cp.async that nobody has waited for (its bytes arrive
+  when it is waited for), and writes to its source;
+- addresses out of bounds, misaligned, or in read-only buffers; indices beyond a local array;
+- lanes that do not come to a warp or block primitive together; threads that wait for ever, and for what;
+- crashes, stack overflows, and loops without end.
+
+It counts bank conflicts by line (``banks=True``). What fragments hold stands in fragments.py, from the PTX ISA's
+figures; conformance.py compares all primitives with what hardware answered. Sums of mma run over k upwards, each
+rounded to nearest: hardware's order is its own. Not seen: races over memory of one's own thread's stack that is handed
+to others; with g++, accesses inside copies that it turns into calls of memcpy. x86_64 and aarch64 (the latter compiles
+and has not been run).
 """
 
 from mononn_core.emulate.errors import (

@@ -284,7 +284,7 @@ inline void shadow_issue(Copy *copy) {
   if (!copy->bytes) return;
   access(from, copy->bytes, MN_EMU_READ | MN_EMU_COPY, copy->pc);
   if (Region *r = find_region(from); r && r->cells)
-    each_cell(r, from, copy->bytes, [&](Cell *c, uintptr_t) { copy->source_version += c->write; });
+    each_cell(r, from, copy->bytes, [&](Cell *c, uintptr_t) { copy->source_version += c->write << r->shift; });
 }
 
 inline void shadow_land(Copy *copy) {
@@ -298,7 +298,7 @@ inline void shadow_land(Copy *copy) {
   Region *r = find_region(from);
   if (!r || !r->cells) return;
   access(from, copy->bytes, MN_EMU_READ | MN_EMU_COPY, copy->pc);
-  each_cell(r, from, copy->bytes, [&](Cell *c, uintptr_t) { version += c->write; });
+  each_cell(r, from, copy->bytes, [&](Cell *c, uintptr_t) { version += c->write << r->shift; });  // cells may be finer by now
   if (version != copy->source_version)
     report(MN_EMU_SOURCE, from, copy->bytes, 0, actor(current, copy->pc, MN_EMU_COPY, Op::none), nobody());
 }

@@ -80,7 +80,10 @@ OTHERS = [
     "out[0] = thread(); float x = *(float *)shared_memory(); out[1 + thread()] = x;",
     "out[thread()] = 0;",
 ]
+COPY = "cp_async_16(shared_memory() + thread() * 16, out + thread() / 8 * 4); cp_async_commit(); sync_block(); "
+NARROW = "if (thread() == 0) ((uint16_t *)out)[WHERE] = 1; cp_async_wait<0>();"  # the first access of two bytes
 BODIES = [*(f[0] for f in FAULTS), *(c[0] for c in CRASHES), *(BANK + b[0] for b in BANKS), *OTHERS]
+BODIES += [COPY + NARROW.replace("WHERE", where) for where in ("255", "3")]
 BODIES += [LDMATRIX.replace("ROW", str(row)) for row in (4, 20, 32, 8)]
 
 
@@ -245,3 +248,10 @@ def test_headers_can_be_replaced():
         call = struct.pack("<4Q", out.ctypes.data, 0, 0, 0)
         emulated.launch("k", call, 1, 64, watch=[(out.ctypes.data, out.nbytes, "out")])
         assert (out == value).all()
+
+
+def test_a_finer_shadow_of_what_is_copied_is_no_write():
+    _, report = run(COPY + NARROW.replace("WHERE", "255"))
+    assert report.found == ()
+    with pytest.raises(RaceError, match="was written while a copy of it"):
+        run(COPY + NARROW.replace("WHERE", "3"))
