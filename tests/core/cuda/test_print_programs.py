@@ -14,8 +14,7 @@ from tests.core.cuda.emulated import Run
 from tests.core.cuda.programs import TOLERANCE
 
 QUICK = (
-    "mlp-f16",
-    "fetched_early-bf16",
+    "fetched_early-f16",
     "attention-tf32x3",
     "norms-bf16",
     "filled_left-f16",
@@ -34,7 +33,7 @@ def check(name: str, case: Case, run: Run, blocks: int, schedule: str) -> None:
     assert not run.error.any()
 
 
-@pytest.mark.parametrize("name", sorted(CASES))
+@pytest.mark.parametrize("name", sorted(n for n in CASES if not n.endswith("bf16")))
 def test_programs_are_legal_and_mean_what_they_say(name: str) -> None:
     case = CASES[name]()
     verify(case.program)

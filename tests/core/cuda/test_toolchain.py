@@ -62,7 +62,7 @@ def test_nothing_spills(name: str, arch: str) -> None:
 
 
 def test_the_largest_programs_do_not_spill() -> None:
-    for name in ("attention-tf32x3", "filled_left-bf16", "norms-f16"):
+    for name in ("attention-tf32x3", "filled_left-bf16"):
         cubin = compile_cubin(text(name), headers(), "sm_90a", compiler="nvrtc")
         assert all(u.spills == u.stack == 0 for u in cubin.kernels.values())
 
