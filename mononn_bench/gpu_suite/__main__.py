@@ -6,7 +6,6 @@ import argparse
 import shlex
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from fnmatch import fnmatch
@@ -22,26 +21,27 @@ from mononn_bench.gpu_suite.table import table
 from mononn_bench.measure.environment import describe_machine
 from mononn_bench.measure.process import PACKAGE
 
+WORK = PACKAGE.parent / ".cache" / "gpu-suite"
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the suite; 0 even where steps fail, which the records say."""
     options = parser().parse_args(arguments)
     out: Path = options.out.absolute()
     out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="mononn-gpu-suite-") as temporary:
-        work = (options.work or Path(temporary)).absolute()
-        steps = plan(work, options.emulate, tuple(options.systems.split(",")))
-        steps = [s for s in steps if any(fnmatch(s.name, pattern) for pattern in options.only.split(","))]
-        suite = SuiteRecord(
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-            command=shlex.join(["python", "-m", "mononn_bench.gpu_suite", *(arguments or sys.argv[1:])]),
-            source_revision=_revision(),
-            machine=describe_machine(),
-            versions={"python": sys.version.split()[0], **package_versions()},
-            rehearsal=options.emulate,
-            steps=(),
-        )
-        suite = run_plan(steps, suite, out, work, options.minutes, lambda text: print(text, flush=True))
+    work: Path = options.work.absolute()
+    steps = plan(work, options.emulate, tuple(options.systems.split(",")))
+    steps = [s for s in steps if any(fnmatch(s.name, pattern) for pattern in options.only.split(","))]
+    suite = SuiteRecord(
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=shlex.join(["python", "-m", "mononn_bench.gpu_suite", *(arguments or sys.argv[1:])]),
+        source_revision=_revision(),
+        machine=describe_machine(),
+        versions={"python": sys.version.split()[0], **package_versions()},
+        rehearsal=options.emulate,
+        steps=(),
+    )
+    suite = run_plan(steps, suite, out, work, options.minutes, lambda text: print(text, flush=True))
     text = table(suite)
     write_text(out / "table.txt", text + "\n")
     print(f"\n{text}\n\n{out / 'records.json'}")
@@ -58,7 +58,8 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--only", default="*", metavar="PATTERN", help=help_text)
     help_text = "contenders of the comparison, with commas"
     top.add_argument("--systems", default=",".join(CONTENDERS), metavar="A,B", help=help_text)
-    top.add_argument("--work", type=Path, metavar="DIR", help="keep models and builds there for the next run")
+    help_text = "where models and builds are kept for the next run"
+    top.add_argument("--work", type=Path, default=WORK, metavar="DIR", help=help_text)
     return top
 
 

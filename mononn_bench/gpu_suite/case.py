@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 
 from mononn_bench.codec import read_record, write_record, write_text
+from mononn_bench.measure.process import PACKAGE
 from mononn_bench.models.inputs import Arrays, make_inputs
 from mononn_bench.models.zoo import ModelSpec, get_model
 from mononn_bench.record import ModelRecord, Tensor
@@ -18,6 +21,7 @@ SEED = 0
 SETS = 3
 """Input sets: the timed runs rotate through all of them."""
 PRECISIONS = ("fp32", "fp16", "bf16")
+SOURCES = (".py", ".cuh", ".h", ".hpp", ".cpp")
 LIMITS = {"fp32": 1e-4, "fp16": 2e-2, "bf16": 2e-2}
 """The largest relative L2 error of an output (docs/measuring.md)."""
 
@@ -78,13 +82,14 @@ class Case:
 def make_models(cases: Sequence[Case], device: str) -> dict[str, float]:
     """Tensors, ONNX files and float64 references of cases of one model; bytes of the weights by precision.
 
-    Tensors and references that stand are left as they are. Needs torch and onnx; references are computed on torch's
-    `device`.
+    Tensors and references that stand are left as they are, unless other sources made them. Needs torch and onnx;
+    references are computed on torch's `device`.
     """
     from mononn_bench.gpu_suite.onnx_network import WeightFile, write_network
     from mononn_bench.gpu_suite.torch_network import reference, seeded_tensors
 
     first = cases[0]
+    _drop_stale(first)
     if not first.tensors.exists():
         drawn = seeded_tensors(first.spec, SEED)
         first.tensors.parent.mkdir(parents=True, exist_ok=True)
@@ -113,6 +118,25 @@ def make_models(cases: Sequence[Case], device: str) -> dict[str, float]:
             np.savez(partial, **stored_sets)  # type: ignore[arg-type]
             partial.replace(case.reference)
     return sizes
+
+
+def _drop_stale(case: Case) -> None:
+    """Remove what other sources than today's made of the case's network."""
+    stamp, today = case.tensors.with_name("sources.txt"), source_digest("mononn_bench/gpu_suite", "mononn_bench/models")
+    if not stamp.exists() or stamp.read_text() != today:
+        case.tensors.unlink(missing_ok=True)
+        for path in case.models.glob(f"{case.model}-b*/reference.npz"):
+            path.unlink()
+        write_text(stamp, today)
+
+
+@cache
+def source_digest(*folders: str) -> str:
+    """Of every source file under folders of the checkout."""
+    total = hashlib.sha256()
+    for path in sorted(p for folder in folders for p in (PACKAGE.parent / folder).rglob("*") if p.suffix in SOURCES):
+        total.update(path.read_bytes())
+    return total.hexdigest()[:12]
 
 
 def _link(source: Path, path: Path) -> None:

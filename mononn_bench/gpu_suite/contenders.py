@@ -16,7 +16,7 @@ import numpy as np
 
 from mononn_bench.errors import SystemUnavailableError
 from mononn_bench.gpu_suite import ours
-from mononn_bench.gpu_suite.case import Case, link_weights, read_model
+from mononn_bench.gpu_suite.case import Case, link_weights, read_model, source_digest
 from mononn_bench.systems.base import Arrays, System, Task
 from mononn_bench.systems.cuda import require_gpu
 from mononn_bench.systems.mononn import TimedLaunch
@@ -282,8 +282,8 @@ OURS = ("mononn", "mononn-graph")
 
 
 def mono_path(case: Case, launch: str) -> Path:
-    """Where our file of the case lies."""
-    return case.build_folder("mononn") / f"{launch}.mono"
+    """Where our file of the case lies, as today's compiler makes it."""
+    return case.build_folder("mononn") / source_digest("mononn_core") / f"{launch}.mono"
 
 
 def compile_ours(case: Case, launch: str) -> dict[str, Any]:

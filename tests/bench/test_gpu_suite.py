@@ -232,7 +232,9 @@ def test_a_wrong_answer_does_not_pass(work, tmp_path):
 
 def test_the_command_line(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["gpu_suite"])
-    assert command.main(["--out", str(tmp_path / "out"), "--emulate", "--only", "machine"]) == 0
+    assert (
+        command.main(["--out", str(tmp_path / "out"), "--emulate", "--only", "machine", "--work", str(tmp_path)]) == 0
+    )
     shown = capsys.readouterr().out
     assert "[1/1] machine: ok" in shown and table.REHEARSAL in shown
     found = read_record(SuiteRecord, tmp_path / "out" / "records.json")
