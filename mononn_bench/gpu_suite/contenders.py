@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,39 +23,40 @@ from mononn_bench.systems.cuda import require_gpu
 from mononn_bench.systems.mononn import TimedLaunch
 
 
-class Contender:
+class Contender(ABC):
     """One system on one case."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
         self.on_gpu = case.target == "cuda"
 
+    @abstractmethod
     def probe(self) -> dict[str, str]:
         """Import the library; versions. Raises SystemUnavailableError."""
-        raise NotImplementedError
 
+    @abstractmethod
     def prepare(self) -> dict[str, Any]:
         """Build and load; what there is to say of the build."""
-        raise NotImplementedError
 
+    @abstractmethod
     def bind(self, inputs: Arrays) -> None:
         """Take host arrays, whose values the harness rewrites; `upload` brings them to the device."""
-        raise NotImplementedError
 
+    @abstractmethod
     def upload(self) -> None:
         """Bring the arrays' present values to the device; finished on return."""
 
+    @abstractmethod
     def run(self) -> None:
         """One inference between device buffers, finished on return."""
-        raise NotImplementedError
 
     def device_seconds(self) -> float | None:
         """What CUDA events say of the last run; None where they cannot be put around it."""
         return None
 
+    @abstractmethod
     def outputs(self) -> Arrays:
         """Outputs of the last run in host memory."""
-        raise NotImplementedError
 
 
 class Ours(Contender):
@@ -205,7 +207,6 @@ class Adapted(Contender):
     def __init__(self, case: Case, system: Callable[[], System]) -> None:
         super().__init__(case)
         self._system = system()
-        self.run = self._run  # type: ignore[method-assign]
 
     def probe(self) -> dict[str, str]:
         return self._system.probe()
@@ -225,10 +226,9 @@ class Adapted(Contender):
 
     def bind(self, inputs: Arrays) -> None:
         self._system.bind(inputs)
-        self.run = self._system.run  # type: ignore[method-assign]
 
-    def _run(self) -> None:
-        raise AssertionError("bind comes first")
+    def run(self) -> None:
+        self._system.run()
 
     def upload(self) -> None:
         self._system.upload()
