@@ -154,7 +154,7 @@ class CudaTemplates(CudaStorage):
     def _bounds(self, task: Task, a: Operand, b: Operand, printer: CudaPrinter) -> tuple[str, str]:
         """C expressions of the rows and columns that are stored."""
         found = []
-        bounds: tuple[Expr | None, ...] = getattr(task.results[0], "bounds", ()) or (None, None)
+        bounds: tuple[Expr | None, ...] = task.results[0].bounds or (None, None)
         for which, o, bound in zip((-2, -1), (a, b), bounds, strict=True):
             dim = len(o.box.size) + (-2 if which == -2 else -1)
             text = self.extent(o, dim, printer)
