@@ -100,19 +100,19 @@ def test_the_same_input_gives_the_same_program() -> None:
 def bert() -> CudaLowered:
     """Layers of BERT-base's sizes; nobody looks at the weights."""
     g = pipeline.run(load(networks.encoder(layers=3, tokens=128, width=768, heads=12, hidden=3072), {}))
-    return lower(g, Options(target="cuda", precision="fp16"), Gpu.named("H200"))
+    return lower(g, Options(target="cuda", precision="fp16"), Gpu.named("H100"))
 
 
 def test_a_layer_of_bert_is_six_phases() -> None:
     program = bert().program
-    phases = sum(isinstance(i, Phase) for i, _ in program.trace())
-    assert (phases - 4) / 3 <= 6
+    (loop,) = [i for i in program.body if isinstance(i, Loop)]
+    assert sum(isinstance(i, Phase) for i in loop.body) <= 6
+    assert sum(isinstance(i, Barrier) for i in loop.body) <= 6
     assert barriers(program) <= 3 * 6 + 1
-    assert any(isinstance(i, Loop) for i in program.body)
 
 
 def test_products_fit_one_wave_and_their_launch() -> None:
-    low, gpu = bert(), Gpu.named("H200")
+    low, gpu = bert(), Gpu.named("H100")
     for phase in product_phases(low.program):
         rows, columns = phase.task.params["tile"]
         warps_m, warps_n = phase.task.params["warps"]
