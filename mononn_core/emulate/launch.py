@@ -7,7 +7,7 @@ import re
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from mononn_core.emulate.compile import compile_kernel, vocabulary
 from mononn_core.emulate.interface import CONSTANT, Range, Request, Result
@@ -43,15 +43,22 @@ class _Stacks:
     """The stacks of all emulated threads of this process, grown as needed; a launch has them alone."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self._lock = threading.Lock()
         self.address, self.bytes, self.threads = 0, 0, 0
 
-    def grow(self, library: ctypes.CDLL, threads: int) -> None:
-        """Makes room for so many threads.
+    def run(self, library: ctypes.CDLL, request: Request, result: Result) -> None:
+        """One launch.
 
         Raises:
-            MemoryError: there is none.
+            MemoryError: there is none for its threads.
         """
+        with self._lock:
+            self._grow(library, request.blocks * request.threads)
+            request.stacks, request.stacks_bytes = self.address, self.bytes
+            if library.mn_emu_launch(ctypes.byref(request), ctypes.byref(result)):
+                raise MemoryError(f"no memory to emulate {request.blocks} blocks of {request.threads} threads")
+
+    def _grow(self, library: ctypes.CDLL, threads: int) -> None:
         if threads <= self.threads:
             return
         if self.address:
@@ -133,40 +140,16 @@ class Emulated:
         """
         watched = [item if isinstance(item, Watch) else Watch(*item) for item in watch]
         self._check_shape(kernel, len(call_words), blocks, threads)
-        ranges = (Range * max(len(watched), 1))(
-            *(
-                Range(w.address, w.bytes, w.read_only * CONSTANT["READ_ONLY"] | w.unwritten * CONSTANT["UNWRITTEN"], i)
-                for i, w in sorted(enumerate(watched), key=lambda item: item[1].address)
-            )
-        )
-        mode, seed = _schedule(schedule)
-        words = ctypes.create_string_buffer(call_words, len(call_words))
+        words, ranges, result = ctypes.create_string_buffer(call_words, len(call_words)), _ranges(watched), Result()
         request = Request(
             entry=ctypes.cast(self._library[f"mn_emu_entry_{kernel}"], ctypes.c_void_p).value or 0,
-            words=ctypes.addressof(words),
-            word_bytes=len(call_words),
-            iteration=iteration,
-            blocks=blocks,
-            threads=threads,
-            shared_bytes=shared_bytes,
-            schedule=mode,
-            starved=seed,
-            seed=seed,
-            milliseconds=milliseconds,
-            flags=self._flags(copies, relaxed, banks),
-            ranges=len(watched),
-            range=ctypes.addressof(ranges),
-        )
-        result = Result()
-        with _STACKS.lock:
-            _STACKS.grow(self._library, blocks * threads)
-            request.stacks, request.stacks_bytes = _STACKS.address, _STACKS.bytes
-            if self._library.mn_emu_launch(ctypes.byref(request), ctypes.byref(result)):
-                raise MemoryError(f"no memory to emulate {blocks} blocks of {threads} threads")
+            words=ctypes.addressof(words), word_bytes=len(call_words), iteration=iteration, milliseconds=milliseconds,
+            blocks=blocks, threads=threads, shared_bytes=shared_bytes, **_schedule(schedule),
+            flags=self._flags(copies, relaxed, banks), ranges=len(watched), range=ctypes.addressof(ranges),
+        )  # fmt: skip
+        _STACKS.run(self._library, request, result)
         report = Describer(result, watched, shared_bytes, blocks, self._lines).report()
-        if check:
-            report.check()
-        return report
+        return report.check() if check else report
 
     def _check_shape(self, kernel: str, given: int, blocks: int, threads: int) -> None:
         if kernel not in self.kernels:
@@ -189,8 +172,15 @@ class Emulated:
         return flags | sum(CONSTANT[RELAXED[name]] for name in set(relaxed))
 
 
-def _schedule(text: str) -> tuple[int, int]:
-    """(mode, seed or who starves) of one of :data:`SCHEDULES`."""
+def _ranges(watched: Sequence[Watch]) -> ctypes.Array[Range]:
+    """The watched buffers as the runtime wants them: sorted by address."""
+    flags = [w.read_only * CONSTANT["READ_ONLY"] | w.unwritten * CONSTANT["UNWRITTEN"] for w in watched]
+    order = sorted(range(len(watched)), key=lambda i: watched[i].address)
+    return (Range * max(len(watched), 1))(*(Range(watched[i].address, watched[i].bytes, flags[i], i) for i in order))
+
+
+def _schedule(text: str) -> dict[str, int]:
+    """The request's fields for one of :data:`SCHEDULES`."""
     modes = {
         "random": CONSTANT["RANDOM"],
         "block-first": CONSTANT["BLOCK_FIRST"],
@@ -201,4 +191,4 @@ def _schedule(text: str) -> tuple[int, int]:
     name, _, number = text.partition(":")
     if name not in modes or (number and not number.isdigit()):
         raise OptionError(f"{text!r} is no schedule; one of {', '.join(SCHEDULES)}")
-    return modes[name], int(number or 0)
+    return {"schedule": modes[name], "seed": int(number or 0), "starved": int(number or 0)}

@@ -96,13 +96,14 @@ class Report:
     counters: dict[str, int] = field(default_factory=dict)
     banks: tuple[BankUse, ...] = ()
 
-    def check(self) -> None:
-        """Raises the error of the first thing found, with what else there was."""
+    def check(self) -> Report:
+        """Itself; raises the error of the first thing found, with what else there was."""
         if self.found:
             more = [f.text for f in self.found[1:6]]
             count = len(self.found) + self.lost
             tail = f" ({count} findings; next: {' | '.join(more)})" if more else ""
             raise self.found[0].error(self.found[0].text + tail)
+        return self
 
 
 COUNTERS = (
