@@ -15,7 +15,7 @@ TINY = ("mlp-test", "bert-test", "vit-test", "t5-test", "resnet-test")
 BATCHES = (1, 8, 16, 32)
 LAUNCHES = ("once", "graph")
 RIVALS = ("torch-graph", "torch-inductor", "xla")
-"""Of these the fastest on the first case is what Nsight Compute looks at beside ours."""
+"""What Nsight Compute looks at beside ours."""
 Arguments = Mapping[str, Any]
 
 

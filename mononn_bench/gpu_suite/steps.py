@@ -89,6 +89,10 @@ def build(context: Context, arguments: Mapping[str, Any]) -> Result:
                 future.result() if error is None else {"failed": f"{type(error).__name__}: {error}"}
             )
             context.tell(results)
+    failed = {label: found["failed"] for label, found in results.items() if "failed" in found}
+    if failed:
+        label, reason = next(iter(failed.items()))
+        raise RuntimeError(f"{len(failed)} of {len(results)} builds failed, as {label}: {reason}")
     return results
 
 
