@@ -13,7 +13,9 @@ struct mononn_conformance_call {
 constexpr int WORDS = 4096, THREADS = 128;
 
 // A small integer that tells lanes and elements apart.
-MN_DEVICE float code(int lane, int element, int salt) { return (float)((lane * 5 + element * 3 + lane * element + salt) % 7 - 3); }
+MN_DEVICE float code(int lane, int element, int salt) {
+  return (float)((lane * 5 + element * 3 + lane * element + salt) % 7 - 3);
+}
 
 template <class T> MN_DEVICE void matrix_product(uint32_t *out, int lane, const uint32_t *fed) {
   uint32_t a[4], b[2];

@@ -47,13 +47,14 @@ inline void sync_some(int id, int count, uintptr_t pc) {
   Block *block = current->block;
   bool fits = id >= 1 && id < kNamedBarriers && count > 0 && count % kLanes == 0 &&
               static_cast<uint32_t>(count) <= E->threads;
-  if (!fits) stop_with(MN_EMU_USAGE, 0, 0, static_cast<uint64_t>(id) << 32 | static_cast<uint32_t>(count), pc, 0, Op::sync_some);
+  uint64_t given = static_cast<uint64_t>(id) << 32 | static_cast<uint32_t>(count);
+  if (!fits) stop_with(MN_EMU_USAGE, 0, 0, given, pc, 0, Op::sync_some);
   same_call(Wait::some, Op::sync_some, pc);
   Some *some = &block->some[id];
   if (some->arrived && some->count != static_cast<uint32_t>(count))
-    stop_with(MN_EMU_USAGE, 0, 0, static_cast<uint64_t>(id) << 32 | static_cast<uint32_t>(count), pc, 0, Op::sync_some);
+    stop_with(MN_EMU_USAGE, 0, 0, given, pc, 0, Op::sync_some);
   some->count = static_cast<uint32_t>(count);
-  current->some_id = static_cast<uint32_t>(id), current->some_count = some->count;
+  current->some_id = static_cast<uint32_t>(id);
   if (++some->arrived < some->count) {
     set_waiting(current, Wait::some, Op::sync_some, pc);
     give_way();

@@ -59,14 +59,18 @@ static bool prepare(Emulator *e, const mn_emu_request *r) {
     Fiber *f = &e->fibers[i];
     f->stack_pointer = fresh_stack(e->stacks + (i + 1) * kStackBytes);
     f->warp = &e->warps[i / kLanes], f->block = f->warp->block;
-    f->block_index = f->block->index, f->thread = static_cast<int>(i % r->threads), f->lane = static_cast<int>(i % kLanes);
+    f->block_index = f->block->index;
+    f->thread = static_cast<int>(i % r->threads), f->lane = static_cast<int>(i % kLanes);
   }
   return true;
 }
 
 static void finish(Emulator *e) {
   if (e->fibers) clocks_end();
-  for (uint32_t i = 0; e->fibers && i < e->fiber_count; ++i) e->fibers[i].copies.release(), e->fibers[i].bank_log.release();
+  for (uint32_t i = 0; e->fibers && i < e->fiber_count; ++i) {
+    e->fibers[i].copies.release();
+    e->fibers[i].bank_log.release();
+  }
   if (e->shared) munmap(e->shared, e->shared_bytes);
   e->shared = nullptr;
   free(e->fibers), free(e->warps), free(e->blocks), free(e->ready);

@@ -73,7 +73,7 @@ struct Fiber {
   uintptr_t site;  // where the primitive it waits in was called
   // the last acquire load, to know a spin
   const uint32_t *spun;
-  uint32_t spun_value, some_id, some_count;
+  uint32_t spun_value, some_id;
   uint64_t writes_seen;
   // happens-before
   uint64_t clock;
