@@ -37,7 +37,7 @@ def ceilings(step: StepRecord) -> Iterator[str]:
 
 
 def comparison(step: StepRecord, rehearsal: bool) -> Iterator[str]:
-    """One case: a line a contender, times in microseconds, ratios to our monolith."""
+    """One case: a line a contender, times in microseconds, ratios to our monolith (none in a rehearsal)."""
     yield f"{step.name}{' (rehearsal)' if rehearsal else ''}"
     header = ("", "warm us", "device", "ratio", "cold us", "device", "ratio", "")
     rows: list[tuple[str, ...]] = [header]
@@ -45,7 +45,7 @@ def comparison(step: StepRecord, rehearsal: bool) -> Iterator[str]:
         cells = (
             _number(row.get(f"{state}_{what}"), digits)
             for state in ("warm", "cold")
-            for what, digits in (("host_us", 1), ("device_us", 1), ("ratio", 2))
+            for what, digits in (("host_us", 1), ("device_us", 1), ("" if rehearsal else "ratio", 2))
         )
         note = row["status"] if row["status"] != "ok" else ""
         reason = f"{note}: {row['reason'][:90]}" if note and row["reason"] else note
