@@ -1,7 +1,7 @@
 """mononn: a compiler that turns a whole static network into one function.
 
-`compile`, `load`, `Session`, `TensorInfo`, `MononnError`, `conformance` and `trace_report` are imported when first asked
-for: loading an artifact needs neither ONNX nor the compiler.
+`compile`, `load`, `Session`, `TensorInfo`, `MononnError`, `conformance` and `trace_report` are imported when first
+asked for: loading an artifact needs neither ONNX nor the compiler.
 """
 
 from importlib import import_module
