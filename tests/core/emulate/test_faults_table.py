@@ -7,9 +7,9 @@ from tests.core.emulate import faults, faults_printed
 DOCUMENT = Path(__file__).parents[3] / "docs" / "faults.md"
 HEAD = """# Planted faults
 
-Each is planted alone and must be caught by what its row names: in every order of the threads, or, where the row says so,
-in some orders at least. `make test` plants those in hand-written kernels, `make test-emulated` those in the vocabulary and
-in printed Programs. `numbers`: the answers are wrong.
+Each is planted alone and must be caught by what its row names: in every order of the threads, or, where the row
+says so, in some orders at least. `make test` plants those in hand-written kernels, `make test-emulated` those in the
+vocabulary and in printed Programs. `numbers`: the answers are wrong.
 
 | where | fault | caught by |
 |---|---|---|
