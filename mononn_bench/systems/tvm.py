@@ -27,8 +27,8 @@ from mononn_bench.systems.tvm_model import (
 )
 
 LIBRARY = "model.so"
-LEAST_TUNING_S = 7200.0
-"""What the search behind a database must have spent in all before its schedules stand for what TVM can do."""
+TRIALS_PER_OPERATOR = 64
+"""max_trials_per_task in the documentation of TVM's static_shape_tuning_pipeline."""
 SLOW_S = 2.0
 """An undertuned build whose run takes longer is not measured any further."""
 
@@ -109,9 +109,9 @@ class Tvm(System):
         tuning = shipped.budget.spent_on(task.model.name)
         if missing and not reason:
             reason = f"{len(missing)} of its {count} operators have no schedule in the database ({missing[0]})"
-        elif not reason and shipped.budget.seconds < LEAST_TUNING_S:
-            minutes, least = shipped.budget.seconds / 60, LEAST_TUNING_S / 60
-            reason = f"its database took {minutes:.0f} minutes of tuning, less than {least:.0f}"
+        elif not reason and (tuning is None or tuning.trials < TRIALS_PER_OPERATOR * count):
+            trials = tuning.trials if tuning else 0
+            reason = f"{trials} trials for {count} operators; TVM's pipeline asks for {TRIALS_PER_OPERATOR} each"
         return module, Built(tuning, undertuned=reason)
 
     def load(self, task: Task) -> None:

@@ -44,11 +44,6 @@ class Budget:
     cpu: str
     runs: tuple[TuningRun, ...] = field(default=())
 
-    @property
-    def seconds(self) -> float:
-        """Wall clock of all runs together."""
-        return sum(run.seconds for run in self.runs)
-
     def spent_on(self, model: str) -> Tuning | None:
         """All runs for `model` together; None where there was none."""
         runs = [run for run in self.runs if run.model == model]

@@ -112,9 +112,7 @@ def test_tuning_adds_up_and_its_schedules_are_applied(tmp_path, monkeypatch):
     assert Database(folder).budget.runs == tuple(runs)
     monkeypatch.setattr("mononn_bench.systems.tvm.find_database", lambda _: find_database(_, tmp_path / "shipped"))
     built = check_adapter(Tvm, task)
-    assert built.undertuned.endswith("minutes of tuning, less than 120")
-    monkeypatch.setattr("mononn_bench.systems.tvm.LEAST_TUNING_S", 1.0)
-    assert not check_adapter(Tvm, task).undertuned
+    assert built.undertuned == f"{built.tuning.trials} trials for 1 operators; TVM's pipeline asks for 64 each"
     assert built.tuning.trials == sum(run.trials for run in runs)
     other = make_task(convolutional(), _folder(tmp_path / "other"))
     assert "operators have no schedule" in check_adapter(Tvm, other).undertuned
