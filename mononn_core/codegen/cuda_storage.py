@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from math import gcd
 
@@ -35,7 +36,7 @@ class Place:
     end: int
 
 
-class CudaStorage(Storage):
+class CudaStorage(Storage, ABC):
     """A Program's storage in CUDA code for blocks of ``threads`` threads."""
 
     def __init__(self, program: Program, threads: int) -> None:
@@ -51,9 +52,9 @@ class CudaStorage(Storage):
 
     # -- shared memory ----------------------------------------------------------------------------------------------
 
+    @abstractmethod
     def template_bytes(self, phase: Phase) -> int:
         """Shared memory that the phase's template stages operands in."""
-        raise NotImplementedError
 
     def plan_shared(self) -> int:
         """Place every phase's buffers and staging; returns the bytes of the largest. What runs between a phase that

@@ -7,13 +7,9 @@ runtime supplies the functions that the instrumentation calls.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
-import shlex
-import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +17,14 @@ from pathlib import Path
 
 from mononn_core.emulate import fragments
 from mononn_core.errors import ToolchainError
+from mononn_core.host_compiler import (
+    HostCompiler,
+    cache_folder,
+    compiler_environment,
+    find_host_compiler,
+    read_cached,
+    write_cached,
+)
 
 HERE = Path(__file__).parent
 VOCABULARY = HERE.parent / "codegen" / "include"
@@ -57,26 +61,18 @@ GLIBC = "2.17"
 
 
 @dataclass(frozen=True)
-class Compiler:
-    """How to call one compiler, and what ``--version`` says."""
-
-    program: tuple[str, ...]
-    version: str
-    zig: bool
-
-    @property
-    def clang(self) -> bool:
-        return self.zig or "clang" in self.version
+class Compiler(HostCompiler):
+    """Argument lists for a compilation and a link."""
 
     def compile(self, flags: Sequence[str], source: str, output: str) -> list[str]:
         language = ("-x", "c++")
-        if self.zig:
+        if self.is_zig:
             target = ("-target", f"{os.uname().machine}-linux-gnu.{GLIBC}", "-fno-sanitize=undefined")
             return [*self.program, "c++", *COMMON, *target, *flags, *language, "-I.", "-c", source, "-o", output]
         return [*self.program, *COMMON, *flags, *language, "-I.", "-c", source, "-o", output]
 
     def link(self, objects: Sequence[str], output: str) -> list[str]:
-        if self.zig:
+        if self.is_zig:
             return [*self.program, "ld.lld", "-shared", *objects, "-o", output, *LINK]
         return [*self.program, "-shared", "-nostdlib", *objects, "-o", output, ",".join(("-Wl", *LINK))]
 
@@ -87,24 +83,8 @@ def find_compiler() -> Compiler:
     Raises:
         ToolchainError: it is not there.
     """
-    return _find_compiler(os.environ.get("MONONN_CXX", ""))
-
-
-@functools.cache
-def _find_compiler(chosen: str) -> Compiler:
-    if chosen:
-        words = shlex.split(chosen)
-        if not words or not shutil.which(words[0]):
-            raise ToolchainError(f"MONONN_CXX names {chosen!r}, which is not found; name an installed g++ or clang++")
-        version = subprocess.run([*words, "--version"], capture_output=True, text=True, check=False).stdout
-        return Compiler(tuple(words), version, zig=False)
-    program = (sys.executable, "-m", "ziglang")
-    result = subprocess.run([*program, "version"], capture_output=True, text=True, check=False)
-    if result.returncode:
-        raise ToolchainError(
-            "the compiler of the ziglang wheel is missing; pip install ziglang, or name a g++ or clang++ in MONONN_CXX"
-        )
-    return Compiler(program, result.stdout.strip(), zig=True)
+    found = find_host_compiler()
+    return Compiler(found.name, found.program, found.version)
 
 
 def vocabulary(changed: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -126,7 +106,7 @@ def compile_kernel(source: str, headers: Mapping[str, str], *, sanitize: bool) -
         ToolchainError: no compiler, or it refused the source; the message holds its first error line.
     """
     compiler = find_compiler()
-    chosen = CLANG if compiler.clang else GCC
+    chosen = CLANG if compiler.is_clang else GCC
     flags = chosen[False] + (chosen[True] if sanitize else ())
     files = {**headers, "kernel.cu": source}
     runtime = _runtime(compiler)
@@ -157,39 +137,27 @@ def _cached(files: Mapping[str, str], key: Sequence[str], make: Callable[[Path],
     digest = hashlib.sha256()
     for part in (*key, *COMMON, *LINK, *(text for name in sorted(files) for text in (name, files[name]))):
         digest.update(f"{len(part)}:{part}".encode())
-    chosen = os.environ.get("MONONN_CACHE")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mononn"
-    folder = cache if chosen is None else Path(chosen) if chosen else None
+    folder = cache_folder()
     entry = folder / f"emulated-{digest.hexdigest()}.o" if folder else None
-    if entry and entry.exists() and (code := entry.read_bytes()).startswith(b"\x7fELF"):
-        return code
+    if entry and (known := read_cached(entry)):
+        return known
     with tempfile.TemporaryDirectory(prefix="mononn-") as name:
         for path, text in files.items():
             (Path(name) / path).write_text(text, encoding="utf-8")
         code = make(Path(name))
     if entry:
-        _keep(entry, code)
+        write_cached(entry, code)
     return code
 
 
-def _keep(entry: Path, code: bytes) -> None:
-    try:
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=entry.parent, delete=False) as file:
-            file.write(code)
-        Path(file.name).replace(entry)
-    except OSError:
-        return  # a cache that cannot be written only costs time
-
-
 def _call(command: Sequence[str], folder: Path) -> None:
-    environment = {
-        **os.environ,
-        "ZIG_GLOBAL_CACHE_DIR": str(folder / "zig"),
-        "ZIG_LOCAL_CACHE_DIR": str(folder / "zig"),
-    }
     done = subprocess.run(
-        list(command), cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False
+        list(command),
+        cwd=folder,
+        env=compiler_environment(folder),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
     )
     if done.returncode == 0:
         return

@@ -23,9 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mononn_core.errors import ToolchainError
+from mononn_core.host_compiler import cache_folder, read_cached, write_cached
 from mononn_core.runtime.cubin import Usage, kernel_usage
-from mononn_core.runtime.files import write_atomically
-from mononn_core.runtime.toolchain import cache_folder
 
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
 """What the generated code is tested for; a newer one within a major version runs an older one's cubin."""
@@ -124,17 +123,13 @@ def compile_cubin(source: str, headers: Mapping[str, str], arch: str, compiler: 
     shown = f"{chosen.name} {' '.join(flags)} -cubin source.cu"
     folder = cache_folder()
     entry = folder / (_digest(source, headers, flags, chosen) + ".cubin") if folder else None
-    if entry and (code := _read_cached(entry)):
+    if entry and (code := read_cached(entry)):
         return Cubin(code, kernel_usage(code), shown, 0.0, 0)
     started = time.perf_counter()
     code, peak = (_run_nvcc if chosen.name == "nvcc" else _run_nvrtc)(chosen, source, headers, flags)
     seconds = time.perf_counter() - started
     if entry:
-        try:
-            entry.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(entry, [code])
-        except OSError:
-            pass  # a cache that cannot be written only costs time
+        write_cached(entry, code)
     return Cubin(code, kernel_usage(code), shown, seconds, peak)
 
 
@@ -198,11 +193,3 @@ def _digest(source: str, headers: Mapping[str, str], flags: list[str], compiler:
     for part in (compiler.name, compiler.version, *flags, source, *texts):
         digest.update(f"{len(part)}:{part}".encode())
     return digest.hexdigest()
-
-
-def _read_cached(entry: Path) -> bytes | None:
-    try:
-        code = entry.read_bytes()
-    except OSError:
-        return None
-    return code if code.startswith(b"\x7fELF") else None

@@ -8,11 +8,9 @@ another compiler (g++, clang++); ``MONONN_CACHE`` chooses the folder of compiled
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,9 +20,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mononn_core.errors import ToolchainError
+from mononn_core.host_compiler import (
+    HostCompiler,
+    cache_folder,
+    compiler_environment,
+    find_host_compiler,
+    read_cached,
+    write_cached,
+)
 from mononn_core.machine import Machine
 from mononn_core.program import abi
-from mononn_core.runtime.files import write_atomically
 
 INCLUDE = Path(__file__).parent.parent / "codegen" / "include"
 HOST = Path(__file__).parent / "host"
@@ -63,16 +68,8 @@ class Compiled:
 
 
 @dataclass(frozen=True)
-class Compiler:
-    """How to call one compiler: argument lists for a compilation and a link, and what ``--version`` says."""
-
-    name: str
-    program: tuple[str, ...]
-    version: str
-
-    @property
-    def is_zig(self) -> bool:
-        return self.name == "zig"
+class Compiler(HostCompiler):
+    """Argument lists for a compilation and a link."""
 
     def machine_flags(self, machine: Machine) -> tuple[str, ...]:
         """Target and instruction set."""
@@ -113,24 +110,8 @@ def find_compiler() -> Compiler:
     Raises:
         ToolchainError: it is not there.
     """
-    return _find_compiler(os.environ.get("MONONN_CXX", ""))
-
-
-@functools.cache
-def _find_compiler(chosen: str) -> Compiler:
-    if chosen:
-        words = shlex.split(chosen)
-        if not words or not shutil.which(words[0]):
-            raise ToolchainError(f"MONONN_CXX names {chosen!r}, which is not found; name an installed g++ or clang++")
-        version = subprocess.run([*words, "--version"], capture_output=True, text=True, check=False).stdout
-        return Compiler(Path(words[0]).name, tuple(words), version)
-    program = (sys.executable, "-m", "ziglang")
-    result = subprocess.run([*program, "version"], capture_output=True, text=True, check=False)
-    if result.returncode:
-        raise ToolchainError(
-            "the compiler of the ziglang wheel is missing; pip install ziglang, or name a g++ or clang++ in MONONN_CXX"
-        )
-    return Compiler("zig", program, result.stdout.strip())
+    found = find_host_compiler()
+    return Compiler(found.name, found.program, found.version)
 
 
 def compile_shared(
@@ -152,7 +133,7 @@ def compile_shared(
     shown = shlex.join(("python" if word == sys.executable else word) for word in command if word != f"-I{INCLUDE}")
     folder = cache_folder()
     entry = folder / (_digest(source, command, compiler) + ".so") if folder else None
-    if entry and (code := _read_cached(entry)):
+    if entry and (code := read_cached(entry)):
         return Compiled(code, shown, 0.0, 0)
     with tempfile.TemporaryDirectory(prefix="mononn-") as name:
         work = Path(name)
@@ -163,7 +144,7 @@ def compile_shared(
         seconds = time.perf_counter() - started
         code = (work / "object.so").read_bytes()
     if entry:
-        _write_cached(entry, code)
+        write_cached(entry, code)
     return Compiled(code, shown, seconds, peak)
 
 
@@ -173,15 +154,6 @@ def compile_host(machine: Machine) -> Compiled:
     source = (HOST / "host.c").read_text(encoding="utf-8").replace('#include "mononn_host.h"', header)
     baseline = Machine.named("scalar") if machine.arch != "aarch64" else Machine.named("neon")
     return compile_shared(source, machine=baseline, language="c")
-
-
-def cache_folder() -> Path | None:
-    """Where compiled objects are kept, or None."""
-    chosen = os.environ.get("MONONN_CACHE")
-    if chosen is not None:
-        return Path(chosen) if chosen else None
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "mononn"
 
 
 def _digest(source: str, command: Sequence[str], compiler: Compiler) -> str:
@@ -194,33 +166,17 @@ def _digest(source: str, command: Sequence[str], compiler: Compiler) -> str:
     return digest.hexdigest()
 
 
-def _read_cached(entry: Path) -> bytes | None:
-    try:
-        code = entry.read_bytes()
-    except OSError:
-        return None
-    return code if code.startswith(b"\x7fELF") else None
-
-
-def _write_cached(entry: Path, code: bytes) -> None:
-    try:
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(entry, [code])
-    except OSError:
-        return  # a cache that cannot be written only costs time
-
-
 def _call(command: Sequence[str], folder: Path) -> int:
     """Runs one step in ``folder``; returns its peak resident set in bytes."""
-    environment = {
-        **os.environ,
-        "ZIG_GLOBAL_CACHE_DIR": str(folder / "zig"),
-        "ZIG_LOCAL_CACHE_DIR": str(folder / "zig"),
-    }
     with tempfile.TemporaryFile() as messages:
         try:
             process = subprocess.Popen(
-                list(command), cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=messages, stderr=messages
+                list(command),
+                cwd=folder,
+                env=compiler_environment(folder),
+                stdin=subprocess.DEVNULL,
+                stdout=messages,
+                stderr=messages,
             )
         except OSError as error:
             raise ToolchainError(f"{command[0]} cannot be started ({error.strerror}); check MONONN_CXX") from error

@@ -1,0 +1,93 @@
+"""The host compiler that generated code is handed to, and the folder where what it made is kept."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from mononn_core.errors import ToolchainError
+
+
+@dataclass(frozen=True)
+class HostCompiler:
+    """How to call one compiler, and what ``--version`` says."""
+
+    name: str
+    program: tuple[str, ...]
+    version: str
+
+    @property
+    def is_zig(self) -> bool:
+        return self.name == "zig"
+
+    @property
+    def is_clang(self) -> bool:
+        return self.is_zig or "clang" in self.version
+
+
+def find_host_compiler() -> HostCompiler:
+    """``MONONN_CXX``, or the clang of the ziglang wheel.
+
+    Raises:
+        ToolchainError: it is not there.
+    """
+    return _find(os.environ.get("MONONN_CXX", ""))
+
+
+@functools.cache
+def _find(chosen: str) -> HostCompiler:
+    if chosen:
+        words = shlex.split(chosen)
+        if not words or not shutil.which(words[0]):
+            raise ToolchainError(f"MONONN_CXX names {chosen!r}, which is not found; name an installed g++ or clang++")
+        version = subprocess.run([*words, "--version"], capture_output=True, text=True, check=False).stdout
+        return HostCompiler(Path(words[0]).name, tuple(words), version)
+    program = (sys.executable, "-m", "ziglang")
+    result = subprocess.run([*program, "version"], capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise ToolchainError(
+            "the compiler of the ziglang wheel is missing; pip install ziglang, or name a g++ or clang++ in MONONN_CXX"
+        )
+    return HostCompiler("zig", program, result.stdout.strip())
+
+
+def compiler_environment(folder: Path) -> dict[str, str]:
+    """The environment of a compiler that works in ``folder`` and leaves nothing elsewhere."""
+    zig = str(folder / "zig")
+    return {**os.environ, "ZIG_GLOBAL_CACHE_DIR": zig, "ZIG_LOCAL_CACHE_DIR": zig}
+
+
+def cache_folder() -> Path | None:
+    """Where compiled objects are kept (``MONONN_CACHE``, "" for nowhere), or None."""
+    chosen = os.environ.get("MONONN_CACHE")
+    if chosen is not None:
+        return Path(chosen) if chosen else None
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "mononn"
+
+
+def read_cached(entry: Path) -> bytes | None:
+    """An ELF file of the cache, or None."""
+    try:
+        code = entry.read_bytes()
+    except OSError:
+        return None
+    return code if code.startswith(b"\x7fELF") else None
+
+
+def write_cached(entry: Path, code: bytes) -> None:
+    """Keep ``code``, whole or not at all; a cache that cannot be written only costs time."""
+    try:
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=entry.parent, delete=False) as file:
+            file.write(code)
+        Path(file.name).replace(entry)
+    except OSError:
+        return
