@@ -23,7 +23,7 @@ suite:
 	@$(MAKE) --no-print-directory bench CONFIG=workflows/suites/$(SUITE).yaml
 
 test: .venv/dev.done lint
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 
 test-networks: .venv/dev.done
 	@$(BIN)/python -m pytest -m networks

@@ -10,6 +10,17 @@ import pytest
 GOLDEN = Path(__file__).parent / "golden"
 
 
+LONGEST = "workflow"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Processes of pytest-xdist take whole files, which share fixtures; the longest folder whole, and first."""
+    for item in items:
+        folder, file = item.path.parent.name, item.path.relative_to(GOLDEN.parent)
+        item.add_marker(pytest.mark.xdist_group(LONGEST if folder == LONGEST else str(file)))
+    items.sort(key=lambda item: item.path.parent.name != LONGEST)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite the golden files with what the tests print")
 

@@ -51,10 +51,20 @@ def read_published(reference: Path) -> list[Published]:
     """What stands under `reference`/<machine>/<run>/raw; models from the largest to the smallest."""
     found: dict[str, list[Table]] = {}
     for folder in sorted(path for path in reference.glob("*/*/raw") if path.is_dir()):
-        records = [read_record(CaseRecord, path) for path in folder.glob("*.json")]
-        table = make_table(sorted(records, key=lambda r: (-r.model.flops, r.model.name, r.model.batch)))
-        found.setdefault(folder.parents[1].name, []).append(table)
+        found.setdefault(folder.parents[1].name, []).append(_read_table(folder))
     return [Published(machine, runs) for machine, runs in found.items()]
+
+
+def read_suites(reference: Path) -> dict[str, Table]:
+    """What stands under `reference`/<machine>/suites/<name>/raw of the first machine, by name."""
+    machines = sorted(reference.glob("*/suites"))
+    folders = sorted(machines[0].glob("*/raw")) if machines else []
+    return {folder.parent.name: _read_table(folder) for folder in folders}
+
+
+def _read_table(folder: Path) -> Table:
+    records = [read_record(CaseRecord, path) for path in folder.glob("*.json")]
+    return make_table(sorted(records, key=lambda r: (-r.model.flops, r.model.name, r.model.batch, r.settings.seed)))
 
 
 def published_grid(published: Published) -> Grid:

@@ -35,7 +35,7 @@ from mononn_bench.systems.tvm_model import (
     tunable_tasks,
 )
 
-FIRST_TRIALS, TRIALS = 8, 16
+FIRST_TRIALS, TRIALS = 8, 64
 """Trials of a task's first iteration, whose schedules are random, and of each later one."""
 BUILD_S, BUILDS_PER_PROCESS = 20.0, 256
 """A candidate that compiles longer is dropped; a process of the builder is replaced after so many (it leaks)."""

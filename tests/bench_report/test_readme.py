@@ -7,8 +7,8 @@ from bench_report.records import a_case, a_system, a_whole_run
 
 from mononn_bench.analysis.table import make_table
 from mononn_bench.record import write_record
-from mononn_bench.report.published import Published, published_figure, published_grid, read_published
-from mononn_bench.report.readme import BEGIN, END, DocumentError, main, with_tables
+from mononn_bench.report.published import Published, published_figure, published_grid, read_published, read_suites
+from mononn_bench.report.readme import BEGIN, END, DocumentError, main, with_suites, with_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,6 +31,26 @@ def test_filling_is_repeatable_and_touches_nothing_else(records, tmp_path):
     assert "old" not in first
     assert "| bert-base | " in first
     assert (tmp_path / "docs" / "speedup.png").stat().st_size > 10_000
+
+
+def test_the_page_of_suites_holds_what_their_records_give():
+    text = (ROOT / "docs" / "suites.md").read_text()
+    assert with_suites(text, read_suites(ROOT / "results" / "reference")) == text
+
+
+def test_a_published_suite_gets_its_table_and_picture(tmp_path):
+    record = a_case("mlp", {"mononn": 1e-3, "mononn[fuse=off]": 1.5e-3}, noise=0.0)
+    write_record(record, tmp_path / "results/reference/m/suites/ablation/raw/mlp.json")
+    (tmp_path / "docs").mkdir()
+    for path in (tmp_path / "README.md", tmp_path / "docs" / "suites.md"):
+        path.write_text(f"{BEGIN}\n{END}\n")
+    main(tmp_path)
+    text = (tmp_path / "docs" / "suites.md").read_text()
+    assert "## ablation on " in text
+    assert "1.50 [1.50, 1.50]" in text
+    assert "](ablation.png)" in text
+    assert (tmp_path / "docs" / "ablation.png").stat().st_size > 10_000
+    assert (tmp_path / "README.md").read_text() == f"{BEGIN}\n{END}\n"
 
 
 def test_a_document_without_marks_is_refused(records):
