@@ -116,7 +116,7 @@ class Artifact:
 
     @staticmethod
     def load(path: str | Path, verify: bool = True) -> Artifact:
-        """Maps a file; its weights stay in the page cache, shared by every process that loads it.
+        """Maps a file.
 
         Args:
             path: a file that :meth:`save` wrote.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import _ctypes
 import ctypes
 import functools
+import mmap
 import os
 import tempfile
 import weakref
@@ -118,6 +119,8 @@ class Weights:
         weakref.finalize(self, functions.mononn_memory_destroy, self.address, size)
         ctypes.memmove(self.address, self._data.ctypes.data, size)
         self._data = np.zeros(0, np.uint8)
+        if isinstance(data, memoryview) and isinstance(data.obj, mmap.mmap):
+            data.obj.madvise(mmap.MADV_DONTNEED)  # the file's pages need not be counted twice
 
 
 class Code:

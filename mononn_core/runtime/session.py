@@ -89,15 +89,15 @@ class Session:
     """
 
     def __init__(
-        self, artifact: Artifact, threads: int | None = None, share_weights: bool = True, code: Code | None = None
+        self, artifact: Artifact, threads: int | None = None, share_weights: bool = False, code: Code | None = None
     ) -> None:
         """
         Args:
             artifact: from :func:`mononn_core.runtime.artifact.Artifact.load` or the compiler.
             threads: number of workers; None for the number the artifact was balanced for. The bits of the answers do
                 not depend on it.
-            share_weights: read the weights where the file is mapped, shared with other processes (off: copy them into
-                this process's own huge pages).
+            share_weights: read the weights where the file is mapped, shared with other processes, instead of from a
+                copy in this process's own huge pages: a little slower, half the memory.
             code: an already loaded one (clones).
 
         Raises:
@@ -207,7 +207,7 @@ class Session:
 
 
 def load(
-    path: str | Path, threads: int | None = None, verify: bool = True, share_weights: bool = True
+    path: str | Path, threads: int | None = None, verify: bool = True, share_weights: bool = False
 ) -> Session | GpuSession:
     """Loads a ``.mono`` file; needs neither ONNX nor a compiler.
 
@@ -225,7 +225,7 @@ def load(
     return open_session(Artifact.load(path, verify), threads, share_weights)
 
 
-def open_session(artifact: Artifact, threads: int | None = None, share_weights: bool = True) -> Session | GpuSession:
+def open_session(artifact: Artifact, threads: int | None = None, share_weights: bool = False) -> Session | GpuSession:
     """The session of the artifact's target; arguments and errors are :func:`load`'s."""
     if artifact.target == "cuda":
         from mononn_core.runtime.cuda import CudaSession

@@ -56,6 +56,9 @@ typedef struct mononn_file {
   mononn_host *host;
   uint64_t (*run)(const mononn_binding *binding);
   void (*destroy)(mononn_host *host);
+  void *weights; /* a copy in huge pages, 64-byte aligned */
+  uint64_t weight_bytes;
+  void (*release)(void *memory, uint64_t bytes);
   void *code_library, *host_library;
 } mononn_file;
 
@@ -89,6 +92,7 @@ static void *mononn_file_library(const mononn_file *file, const char *name) {
 
 static void mononn_file_close(mononn_file *file) {
   if (file->host) file->destroy(file->host);
+  if (file->weights) file->release(file->weights, file->weight_bytes);
   if (file->code_library) dlclose(file->code_library);
   if (file->host_library) dlclose(file->host_library);
   if (file->memory) munmap((void *)file->memory, file->bytes);
@@ -107,18 +111,27 @@ static const char *mononn_file_start(mononn_file *file, uint32_t workers) {
   if (!file->plan || !file->code_library || !file->host_library) return "its code cannot be loaded here";
 
   mononn_host *(*create)(const mononn_plan *, mononn_entry, const void *);
+  void *(*reserve)(uint64_t bytes);
   mononn_entry entry;
   *(void **)&entry = dlsym(file->code_library, "mononn_run");
   *(void **)&create = dlsym(file->host_library, "mononn_host_create");
   *(void **)&file->run = dlsym(file->host_library, "mononn_host_run");
   *(void **)&file->destroy = dlsym(file->host_library, "mononn_host_destroy");
-  if (!entry || !create || !file->run || !file->destroy) return "its code lacks a function";
+  *(void **)&reserve = dlsym(file->host_library, "mononn_memory_create");
+  *(void **)&file->release = dlsym(file->host_library, "mononn_memory_destroy");
+  if (!entry || !create || !file->run || !file->destroy || !reserve || !file->release)
+    return "its code lacks a function";
+
+  const void *weights = mononn_file_find(file, "weights", &file->weight_bytes);
+  file->weights = reserve(file->weight_bytes);
+  if (!weights || !file->weights) return "no memory for its weights";
+  memcpy(file->weights, weights, file->weight_bytes);
 
   const mononn_file_plan *plan = file->plan;
   const uint32_t *steps = (const uint32_t *)dlsym(file->code_library, "mononn_steps");
   const mononn_plan wanted = {plan->abi_version,   workers ? workers : plan->threads, plan->arena_bytes,
                               plan->scratch_bytes, plan->counters,                    100000, steps};
-  file->host = create(&wanted, entry, mononn_file_find(file, "weights", NULL));
+  file->host = create(&wanted, entry, file->weights);
   return file->host ? NULL : "no memory or threads for it";
 }
 
