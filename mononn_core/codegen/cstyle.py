@@ -2,13 +2,15 @@
 
 An expression is printed in one of two modes. *Scalar*: ordinary C on the expression's own types. *Vector*: every value
 is a ``T`` (a vector of float neighbours along one variable); that needs all parts that vary along the variable to be
-float32 or comparisons of float32, and the same text then serves whole vectors and single lanes.
+float32, comparisons of float32, or a Select between an interval of the variable and the rest (a border's zeros), and
+the same text then serves whole vectors and single lanes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 from math import isinf, isnan
 from typing import ClassVar
 
@@ -27,12 +29,12 @@ from mononn_core.program.expr import (
     Select,
     Var,
     add,
-    children,
     mul,
+    op,
     variables,
     walk,
 )
-from mononn_core.program.simplify import bounds, linear, simplify
+from mononn_core.program.simplify import bounds, from_linear, linear, simplify
 from mononn_core.program.tile import Buffer, Layout
 
 C_TYPES = {
@@ -55,6 +57,11 @@ INFIX = {
 }  # fmt: skip
 LOGIC = {"and": ("&&", "&"), "or": ("||", "|"), "xor": ("!=", "^")}
 """(scalar, vector) operators."""
+Interval = tuple[tuple[Expr, ...], tuple[Expr, ...]]
+"""Lower bounds of a variable, and upper bounds, which are excluded."""
+NO_BOUND = 1 << 62
+ORDER = {"lt": (True, True), "le": (True, False), "gt": (False, True), "ge": (False, False)}
+"""Comparison -> (the left side is below, equality is excluded)."""
 VOCABULARY = frozenset(["exp", "log", "sqrt", "tanh", "erf", "sigmoid", "softplus", "abs", "sign", "max", "min"])
 """Operations the vocabulary has for vectors and scalars under the same name."""
 LIBM = {
@@ -114,9 +121,36 @@ def vectorisable(e: Expr, var: str, bound: frozenset[str] = frozenset()) -> bool
                 vectorisable(a, var, bound) for a in e.args
             )
         case Select():
-            return all(vectorisable(a, var, bound) for a in children(e)) and e.then.dtype == "float32"
+            inside, outside = e.then, e.otherwise
+            if e.then.dtype != "float32" or not all(vectorisable(a, var, bound) for a in (inside, outside)):
+                return False
+            if interval(e.condition, var) is None:
+                return vectorisable(e.condition, var, bound)
+            loads = [n for n in walk(inside) if isinstance(n, Load)]  # only those along the variable can be masked
+            return all(varies(n, var) for n in loads) and not any(isinstance(n, Load) for n in walk(outside))
         case _:
             return False
+
+
+def interval(condition: Expr, var: str) -> Interval | None:
+    """The values of ``var`` for which ``condition`` holds, where it is a conjunction of comparisons of ``var`` with
+    what does not vary along it; None elsewhere."""
+    if isinstance(condition, Op) and condition.name == "and":
+        left, right = (interval(a, var) for a in condition.args)
+        return None if left is None or right is None else _both(left, right)
+    if not (isinstance(condition, Op) and condition.name in ORDER and condition.args[0].dtype == INDEX):
+        return None
+    terms, constant = linear(op("sub", *condition.args))
+    own = terms.pop(Var(var), 0)
+    if own not in (1, -1) or any(varies(t, var) for t in terms):
+        return None
+    rest = from_linear({t: -own * k for t, k in terms.items()}, -own * constant)  # var against rest
+    below, excluded = ORDER[condition.name]
+    return ((), (rest + int(not excluded),)) if below == (own > 0) else ((rest + int(excluded),), ())
+
+
+def _both(a: Interval, b: Interval) -> Interval:
+    return a[0] + b[0], a[1] + b[1]
 
 
 @dataclass(frozen=True)
@@ -130,6 +164,7 @@ class Printer:
         vector: the variable whose neighbours make a vector, or "" in scalar mode.
         acc: text of the accumulator.
         bound: names that hold vectors.
+        guard: in vector mode, where loads may read; elsewhere they give zeros.
     """
 
     pointers: Mapping[str, Pointer]
@@ -138,6 +173,7 @@ class Printer:
     vector: str = ""
     acc: str = "v_"
     bound: frozenset[str] = frozenset()
+    guard: Interval = ((), ())
     isinf: ClassVar[str] = "__builtin_isinf"
 
     def value(self, e: Expr) -> str:
@@ -231,19 +267,35 @@ class Printer:
             case Load():
                 return self._vector_load(e)
             case Select():
-                return f"({self._vector(e.condition)} ? {self._vector(e.then)} : {self._vector(e.otherwise)})"
+                return self._vector_select(e)
             case Op():
                 return self._vector_op(e)
         raise AssertionError(f"{e} is not vectorisable")
+
+    def _vector_select(self, e: Select) -> str:
+        inside = interval(e.condition, self.vector)
+        if inside is None:
+            return f"({self._vector(e.condition)} ? {self._vector(e.then)} : {self._vector(e.otherwise)})"
+        then = replace(self, guard=_both(self.guard, inside))._vector(e.then)
+        return f"mn::between<T>({self.vector}, {self._ends(inside)}, {then}, {self._vector(e.otherwise)})"
+
+    def _ends(self, inside: Interval) -> str:
+        """The highest of the lower bounds and the lowest of the upper ones."""
+        low = reduce(lambda a, b: op("max", a, b), inside[0] or (Const(-NO_BOUND),))
+        high = reduce(lambda a, b: op("min", a, b), inside[1] or (Const(NO_BOUND),))
+        return ", ".join(self.index(simplify(end, self.ranges)) for end in (low, high))
 
     def _vector_load(self, e: Load) -> str:
         pointer = self.pointers[e.operand]
         offset = pointer.address(e.index, self.ranges)
         stride = self.stride(offset)
-        if stride is None:
+        guard = "" if self.guard == ((), ()) else f", {self._ends(self.guard)}"
+        if stride is None or (guard and stride != 1):
             position = f"[&](long {self.vector}) {{ return {self.index(offset)}; }}"
-            return f"mn::gather_at<T>({pointer.name}, {self.vector}, {position})"
+            return f"mn::gather_at<T>({pointer.name}, {self.vector}{guard}, {position})"
         at = f"{pointer.name} + {self.index(offset)}"
+        if guard:
+            return f"mn::load_between<T>({at}, {self.vector}{guard})"
         return f"mn::load<T>({at})" if stride == 1 else f"mn::gather<T>({at}, {stride})"
 
     def stride(self, offset: Expr) -> int | None:
@@ -275,6 +327,8 @@ class Printer:
                 return f"mn::{e.name}<T>({args[1]}, {args[0]})"  # one instruction this way round
             case name if name in VOCABULARY:
                 return f"mn::{name}<T>({', '.join(args)})"
+            case "pow" if e.args[1] == Const(0.75, "float32"):
+                return f"mn::pow_three_quarters<T>({args[0]})"
             case "mod":
                 return f"mn::each<T>({', '.join(args)}, [](float a, float b) {{ return mn::mod(a, b); }})"
             case name if name in LIBM:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from math import ceil
 
@@ -65,17 +65,17 @@ def build_nest(
         prelude, value = row_body(root, builder.views, index, builder.lanes)
         index, value = run_chain(stage, builder.views, index, value)
     matrix = matrix_index(types[stage.stored].shape, index)
+    cuts = () if by_columns else _cuts(prelude, value, width)
     bind = _binder(draft, inner)
-    prelude = tuple(map_statement(st, bind) for st in prelude)
     position = draft.output(stage.stored, matrix, inner)
     bounds = (
         simplify(Const(total) + y0 * -1, draft.outer) if rows * owners > total and not by_columns else None,
         simplify(Const(width) + x0 * -1, draft.outer) if columns * owners > width and by_columns else None,
     )
-    cuts = () if prelude or by_columns else _cuts(value, width)
     if cuts:
-        body = _pieces(draft, draft.stored(stage.stored, value), matrix, (rows, (*cuts, width)), bounds[0])
+        body = _pieces(draft, prelude, draft.stored(stage.stored, value), matrix, (rows, (*cuts, width)), bounds[0])
     else:
+        prelude = tuple(map_statement(st, bind) for st in prelude)
         store = Store("out", position, draft.stored(stage.stored, bind(value, {})))
         body = row_loops(prelude, store, (rows, columns), bounds)
         body = body if first is None else _start_rows(body, first(draft, index, inner))
@@ -102,10 +102,14 @@ def _start_rows(body: tuple[Statement, ...], first: tuple[Statement, ...]) -> tu
             return (*first, *body)
 
 
-def _cuts(value: Expr, width: int) -> tuple[int, ...]:
-    """Columns at which a condition on the column alone changes, as in a concatenation; 0 is not among them."""
+def _cuts(prelude: tuple[Statement, ...], value: Expr, width: int) -> tuple[int, ...]:
+    """Columns at which a condition on the column alone changes, as in a concatenation; 0 is not among them. None where
+    a row's prelude serves all its columns."""
+    if not all(_mentions(st, "column") for st in prelude):
+        return ()
     found = set()
-    for e in walk(value):
+    parts = (*(st.value for st in prelude if isinstance(st, (Let, Reduce))), value)
+    for e in (n for part in parts for n in walk(part)):
         if isinstance(e, Op) and e.name in BORDERS and isinstance(e.args[1], Const):
             terms, constant = linear(e.args[0])
             if terms == {Var("column"): 1}:
@@ -114,7 +118,12 @@ def _cuts(value: Expr, width: int) -> tuple[int, ...]:
 
 
 def _pieces(
-    draft: Draft, value: Expr, matrix: tuple[Expr, ...], extents: tuple[int, tuple[int, ...]], bound: Expr | None
+    draft: Draft,
+    prelude: tuple[Statement, ...],
+    value: Expr,
+    matrix: tuple[Expr, ...],
+    extents: tuple[int, tuple[int, ...]],
+    bound: Expr | None,
 ) -> tuple[Statement, ...]:
     """For y: a loop over the columns of each piece, in which every condition on the column is settled."""
     rows, ends = extents
@@ -124,9 +133,13 @@ def _pieces(
         inner = {"y": (0, rows - 1), "x": (0, end - start - 1)}
         here: dict[str, Expr] = {"column": axis("x", end - start) + start}
         index = tuple(draft.simplify(substitute(e, here), inner) for e in matrix)
-        lets, piece = hoist(draft.bind(substitute(value, here), inner), "x", f"h{number}_")
-        store: Statement = Store("out", index, piece)
-        body += (*lets, For("x", end - start, (store,), "vector") if end - start > 1 else store)
+        bind = _binder(draft, inner, here)
+        inside = _one_column(map_statement(st, bind) for st in prelude)
+        lets, piece = ((), bind(value, {})) if inside else hoist(bind(value, {}), "x", f"h{number}_")
+        column: tuple[Statement, ...] = (*inside, Store("out", index, piece))
+        if inside or end - start > 1:
+            column = (For("x", end - start, column, "vector"),)
+        body += (*lets, *column)
         start = end
     return (For("y", rows, body, "serial", bound),) if rows > 1 or bound is not None else body
 
@@ -134,8 +147,13 @@ def _pieces(
 Bind = Callable[[Expr, Ranges], Expr]
 
 
-def _binder(draft: Draft, inner: Ranges) -> Bind:
-    return lambda e, more: draft.bind(e, {**inner, **more})
+def _binder(draft: Draft, inner: Ranges, known: Mapping[str, Expr] | None = None) -> Bind:
+    return lambda e, more: draft.bind(substitute(e, known or {}), {**inner, **more})
+
+
+def _one_column(prelude: Iterable[Statement]) -> tuple[Statement, ...]:
+    """The statements inside a loop over columns: neighbours are reduced side by side, each in order."""
+    return tuple(replace(st, lanes=1) if isinstance(st, Reduce) else st for st in prelude)
 
 
 def map_statement(statement: Statement, bind: Bind) -> Statement:
@@ -163,7 +181,7 @@ def row_loops(
     neighbouring columns are then reduced side by side, each in order."""
     rows, columns = extents
     needs_column = any(_mentions(s, "x") for s in prelude)
-    inside = tuple(replace(s, lanes=1) if isinstance(s, Reduce) else s for s in prelude) if needs_column else ()
+    inside = _one_column(prelude) if needs_column else ()
     lets, value = ((), store.value) if inside else hoist(store.value, "x")
     body: tuple[Statement, ...] = (*inside, Store(store.operand, store.index, value))
     if columns > 1 or bounds[1] is not None:

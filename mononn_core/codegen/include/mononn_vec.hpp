@@ -61,6 +61,32 @@ template <class At, class T> MN_INLINE void scatter_at(float *p, long x, T v, At
   for (int i = 0; i < lanes<T>; ++i) p[at(x + i)] = v[i];
 }
 
+// Lanes of positions x, x + 1, ...; those in [low, high) are read, the others are zero and touch no memory.
+template <class T> MN_INLINE T load_between(const float *p, long x, long low, long high) {
+  if (x >= low && x + lanes<T> <= high) return load<T>(p);
+  const long first = low > x ? low - x : 0, last = high - x < lanes<T> ? high - x : lanes<T>;
+#if defined(__AVX512F__)
+  if constexpr (lanes<T> == 16)
+    return first < last ? (T)_mm512_maskz_loadu_ps((__mmask16)((1u << last) - (1u << first)), p) : T{};
+#endif
+  T v{};
+  for (long i = first; i < last; ++i) v[i] = p[i];
+  return v;
+}
+template <class T, class At> MN_INLINE T gather_at(const float *p, long x, long low, long high, At &&at) {
+  T v{};
+  for (int i = 0; i < lanes<T>; ++i)
+    if (x + i >= low && x + i < high) v[i] = p[at(x + i)];
+  return v;
+}
+// ``then`` for the positions in [low, high), ``otherwise`` for the others.
+template <class T> MN_INLINE T between(long x, long low, long high, T then, T otherwise) {
+  if (x >= low && x + lanes<T> <= high) return then;
+  for (int i = 0; i < lanes<T>; ++i)
+    if (x + i >= low && x + i < high) otherwise[i] = then[i];
+  return otherwise;
+}
+
 // ONNX's max and min: a NaN on either side is the answer. One instruction where ``a`` is a constant, three elsewhere.
 template <class T> MN_INLINE T max(T a, T b) {
   T most = a > b ? a : b;  // b where one of them is a NaN
@@ -185,6 +211,11 @@ template <class T> MN_INLINE T sqrt(T x) {
   T r;
   for (int i = 0; i < lanes<T>; ++i) r[i] = __builtin_sqrtf(x[i]);
   return r;
+}
+// x to the power 0.75, local response normalisation's usual exponent.
+template <class T> MN_INLINE T pow_three_quarters(T x) {
+  const T root = mn::sqrt<T>(x), r = root * mn::sqrt<T>(root);
+  return x == splat<T>(-INFINITY) ? -x : r;
 }
 template <class T, class F> MN_INLINE T each(T x, F f) {
   T r;

@@ -1,0 +1,122 @@
+"""Loops without a template: neighbouring columns are computed side by side, at borders and in joined tensors too."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto
+
+from mononn_core import compiler
+from mononn_core.codegen.cstyle import interval
+from mononn_core.machine import Machine
+from mononn_core.ops.evaluate import run as evaluate
+from mononn_core.program.expr import Const, Expr, Op, Var, evaluate_index, op
+from mononn_core.program.interpret import run
+from mononn_core.runtime.session import Session
+from tests.core.networks import Builder
+
+LEVELS = [pytest.param("avx512"), pytest.param("avx2")]
+
+
+def check(model: bytes, level: str) -> str:
+    """The compiled network and the virtual machine against the Graph; gives the source."""
+    machine = Machine.named(level)
+    if not machine.features <= Machine.probe().features:
+        pytest.skip(f"this processor has no {level}")
+    stages = compiler.lower(model, threads=2, machine=machine)
+    x = np.random.default_rng(1).standard_normal(stages.graph.types["x"].shape).astype(np.float32)
+    want = evaluate(stages.graph, {"x": x})["y"]
+    given = {"x": x.reshape(stages.program.buffer("x").shape)}
+    seen = run(stages.program, given, stages.lowered.weights, workers=2)
+    np.testing.assert_allclose(seen["y"].reshape(want.shape), want, rtol=1e-5, atol=1e-6)
+    artifact = compiler.build(stages)
+    with Session(artifact, threads=2) as session:
+        np.testing.assert_allclose(session.run({"x": x})["y"], want, rtol=1e-5, atol=1e-6)
+    return artifact.texts["source"]
+
+
+def phases(source: str, operator: str) -> list[str]:
+    """The text of the phases that come from ``operator``."""
+    parts = source.split("\n// ")
+    return [part for part in parts if f"; {operator} node" in part.splitlines()[0]]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("channels", "size", "beta"), [(32, 5, 0.75), (35, 4, 0.75), (7, 3, 0.75), (32, 5, 0.5)])
+def test_local_response(channels: int, size: int, beta: float, level: str) -> None:
+    b = Builder("local")
+    b.add("LRN", b.add("Conv", "x", b.weight(channels, 3, 1, 1)), output="y", size=size, alpha=0.3, beta=beta, bias=1.5)
+    model = b.model({"x": (TensorProto.FLOAT, (1, 3, 5, 6))}, {"y": (1, channels, 5, 6)})
+    (text,) = phases(check(model, level), "LRN")
+    assert "each_lane" in text and "mn::load_between" in text
+    assert ("powf" not in text) == (beta == 0.75)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("second", [32, 1, 20])
+def test_pool_of_joined_channels(second: int, level: str) -> None:
+    b = Builder("joined")
+    parts = (b.add("Conv", "x", b.weight(channels, 3, 1, 1)) for channels in (16, second))
+    pooled = b.add("MaxPool", b.add("Concat", *parts, axis=1), kernel_shape=[3, 3], strides=[2, 2])
+    b.add("Conv", pooled, b.weight(8, 16 + second, 1, 1), output="y")
+    model = b.model({"x": (TensorProto.FLOAT, (1, 3, 9, 9))}, {"y": (1, 8, 4, 4)})
+    (text,) = phases(check(model, level), "MaxPool")
+    assert text.count("mn::each_lane") == 2
+    assert ("gather" in text) == (second == 1)  # one channel is left where it lies
+
+
+def test_power_of_three_quarters() -> None:
+    values = np.array([0.0, -0.0, 2e-38, 0.3, 1, 7, 3e38, np.inf, -np.inf, -1, np.nan] * 3, np.float32)
+    b = Builder("power")
+    b.add("Pow", "x", b.constant(np.float32(0.75)), output="y")
+    stages = compiler.lower(b.model({"x": (TensorProto.FLOAT, values.shape)}, {"y": values.shape}), threads=1)
+    with Session(compiler.build(stages), threads=1) as session, np.errstate(invalid="ignore"):
+        np.testing.assert_allclose(session.run({"x": values})["y"], np.power(values, np.float32(0.75)), rtol=3e-7)
+
+
+x, z = Var("x"), Var("z")
+SIDES = st.tuples(st.sampled_from([x, x * -1, z, x * 2]), st.sampled_from([z, z * -3, Const(0)]), st.integers(-5, 5))
+
+
+@st.composite
+def conditions(draw: st.DrawFn) -> Op:
+    """A comparison of x with z and a constant, some in shapes that are no interval of x, or two of them."""
+
+    def one() -> Op:
+        left, right, constant = draw(SIDES)
+        name = draw(st.sampled_from(["lt", "le", "gt", "ge", "eq"]))
+        return op(name, left + constant, right) if draw(st.booleans()) else op(name, right, left + constant)
+
+    return op("and", one(), one()) if draw(st.booleans()) else one()
+
+
+def holds(condition: Expr, values: dict[str, int]) -> bool:
+    assert isinstance(condition, Op)
+    if condition.name == "and":
+        return all(holds(a, values) for a in condition.args)
+    a, b = (evaluate_index(e, values) for e in condition.args)
+    return {"lt": a < b, "le": a <= b, "gt": a > b, "ge": a >= b, "eq": a == b}[condition.name]
+
+
+@given(conditions())
+def test_interval_holds_where_the_condition_does(condition: Op) -> None:
+    found = interval(condition, "x")
+    if found is None:
+        return
+    low, high = found
+    for value in range(-20, 21):
+        for other in range(3):
+            values = {"x": value, "z": other}
+            inside = all(evaluate_index(e, values) <= value for e in low)
+            inside = inside and all(value < evaluate_index(e, values) for e in high)
+            assert inside == holds(condition, values), (str(condition), values)
+
+
+def test_what_is_no_interval() -> None:
+    two = x * 2
+    assert interval(op("and", op("ge", x + z, Const(2)), op("lt", Const(1) - x, z)), "x") is not None
+    for condition in (op("lt", two, z), op("eq", x, z), op("lt", z, Const(3)), op("lt", x // 2, z)):
+        assert interval(condition, "x") is None, str(condition)
+        assert interval(op("and", condition, op("lt", x, z)), "x") is None
