@@ -142,8 +142,11 @@ def tuning(table: Table) -> Iterable[str]:
 
 
 def troubles(table: Table) -> Iterable[str]:
-    """What was flagged, and each system that is not ok with its reason."""
-    yield from (f"{case.name}, flagged: {flag}." for case in table.cases for flag in case.flags)
+    """What was flagged, a sentence a network, and each system that is not ok with its reason."""
+    for model in dict.fromkeys(c.model for c in table.cases):
+        flags = [f"{c.name}, {flag}" for c in table.cases if c.model == model for flag in c.flags]
+        if flags:
+            yield f"Flagged: {'; '.join(flags)}."
     yield from (f"{c.case}, {c.system}: {c.status}, {c.reason}." for c in table.cells if c.status != "ok")
 
 
