@@ -6,8 +6,9 @@ from mononn_core.codegen.cpu_storage import CpuStorage, template_base
 from mononn_core.codegen.cstyle import Printer, varies
 from mononn_core.codegen.loops import is_cheap, write_element
 from mononn_core.codegen.storage import row_stride
-from mononn_core.program.expr import Load, walk
-from mononn_core.program.tile import Phase, Result
+from mononn_core.program.expr import Const, Load, minimum, op, walk
+from mononn_core.program.simplify import simplify
+from mononn_core.program.tile import Operand, Phase, Result, Task
 from mononn_core.program.windows import Windows
 
 HEADER = "mononn_winograd.hpp"
@@ -39,9 +40,10 @@ class CpuConvolution(CpuStorage):
             self.out.line(f"auto edge_ = [&](long {y}, long {x}, long {n}, auto v_) {{ {edge} }};")
         lda = row_stride(printer.pointers["a"].buffer)
         pairs = ", ".join(f"{v}, {h}" for v, h in (windows.kernel, windows.strides, windows.dilations))
-        self.out.line(
-            f"using Windows_ = mn::Windows<{a.box.size[1]}, {lda}, {windows.pitch}, {windows.width}, {pairs}>;"
-        )
+        shape = f"{lda}, {windows.pitch}, {windows.width}, {pairs}"
+        self.out.line(f"using Windows_ = mn::Windows<{a.box.size[1]}, {shape}>;")
+        if "grouped" in task.params:
+            self._one_group(task, a, b, shape, printer)
         corners = f"{self.corner(printer, a)}, {self.corner(printer, b)}"
         ldb, calls = row_stride(printer.pointers["b"].buffer), []
         for count in pixels:
@@ -53,10 +55,29 @@ class CpuConvolution(CpuStorage):
             else:
                 cheap = "true" if is_cheap(result) else "false"
                 guard = "if (end_ > 0) " if min(columns) == 0 else ""
-                call = f"{guard}mn::conv<Windows_, {rows}, {panel}, {cheap}>({corners}, {function}, ahead_);"
+                call = f"mn::conv<Windows_, {rows}, {panel}, {cheap}>({corners}, {function}, ahead_);"
+                if "grouped" in task.params:
+                    skip = a.box.size[1] - task.params["grouped"][0]
+                    first = f"{self.corner(printer, a)} + first_, {self.corner(printer, b)} + first_ * {panel}"
+                    one = f"mn::conv<Group_, {rows}, {panel}, {cheap}, {skip}>({first}, {function}, ahead_);"
+                    call = f"{{ if (alone_) {one} else {call} }}"
+                call = guard + call
             if rows:
                 calls.append((pixels_text, count, call))
         self.choose(calls, windows.rows_in(min(pixels)) == 0)
+
+    def _one_group(self, task: Task, a: Operand, b: Operand, shape: str, printer: Printer) -> None:
+        """Whether all of a panel's results are of one group, and which of the channels that are read are the group's:
+        the others have zero weights, so that such a panel needs not read them."""
+        mine, width, channels = task.params["grouped"]
+        panel, column = task.params["panel"], b.box.offset[1]
+        last = minimum(column + panel, Const(b.box.bound[1])) - 1
+        group = column // width
+        alone = simplify(op("eq", last // width, group), printer.ranges)
+        first = simplify(op("max", group * mine - (channels - a.box.size[1]), Const(0)), printer.ranges)
+        self.out.line(f"using Group_ = mn::Windows<{mine}, {shape}>;")
+        self.out.line(f"const bool alone_ = {printer.index(alone)};")
+        self.out.line(f"const long first_ = {printer.index(first)};")
 
     def _winograd(self, rows: int, panel: int, corners: str, function: str) -> str:
         """A call that transforms the windows unless they lie in local memory already."""

@@ -293,9 +293,9 @@ class Task:
       cast or normalised on its way); it may store to shared memory as well.
     * "attention": q [R, D], k [T, D], v [T, E]; s = q k^T; ``prologue["score"]`` is an Expr over Acc (= s[i, j]),
       its axes named i and j, and Loads; p = softmax of that over j; p v has result axes (i, d).
-    * "conv": a holds pixels [R, C], b [KH KW C, N]; ``params`` are those of
-      :class:`~mononn_core.program.windows.Windows`; result axes (y, x, n): image row, pixel and channel, the sum over
-      i, j, c of a[(y sh + i dh) pitch + x sw + j dw, c] b[(i KW + j) C + c, n].
+    * "conv": a holds pixels [R, C], b [KH KW C, N]; ``params`` are :class:`~mononn_core.program.windows.Windows`'s;
+      result axes (y, x, n): image row, pixel and channel, the sum over i, j, c of a[(y sh + i dh) pitch + x sw + j dw,
+      c] b[(i KW + j) C + c, n]. ``params["grouped"]`` promises zeros in b where n's group does not read c.
     * "winograd": the same for a 3x3 kernel and strides of 1, computed by :mod:`~mononn_core.program.winograd`, which
       also says what b [16 C, N] holds.
     * "depthwise": groups of G = ``params["group"]`` (1) channels, b [KH KW G, C]; the same sum over i, j and c < G

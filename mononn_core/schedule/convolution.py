@@ -75,6 +75,11 @@ class Conv:
         return replace(self, panel=share, reads=share)
 
     @property
+    def spans_groups(self) -> bool:
+        """Whether some panel has results of several groups."""
+        return self.group > 1 and not self.depthwise and self.reads > self.x[3] // self.group
+
+    @property
     def flops(self) -> int:
         """Of the direct algorithm."""
         n, height, width, channels = self.out
@@ -158,6 +163,8 @@ def build_conv(builder: PhaseBuilder, stage: Stage, partition: Partition, name: 
     result = builder.epilogue(stage, draft, (image, y, axis("x", width), column), inner, ("y", "x", "n"))
     template = "depthwise" if conv.depthwise else "winograd" if conv.winograd else "conv"
     params = {**windows.params(), "panel": conv.panel, "group": conv.lanewise}
+    if conv.spans_groups:  # channels of a group, its results, all channels
+        params["grouped"] = (conv.x[3] // conv.group, channels // conv.group, conv.x[3])
     task = Task(template, tuple(draft.operands), params, (result,))
     phase = builder.phase(name, stage, partition, extents, task, conv.flops)
     if conv.winograd:  # all panels of a block of rows follow one another: the windows are transformed once

@@ -65,7 +65,7 @@ def build_nest(
         prelude, value = row_body(root, builder.views, index, builder.lanes)
         index, value = run_chain(stage, builder.views, index, value)
     matrix = matrix_index(types[stage.stored].shape, index)
-    cuts = () if by_columns else _cuts(prelude, value, width)
+    cuts = () if by_columns or first is not None else _cuts(prelude, value, width)
     bind = _binder(draft, inner)
     position = draft.output(stage.stored, matrix, inner)
     bounds = (

@@ -34,6 +34,10 @@ def network(channels: int, groups: int, outputs: int, size: int, stride: int) ->
         ((32, 2, 32, 8, 1), "avx512", "conv"),
         ((16, 4, 32, 8, 1), "avx512", "conv"),
         ((32, 4, 32, 8, 1), "avx2", "conv"),
+        ((48, 2, 48, 8, 1), "avx512", "conv"),
+        ((72, 3, 72, 7, 2), "avx512", "conv"),
+        ((40, 2, 68, 9, 1), "avx512", "conv"),
+        ((36, 3, 60, 6, 1), "avx2", "conv"),
     ],
 )
 def test_groups(shape: tuple[int, int, int, int, int], level: str, template: str) -> None:

@@ -38,12 +38,13 @@ template <int ROWS, int WIDTH, int MOST, int HEIGHT> struct Cut {
 };
 
 // RH x RW output pixels times NV vectors: the accumulators stay in registers over all taps, and the pixels of a step
-// lie at constant distances from one pointer.
-template <class G, int RH, int RW, int NV, class Epilogue>
+// lie at constant distances from one pointer. SKIP rows of B are left out after each tap.
+template <class G, int RH, int RW, int NV, int SKIP, class Epilogue>
 MN_INLINE void window_tile(const float *__restrict A, const float *__restrict B, Epilogue &&epilogue) {
   V c[RH * RW][NV];
   MN_UNROLL for (int i = 0; i < RH * RW; ++i)
     MN_UNROLL for (int j = 0; j < NV; ++j) c[i][j] = V{};
+  static_assert(SKIP == 0 || !G::DENSE);
   constexpr int STEP = G::RUN % 2 == 0 ? 2 : G::RUN % 3 == 0 ? 3 : 1;
   MN_NOUNROLL for (int kh = 0; kh < G::KH; ++kh)
     MN_NOUNROLL for (int r = 0; r < G::RUNS; ++r) {
@@ -61,6 +62,7 @@ MN_INLINE void window_tile(const float *__restrict A, const float *__restrict B,
         a += STEP;
         B += STEP * NV * W;
       }
+      B += SKIP * NV * W;
     }
   epilogue(c);
 }
@@ -71,14 +73,15 @@ struct Nothing {
 
 // ROWS rows of G::OW output pixels by PANEL channels; ``element(y, x, n, v)`` takes W neighbouring channels from n on.
 // A is the first pixel of the first window (border included), B the panel. ``ahead(y, x, n)`` may prefetch what
-// ``element`` will touch in a cache line: it runs before a tile's multiply-adds.
-template <class G, int ROWS, int PANEL, bool CHEAP, class Element, class Ahead = Nothing>
+// ``element`` will touch in a cache line: it runs before a tile's multiply-adds. The panel has SKIP rows a tap more than
+// there are channels to read.
+template <class G, int ROWS, int PANEL, bool CHEAP, int SKIP = 0, class Element, class Ahead = Nothing>
 static inline void conv(const float *A, const float *B, Element &&element, Ahead &&ahead = Nothing{}) {
   constexpr int NV = PANEL / W, MOST = Shape<ROWS * G::OW, PANEL>::MOST, HEIGHT = G::OW < MOST ? MOST / G::OW : 1;
   Cut<ROWS, G::OW, MOST, HEIGHT>::each([&]<int RH, int RW>(long y, long x) __attribute__((always_inline)) {
     MN_UNROLL for (int i = 0; i < RH * RW; ++i)
       MN_UNROLL for (int n = 0; n < PANEL; n += 16) ahead(y + i / RW, x + i % RW, n);
-    window_tile<G, RH, RW, NV>(A + G::at(y * G::SH, x * G::SW), B, [&](auto &c) __attribute__((always_inline)) {
+    window_tile<G, RH, RW, NV, SKIP>(A + G::at(y * G::SH, x * G::SW), B, [&](auto &c) __attribute__((always_inline)) {
       finish<CHEAP, RH * RW, NV>(c, 0, [&](long i, long n, V v) __attribute__((always_inline)) {
         element(y + i / RW, x + i % RW, n, v);
       });
