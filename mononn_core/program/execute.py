@@ -199,7 +199,7 @@ def _attention(task: RunningTask, spec: Task) -> None:
 def _conv(task: RunningTask, spec: Task) -> None:
     a, b = _wide(matrix(task.read_box("a"))), _wide(matrix(task.read_box("b")))
     taps = Windows.of(spec.params).taps_of(a)
-    parts = b.reshape(len(taps), -1, b.shape[1])
+    parts = b.reshape(len(taps), a.shape[1], b.shape[1])  # a panel past the last has no columns
     task.epilogue(spec.results, sum(np.matmul(tap, part) for tap, part in zip(taps, parts, strict=True)))
 
 

@@ -19,13 +19,25 @@ L2_SHARE = 0.8
 
 
 @dataclass(frozen=True)
+class Parts:
+    """An image stored as one part an owner, under the id ``buffer``: owner o's part holds the pixels from ``first + o *
+    step`` on, ``size`` of them or to the image's end. Parts overlap where their owners read the same pixels."""
+
+    buffer: str
+    first: int
+    step: int
+    size: int
+
+
+@dataclass(frozen=True)
 class Partition:
     """kind: "rows", "columns" (of each of ``segments`` equal runs of columns), "heads", "batch", or "single" (owner 0
-    does it all)."""
+    does it all). ``parts``: how a stage dealt by rows stores its image, or a convolution finds it."""
 
     kind: str
     owners: int
     segments: int = 1
+    parts: Parts | None = None
 
     @property
     def group(self) -> str:

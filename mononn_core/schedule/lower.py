@@ -20,6 +20,7 @@ from mononn_core.schedule.decisions import Partition, row_stride
 from mononn_core.schedule.fuse import Stage, fuse
 from mononn_core.schedule.nests import build_nest
 from mononn_core.schedule.operands import Product
+from mononn_core.schedule.parts import with_parts
 from mononn_core.schedule.phases import PhaseBuilder, rows_stand_alone
 from mononn_core.schedule.prepare import is_template, prepare
 from mononn_core.schedule.roll import roll
@@ -53,10 +54,10 @@ def lower(graph: Graph, options: Options, machine: Machine) -> Lowered:
         name = f"{number:03d}_{stage.root.op if stage.root else stage.chain[-1].op}"
         shape = matrix_shape(graph.types[stage.stored].shape)
         chosen[stage.stored] = tuple(
-            ownership.candidate(p, build_phases(builder, stage, p, name), stage.stored, shape, cost)
+            ownership.candidate(p, build_phases(builder, stage, p, name), shape, cost)
             for p in partitions(stage, views, options.threads, machine)
         )
-    plan = ownership.plan(stages, chosen, cost)
+    plan = ownership.plan(stages, with_parts(stages, chosen, builder, cost), cost)
     return _assemble(graph, plan, builder, machine)
 
 
@@ -168,8 +169,8 @@ def _assemble(graph: Graph, plan: ownership.Plan, builder: PhaseBuilder, machine
     for number, interval in enumerate(plan.intervals):
         for stage, chosen in interval:
             if stage.stored not in graph.outputs:
-                buffer = _activation(stage.stored, graph.types[stage.stored], machine)
-                spans[stage.stored] = memory.Span(buffer, number, number)
+                buffer = _activation(chosen, graph.types[stage.stored].dtype, machine)
+                spans[buffer.id] = memory.Span(buffer, number, number)
             for tensor, _ in chosen.reads:
                 if tensor in spans:
                     spans[tensor] = replace(spans[tensor], last=number)
@@ -193,11 +194,11 @@ def _assemble(graph: Graph, plan: ownership.Plan, builder: PhaseBuilder, machine
     return Lowered(roll(program), values)
 
 
-def _activation(name: str, kind: TensorType, machine: Machine) -> Buffer:
-    rows, columns = matrix_shape(kind.shape)
+def _activation(chosen: ownership.Candidate, dtype: str, machine: Machine) -> Buffer:
+    rows, columns = chosen.writes.shape
     stride = row_stride(columns, machine) if rows > 1 else columns
     layout = Layout((((rows, stride),), ((columns, 1),)), max(rows * stride, 1))
-    return Buffer(name, kind.dtype, (rows, columns), layout, "arena")
+    return Buffer(chosen.stored, dtype, (rows, columns), layout, "arena")
 
 
 def _weights(

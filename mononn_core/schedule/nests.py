@@ -23,7 +23,7 @@ from mononn_core.program.expr import (
     walk,
 )
 from mononn_core.program.simplify import linear, simplify
-from mononn_core.program.tile import For, Let, Phase, Reduce, Statement, Store, Task
+from mononn_core.program.tile import Box, For, Let, Phase, Reduce, Statement, Store, Task
 from mononn_core.schedule.decisions import Partition
 from mononn_core.schedule.draft import Draft, TaskBuilder
 from mononn_core.schedule.fuse import Stage, run_chain
@@ -52,12 +52,16 @@ def build_nest(
     by_columns = partition.kind == "columns"
     rows = total if by_columns else rows_of_an_owner(shape, owners)
     columns = ceil(width / owners) if by_columns else width
+    parts, last = partition.parts, rows * (owners - 1)
     start = Var("o") * (columns if by_columns else rows) if owners > 1 else Const(0)
+    if parts is not None:
+        rows, start, last = parts.size, Var("o") * parts.step + parts.first, parts.first + parts.step * (owners - 1)
     y0, x0 = (Const(0), start) if by_columns else (start, Const(0))
     draft = builder.draft({"o": owners})
     inner = {"y": (0, rows - 1), "x": (0, columns - 1)}
     row = draft.position("row", y0 + axis("y", rows), total)
-    index = tensor_index(shape, row, draft.position("column", x0 + axis("x", columns), width))
+    column = draft.position("column", x0 + axis("x", columns), width)
+    index = tensor_index(shape, row, column)
     prelude: tuple[Statement, ...] = ()
     if root is None:
         value = builder.views.point(stage.chain[0], index)
@@ -67,9 +71,14 @@ def build_nest(
     matrix = matrix_index(types[stage.stored].shape, index)
     cuts = () if by_columns or first is not None else _cuts(prelude, value, width)
     bind = _binder(draft, inner)
-    position = draft.output(stage.stored, matrix, inner)
+    if parts is not None:
+        matrix = (Var("o") * rows + axis("y", rows), column)
+        draft.add("out", parts.buffer, Box((Var("o") * rows, Const(0)), (rows, width), (rows * owners, width)), "write")
+        position = tuple(draft.simplify(e, inner) for e in matrix)
+    else:
+        position = draft.output(stage.stored, matrix, inner)
     bounds = (
-        simplify(Const(total) + y0 * -1, draft.outer) if rows * owners > total and not by_columns else None,
+        simplify(Const(total) + y0 * -1, draft.outer) if last + rows > total and not by_columns else None,
         simplify(Const(width) + x0 * -1, draft.outer) if columns * owners > width and by_columns else None,
     )
     if cuts:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product as cartesian
+from math import inf
 
 import numpy as np
 
@@ -39,6 +40,8 @@ class Candidate:
     reads: tuple[tuple[str, tuple[Boxes, ...]], ...]
     writes: np.ndarray = field(compare=False, repr=False)
     """int16 [rows, columns] of the stored matrix: who writes each element; -1: nobody."""
+    stored: str
+    """The buffer it writes: the stage's tensor, or the one that holds it in parts."""
     shared: bool = False
     """Whether a border is dealt in another way than its inside: then no reader finds all it needs in its own part."""
 
@@ -67,11 +70,9 @@ def owner_boxes(phase: Phase, operand: Operand) -> tuple[Boxes, ...]:
     return tuple(tuple(o) for o in owners)
 
 
-def candidate(
-    partition: Partition, phases: tuple[Phase, ...], stored: str, shape: tuple[int, int], cost: Cost
-) -> Candidate:
-    """Measure what the stage's phases touch and what they cost."""
-    phase = phases[0]
+def candidate(partition: Partition, phases: tuple[Phase, ...], shape: tuple[int, int], cost: Cost) -> Candidate:
+    """Measure what the stage's phases touch of a stored matrix of ``shape``, and what they cost."""
+    phase, stored = phases[0], ""
     writes = np.full(shape, -1, np.int16)
     reads = []
     for operand in phase.task.operands:
@@ -79,6 +80,7 @@ def candidate(
             continue
         boxes = owner_boxes(phase, operand)
         if operand.access == "write":
+            stored = operand.buffer
             for owner, mine in enumerate(boxes):
                 for r0, r1, c0, c1 in mine:
                     writes[r0:r1, c0:c1] = owner
@@ -89,7 +91,7 @@ def candidate(
     if len(phases) > 1 and alike:
         writes[:] = writes.max(axis=0)
     seconds = cost.phase_seconds(phase, partition, share)
-    return Candidate(partition, phases, seconds, tuple(reads), writes, len(phases) > 1 and not alike)
+    return Candidate(partition, phases, seconds, tuple(reads), writes, stored, len(phases) > 1 and not alike)
 
 
 def _largest_share(phase: Phase, partition: Partition, writes: np.ndarray) -> float:
@@ -106,9 +108,12 @@ def _largest_share(phase: Phase, partition: Partition, writes: np.ndarray) -> fl
 
 def _fits(new: Candidate, inside: dict[str, Candidate]) -> bool:
     """Whether every owner of ``new`` reads, of the tensors written inside the interval, only its own part."""
+    parts = new.partition.parts
     for tensor, owners in new.reads:
         producer = inside.get(tensor)
         if producer is None:
+            if parts is not None and tensor == parts.buffer:
+                return False
             continue
         if producer.shared or producer.partition.owners != new.partition.owners:
             return False
@@ -117,6 +122,12 @@ def _fits(new: Candidate, inside: dict[str, Candidate]) -> bool:
                 if r1 > r0 and c1 > c0 and not (producer.writes[r0:r1, c0:c1] == owner).all():
                     return False
     return True
+
+
+def _complete(chosen: tuple[Candidate, ...]) -> bool:
+    """Whether an interval may end here: an image in parts has been read, as only the stage made for that can."""
+    read = {tensor for c in chosen for tensor, _ in c.reads}
+    return all(c.partition.parts is None or c.partition.parts.buffer in read for c in chosen)
 
 
 class Exchange:
@@ -149,16 +160,16 @@ def plan(stages: tuple[Stage, ...], candidates: dict[str, tuple[Candidate, ...]]
     """The cheapest cut into intervals and choice of partitions; ties go to the earlier candidate."""
     exchange = Exchange(cost)
     best: list[Best] = [(0.0, 0, ())]
-    best += [(float("inf"), 0, ())] * len(stages)
+    best += [(inf, 0, ())] * len(stages)
     for start in range(len(stages)):
-        written = {s.stored: c for interval in _intervals(stages, best, start) for s, c in interval}
+        written = {c.stored: c for interval in _intervals(stages, best, start) for _, c in interval}
         combinations: list[Combination] = [(0.0, ())]
         for end in range(start, len(stages)):
             options = [(exchange.seconds(c, written), c) for c in candidates[stages[end].stored]]
-            combinations = _extend(combinations, stages[start : end + 1], options)
+            combinations = _extend(combinations, options)
             if not combinations:
                 break
-            seconds, chosen = combinations[0]
+            seconds, chosen = next((c for c in combinations if _complete(c[1])), (inf, ()))
             total = best[start][0] + seconds + (cost.barrier_seconds if start else 0.0)
             if total < best[end + 1][0] * (1 - 1e-9):
                 best[end + 1] = (total, start, chosen)
@@ -177,12 +188,10 @@ def _intervals(
     return tuple(reversed(intervals))
 
 
-def _extend(
-    combinations: list[Combination], stages: tuple[Stage, ...], options: list[tuple[float, Candidate]]
-) -> list[Combination]:
-    """Grow every combination by the last stage under every partition that fits it; cheapest first."""
+def _extend(combinations: list[Combination], options: list[tuple[float, Candidate]]) -> list[Combination]:
+    """Grow every combination by a stage under every partition that fits it; cheapest first."""
     grown = []
     for seconds, chosen in combinations:
-        inside = {s.stored: c for s, c in zip(stages, chosen, strict=False)}
+        inside = {c.stored: c for c in chosen}
         grown += [(seconds + more + c.seconds, (*chosen, c)) for more, c in options if _fits(c, inside)]
     return sorted(grown, key=lambda g: g[0])[:BEAM]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
@@ -97,7 +97,12 @@ def chains(draw: st.DrawFn) -> tuple[tuple[int, int, int, int], list[Layer]]:
     return shape, layers
 
 
+EMPTY_PANEL = ((2, 16, 6, 8), [Layer(36, pads=(0, 0, 1, 2), group=4)])
+"""Five panels among three owners."""
+
+
 @settings(max_examples=25, deadline=None)
+@example(EMPTY_PANEL, 3, 0)
 @given(chains(), st.integers(1, 3), st.integers(0, 99))
 def test_every_geometry_is_lowered_right(
     case: tuple[tuple[int, int, int, int], list[Layer]], threads: int, seed: int
