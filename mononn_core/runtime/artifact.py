@@ -13,9 +13,9 @@ import mmap
 import platform
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,19 @@ Buffer = bytes | memoryview
 
 
 @dataclass(frozen=True)
+class Unchecked:
+    """The digest that the weights of the file ``path`` must have, where nobody has compared them yet."""
+
+    path: str
+    digest: bytes
+
+    def check(self, found: bytes) -> None:
+        """Raises ArtifactError where ``found`` is another digest."""
+        if found != self.digest:
+            raise _altered(self.path, "its weights section")
+
+
+@dataclass(frozen=True)
 class Artifact:
     """A compiled network.
 
@@ -76,6 +89,7 @@ class Artifact:
         texts: what people may want to read again: "graph", "program", "source"; a GPU's source is also compiled for
             an architecture that has no cubin.
         cubins: machine code of a GPU by architecture ("sm_90a").
+        unchecked: what is left to compare before the weights are used.
     """
 
     manifest: Mapping[str, Any]
@@ -84,6 +98,7 @@ class Artifact:
     weights: Buffer
     texts: Mapping[str, str] = field(default_factory=dict)
     cubins: Mapping[str, bytes] = field(default_factory=dict)
+    unchecked: Unchecked | None = None
 
     @property
     def target(self) -> str:
@@ -115,12 +130,13 @@ class Artifact:
             raise ArtifactError(f"{path} cannot be written ({error.strerror}); choose a writable folder") from error
 
     @staticmethod
-    def load(path: str | Path, verify: bool = True) -> Artifact:
+    def load(path: str | Path, verify: bool = True, later: bool = False) -> Artifact:
         """Maps a file.
 
         Args:
             path: a file that :meth:`save` wrote.
             verify: compare the weights' digest too (all other bytes are always compared).
+            later: leave that to who copies a CPU's weights, so that they are read once; see ``unchecked``.
 
         Raises:
             ArtifactError: not such a file, truncated, altered, of another version, or for another machine.
@@ -129,15 +145,19 @@ class Artifact:
         table = _read_table(path, view)
         sections = {name: view[offset : offset + size] for name, (offset, size, _) in table.items()}
         for name, (_, _, expected) in table.items():
-            if (verify or name != "weights") and digest(sections[name]) != expected:
+            if name != "weights" and digest(sections[name]) != expected:
                 raise _altered(path, f"its {name} section")
         manifest = json.loads(bytes(sections["manifest"]))
         texts = json.loads(zlib.decompress(sections["texts"]))
         code, host = (bytes(sections.get(name, b"")) for name in ("code", "host"))
         cubins = {n.removeprefix(CUBIN): bytes(data) for n, data in sections.items() if n.startswith(CUBIN)}
-        artifact = Artifact(manifest, code, host, sections["weights"], texts, cubins)
+        unchecked = Unchecked(str(path), table["weights"][2]) if verify else None
+        artifact = Artifact(manifest, code, host, sections["weights"], texts, cubins, unchecked)
         artifact.check_runnable(str(path))
-        return artifact
+        if unchecked is None or (later and artifact.target == "cpu"):
+            return artifact
+        unchecked.check(digest(artifact.weights))
+        return replace(artifact, unchecked=None)
 
     def check_runnable(self, name: str) -> None:
         """Raises ArtifactError, naming ``name``, unless this process can run the code: ABI, architecture, features.
@@ -168,15 +188,22 @@ def canonical_json(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
-def digest(data: Buffer) -> bytes:
-    """SHA-256 of the SHA-256 digests of the 16 MiB pieces, which are hashed on several threads."""
+def digest(data: Buffer, take: Callable[[int, memoryview], Buffer] = lambda _, piece: piece) -> bytes:
+    """SHA-256 of the SHA-256 digests of the 16 MiB pieces, which are hashed on several threads.
+
+    ``take`` gets a piece's start and bytes, and gives what is hashed for it: a copy, for one.
+    """
     view = memoryview(data)
-    pieces = [view[start : start + PIECE] for start in range(0, len(view), PIECE)]
-    if len(pieces) < 2:
-        digests = [hashlib.sha256(piece).digest() for piece in pieces]
+    starts = range(0, len(view), PIECE)
+
+    def piece(start: int) -> bytes:
+        return hashlib.sha256(take(start, view[start : start + PIECE])).digest()
+
+    if len(starts) < 2:
+        digests = [piece(start) for start in starts]
     else:
-        with ThreadPoolExecutor(max_workers=min(len(pieces), Machine.probe().cores, 8)) as pool:
-            digests = list(pool.map(lambda piece: hashlib.sha256(piece).digest(), pieces))
+        with ThreadPoolExecutor(max_workers=min(len(starts), Machine.probe().cores, 8)) as pool:
+            digests = list(pool.map(piece, starts))
     return hashlib.sha256(b"".join(digests)).digest()
 
 
@@ -220,8 +247,7 @@ def _header(count: int, size: int, table: bytes) -> bytes:
 def _map(path: Path) -> memoryview:
     try:
         with path.open("rb") as stream:
-            flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_POPULATE", 0)
-            return memoryview(mmap.mmap(stream.fileno(), 0, flags=flags, prot=mmap.PROT_READ))
+            return memoryview(mmap.mmap(stream.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ))
     except ValueError:  # an empty file has no mapping
         return memoryview(b"")
     except OSError as error:

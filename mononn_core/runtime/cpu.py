@@ -16,7 +16,7 @@ import numpy as np
 
 from mononn_core.errors import ArtifactError, MononnError
 from mononn_core.program import abi
-from mononn_core.runtime.artifact import Artifact, Buffer
+from mononn_core.runtime.artifact import Artifact, Buffer, digest
 
 SPIN_NANOSECONDS = 100_000
 FORKED, STOPPED = 0xFE, 0xFF
@@ -106,21 +106,49 @@ class Weights:
         address: of the first byte, 64-byte aligned.
     """
 
-    def __init__(self, data: Buffer, host_code: bytes, share: bool) -> None:
+    def __init__(self, artifact: Artifact, share: bool) -> None:
+        """Raises ArtifactError where the weights are not the file's, MononnError where there is no memory for them."""
+        data, unchecked = artifact.weights, artifact.unchecked
         self._data = np.frombuffer(data, dtype=np.uint8) if len(data) else np.zeros(64, np.uint8)
         if share and self._data.ctypes.data % 64 == 0:
+            if unchecked is not None:
+                unchecked.check(digest(data))
             self.address = self._data.ctypes.data
             return
-        functions = _host_library(host_code).functions
+        functions = _host_library(artifact.host).functions
         size = self._data.nbytes
         self.address = functions.mononn_memory_create(size)
         if not self.address:
             raise MononnError(f"there is no memory for {size} bytes of weights; free some, or share the file's pages")
         weakref.finalize(self, functions.mononn_memory_destroy, self.address, size)
-        ctypes.memmove(self.address, self._data.ctypes.data, size)
+        copy = _Copy(self.address, data)
         self._data = np.zeros(0, np.uint8)
-        if isinstance(data, memoryview) and isinstance(data.obj, mmap.mmap):
-            data.obj.madvise(mmap.MADV_DONTNEED)  # the file's pages need not be counted twice
+        if unchecked is None:
+            copy.take(0, memoryview(data))
+        else:
+            unchecked.check(digest(data, copy.take))
+
+
+class _Copy:
+    """Copies pieces of ``data`` to where they lie from ``address`` on. Pages of a mapped file are given back one piece
+    after the other, so that they never count beside the copy."""
+
+    def __init__(self, address: int, data: Buffer) -> None:
+        size = len(data)
+        self.target = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+        self.file = data.obj if isinstance(data, memoryview) and isinstance(data.obj, mmap.mmap) else None
+        self.first = 0
+        if self.file is not None and size:
+            self.first = np.frombuffer(data, np.uint8).ctypes.data - np.frombuffer(self.file, np.uint8).ctypes.data
+
+    def take(self, start: int, piece: memoryview) -> memoryview:
+        """The copy of ``piece``, which starts at ``start``."""
+        copy = self.target[start : start + len(piece)]
+        np.copyto(copy, np.frombuffer(piece, np.uint8))
+        first = self.first + start
+        if self.file is not None and first % mmap.PAGESIZE == 0:
+            self.file.madvise(mmap.MADV_DONTNEED, first, len(piece))
+        return copy.data
 
 
 class Code:
@@ -132,7 +160,7 @@ class Code:
         self.artifact = artifact
         self.library = Library(artifact.code, "compiled function")
         self.host = _host_library(artifact.host).functions
-        self.weights = Weights(artifact.weights, artifact.host, share_weights)
+        self.weights = Weights(artifact, share_weights)
         try:
             entry = getattr(self.library.functions, abi.ENTRY)
         except AttributeError as error:

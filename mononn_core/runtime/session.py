@@ -222,7 +222,7 @@ def load(
         DeviceError: the file is for a GPU, and none here can run it.
         OptionError: threads is no positive number.
     """
-    return open_session(Artifact.load(path, verify), threads, share_weights)
+    return open_session(Artifact.load(path, verify, later=True), threads, share_weights)
 
 
 def open_session(artifact: Artifact, threads: int | None = None, share_weights: bool = False) -> Session | GpuSession:
