@@ -4,7 +4,8 @@ A *stage* computes one stored tensor: a root operator (matmul, attention, a row 
 expression) followed by the chain of elementwise operators and bijective movements that consume only its result.
 Everything else stays virtual: it is an expression that its readers evaluate at the index they need.
 
-Roots take their chains from the last to the first, so that ``a(x) + b(y)`` is finished by whichever runs later.
+Roots take their chains from the last to the first, so that ``a(x) + b(y)`` is finished by whichever runs later. A
+concatenation of images that roots compute is stored by them, each its channels.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from mononn_core.errors import Origin
 from mononn_core.graph import Graph, Node
 from mononn_core.ops import registry
-from mononn_core.ops.common import integers, text
+from mononn_core.ops.common import integer, integers, text
 from mononn_core.program.expr import Const, Expr
 from mononn_core.program.simplify import linear
 from mononn_core.schedule.operands import ImageView, contraction_axes, unit_stride
@@ -26,11 +27,19 @@ ROOT_KINDS = ("contraction", "row", "reduction")
 
 @dataclass(frozen=True)
 class Stage:
-    """``root`` (None for a pure expression), the ``chain`` after it, and the tensor ``stored``."""
+    """``root`` (None for a pure expression), the ``chain`` after it, and the tensor ``stored``; of a concatenation that
+    ends the chain, its own part of that."""
 
     stored: str
     root: Node | None
     chain: tuple[Node, ...]
+
+    @property
+    def own(self) -> str:
+        """The last tensor that is its own: what it stores, or adds to a concatenation."""
+        if self.root is None or not self.chain or self.chain[-1].op != "concat":
+            return self.stored
+        return (self.root, *self.chain)[-2].output
 
     @property
     def origin(self) -> tuple[Origin, ...]:
@@ -51,7 +60,10 @@ def run_chain(stage: Stage, views: Views, index: tuple[Expr, ...], value: Expr) 
     name = stage.root.output
     for node in stage.chain:
         definition = registry.get(node.op)
-        if definition.kind == "movement":
+        if node.op == "concat":
+            before = node.inputs[: node.inputs.index(name)]
+            index = (*index[:-1], index[-1] + sum(views.type(n).shape[-1] for n in before))
+        elif definition.kind == "movement":
             assert definition.forward is not None
             index = definition.forward(views.type(name), views.type(node.output), node.attrs, index)
         else:
@@ -61,14 +73,17 @@ def run_chain(stage: Stage, views: Views, index: tuple[Expr, ...], value: Expr) 
 
 
 def fuse(
-    graph: Graph, enabled: bool = True, epilogues: bool = True, column_multiple: int = 1
+    graph: Graph, enabled: bool = True, epilogues: bool = True, column_multiple: int = 1, joined: bool = False
 ) -> tuple[tuple[Stage, ...], Views]:
     """Stages in an order that respects their dependencies, and the view of everything they read.
 
     ``enabled`` off: every operator is a stage. ``epilogues`` off: no elementwise operator follows a template inside its
     stage. ``column_multiple``: a template reads a view in place only if it starts at a multiple of so many columns.
+    ``joined``: several stages may store one concatenation.
     """
     planner = _Planner(graph, enabled, epilogues, column_multiple)
+    if joined and enabled and epilogues:
+        planner.join()
     stages = planner.stages()
     return _order(stages, planner.views(), graph), planner.views()
 
@@ -85,10 +100,36 @@ class _Planner:
         self.consumers = graph.consumers()
         self.producers = graph.producers()
         self.absorbed: dict[str, str] = {}  # output of a chained node (or root) -> stored tensor
-        self.by_stored: dict[str, Stage] = {}
+        self.found: list[Stage] = []
+        self.stored: set[str] = set()
+        self.joined: set[str] = set()  # concatenations that the stages of their inputs store
+
+    def join(self) -> None:
+        """Find the concatenations of images' channels all inputs of which end a root's chain."""
+        for node in self.graph.nodes:
+            if node.op != "concat" or len(shape := self.graph.types[node.output].shape) != 4:
+                continue
+            distinct = len(set(node.inputs)) == len(node.inputs) and integer(node.attrs, "axis") in (-1, len(shape) - 1)
+            if distinct and all(self._ends_a_chain(name) for name in node.inputs):
+                self.joined.add(node.output)
+
+    def _ends_a_chain(self, name: str) -> bool:
+        """Whether ``name``, with one reader, is what some root's chain computes."""
+        if name not in self.producers or len(self.consumers[name]) != 1 or name in self.graph.outputs:
+            return False
+        node = self.producers[name]
+        if self.graph.types[name].dtype != "float32":
+            return False
+        if registry.get(node.op).kind in ROOT_KINDS:
+            return True
+        return node.op != "pad" and any(self._follows(n, node) and self._ends_a_chain(n) for n in node.inputs if n)
 
     def views(self) -> Views:
-        return Views(self.graph, frozenset(self.by_stored))
+        return Views(self.graph, frozenset(self.stored))
+
+    def _store(self, stage: Stage) -> None:
+        self.found.append(stage)
+        self.stored.add(stage.stored)
 
     def stages(self) -> list[Stage]:
         for node in reversed(self.graph.nodes):
@@ -97,9 +138,9 @@ class _Planner:
         for node in reversed(self.graph.nodes):
             name = node.outputs[0]
             if name not in self.absorbed and self._must_store(node):
-                self.by_stored[name] = Stage(name, None, (node,))
+                self._store(Stage(name, None, (node,)))
                 self.absorbed[name] = name
-        return list(self.by_stored.values())
+        return self.found
 
     def _root(self, node: Node) -> None:
         chain: list[Node] = []
@@ -110,11 +151,11 @@ class _Planner:
                 break
             chain.append(follower)
             name = follower.output
-            if follower.op == "pad":
+            if follower.op in ("pad", "concat"):
                 break
         for output in (node.output, *(n.output for n in chain)):
             self.absorbed[output] = name
-        self.by_stored[name] = Stage(name, node, tuple(chain))
+        self._store(Stage(name, node, tuple(chain)))
 
     def _follower(self, name: str) -> Node | None:
         """The one consumer of ``name`` that can be computed where ``name`` is produced."""
@@ -122,17 +163,21 @@ class _Planner:
         if len(readers) != 1 or name in self.graph.outputs:
             return None
         (node,) = readers
-        definition = registry.get(node.op)
+        if node.output in self.joined:
+            return node
         if len(node.outputs) != 1 or node.output in self.absorbed:
             return None
+        return node if self._follows(name, node) else None
+
+    def _follows(self, name: str, node: Node) -> bool:
+        """Whether ``node`` can be computed where ``name``, which only it reads, is produced."""
+        definition = registry.get(node.op)
         out, mine = self.graph.types[node.output], self.graph.types[name]
         if node.op == "pad":
-            return node if self._is_border(node) else None
+            return self._is_border(node)
         if definition.kind == "movement" and definition.forward is not None:
-            return node
-        if definition.kind != "elementwise" or out.shape != mine.shape or out.dtype != "float32":
-            return None
-        return node
+            return True
+        return definition.kind == "elementwise" and out.shape == mine.shape and out.dtype == "float32"
 
     def _is_border(self, pad: Node) -> bool:
         """Whether ``pad`` puts constants around an image that a convolution reads, all channels alike."""
@@ -203,7 +248,7 @@ class _Planner:
 
     def _views_of(self, name: str) -> Views:
         """What is stored so far, and what ``name`` shows."""
-        stored = frozenset(self.by_stored) | frozenset(
+        stored = frozenset(self.stored) | frozenset(
             n for n in self.producers if n in self.absorbed and self.absorbed[n] == n
         )
         return Views(self.graph, stored | self._future(name))
@@ -226,8 +271,11 @@ def dependencies(stage: Stage, views: Views) -> set[str]:
     """Stored tensors (not inputs or constants) that ``stage`` reads."""
     graph, found = views.graph, set()
     producers = graph.producers()
-    inside = {n.outputs[0] for n in ((stage.root,) if stage.root else ()) + stage.chain}
-    pending = [n for node in ((stage.root,) if stage.root else ()) + stage.chain for n in node.inputs if n]
+    nodes = ((stage.root,) if stage.root else ()) + stage.chain
+    if stage.own != stage.stored:
+        nodes = nodes[:-1]  # the other parts of a concatenation
+    inside = {n.outputs[0] for n in nodes}
+    pending = [n for node in nodes for n in node.inputs if n]
     seen: set[str] = set()
     while pending:
         name = pending.pop()
@@ -244,11 +292,12 @@ def dependencies(stage: Stage, views: Views) -> set[str]:
 def _order(stages: list[Stage], views: Views, graph: Graph) -> tuple[Stage, ...]:
     """Topological order; among the ready stages the one whose last node comes first in the model."""
     position = {n.outputs[0]: i for i, n in enumerate(graph.nodes)}
-    waiting = {s.stored: dependencies(s, views) for s in stages}
-    by_name = {s.stored: s for s in stages}
+    waiting = {s.own: dependencies(s, views) for s in stages}
+    by_name = {s.own: s for s in stages}
     ordered: list[Stage] = []
     while waiting:
-        ready = [n for n, needs in waiting.items() if not needs & waiting.keys()]
+        missing = {by_name[n].stored for n in waiting}
+        ready = [n for n, needs in waiting.items() if not needs & missing]
         name = min(ready, key=lambda n: position[n])
         ordered.append(by_name[name])
         del waiting[name]

@@ -45,7 +45,7 @@ def lower(graph: Graph, options: Options, machine: Machine) -> Lowered:
         UnsupportedError: an operator has no generated form; the message names the node.
     """
     graph = prepare(graph)
-    stages, views = fuse(graph, options.fuse, options.epilogues)
+    stages, views = fuse(graph, options.fuse, options.epilogues, joined=True)
     weight_bytes = sum(c.nbytes for c in graph.constants.values())
     builder = PhaseBuilder(views, machine)
     cost = Cost(machine, weight_bytes)
@@ -53,7 +53,7 @@ def lower(graph: Graph, options: Options, machine: Machine) -> Lowered:
     for number, stage in enumerate(stages):
         name = f"{number:03d}_{stage.root.op if stage.root else stage.chain[-1].op}"
         shape = matrix_shape(graph.types[stage.stored].shape)
-        chosen[stage.stored] = tuple(
+        chosen[stage.own] = tuple(
             ownership.candidate(p, build_phases(builder, stage, p, name), shape, cost)
             for p in partitions(stage, views, options.threads, machine)
         )
@@ -170,7 +170,8 @@ def _assemble(graph: Graph, plan: ownership.Plan, builder: PhaseBuilder, machine
         for stage, chosen in interval:
             if stage.stored not in graph.outputs:
                 buffer = _activation(chosen, graph.types[stage.stored].dtype, machine)
-                spans[buffer.id] = memory.Span(buffer, number, number)
+                known = spans.get(buffer.id, memory.Span(buffer, number, number))
+                spans[buffer.id] = replace(known, last=number)
             for tensor, _ in chosen.reads:
                 if tensor in spans:
                     spans[tensor] = replace(spans[tensor], last=number)

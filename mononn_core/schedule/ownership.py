@@ -8,7 +8,7 @@ modelled time of its stages, plus a hand-off for every barrier, plus the fetchin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import product as cartesian
 from math import inf
@@ -106,21 +106,33 @@ def _largest_share(phase: Phase, partition: Partition, writes: np.ndarray) -> fl
     return float(parts.max() / parts.sum())
 
 
-def _fits(new: Candidate, inside: dict[str, Candidate]) -> bool:
+Written = dict[str, tuple[Candidate, ...]]
+"""Buffer -> who writes it: one stage, or the parts of a concatenation."""
+
+
+def _written(chosen: Iterable[Candidate]) -> Written:
+    found: Written = {}
+    for c in chosen:
+        found[c.stored] = (*found.get(c.stored, ()), c)
+    return found
+
+
+def _fits(new: Candidate, inside: Written) -> bool:
     """Whether every owner of ``new`` reads, of the tensors written inside the interval, only its own part."""
     parts = new.partition.parts
-    for tensor, owners in new.reads:
-        producer = inside.get(tensor)
-        if producer is None:
-            if parts is not None and tensor == parts.buffer:
+    if parts is not None and parts.buffer != new.stored and parts.buffer not in inside:
+        return False
+    return all(_reads_its_own(new, p, owners) for tensor, owners in new.reads for p in inside.get(tensor, ()))
+
+
+def _reads_its_own(new: Candidate, producer: Candidate, owners: tuple[Boxes, ...]) -> bool:
+    if producer.shared or producer.partition.owners != new.partition.owners:
+        return False
+    for owner, boxes in enumerate(owners):
+        for r0, r1, c0, c1 in boxes:
+            writers = producer.writes[r0:r1, c0:c1]
+            if not ((writers == owner) | (writers < 0)).all():
                 return False
-            continue
-        if producer.shared or producer.partition.owners != new.partition.owners:
-            return False
-        for owner, boxes in enumerate(owners):
-            for r0, r1, c0, c1 in boxes:
-                if r1 > r0 and c1 > c0 and not (producer.writes[r0:r1, c0:c1] == owner).all():
-                    return False
     return True
 
 
@@ -137,19 +149,24 @@ class Exchange:
         self.cost = cost
         self.known: dict[tuple[int, int], float] = {}
 
-    def seconds(self, reader: Candidate, written: Mapping[str, Candidate]) -> float:
+    def seconds(self, reader: Candidate, written: Written) -> float:
         """For the owner of ``reader`` that fetches most."""
-        return sum(self._from(reader, written[t], boxes) for t, boxes in reader.reads if t in written)
+        return sum(self._from(reader, w, boxes) for t, boxes in reader.reads for w in written.get(t, ()))
 
     def _from(self, reader: Candidate, writer: Candidate, owners: tuple[Boxes, ...]) -> float:
         key = (id(reader), id(writer))
         if key not in self.known:
             foreign = [
-                sum(int((writer.writes[r0:r1, c0:c1] != owner).sum()) for r0, r1, c0, c1 in boxes)
+                sum(_foreign(writer.writes[r0:r1, c0:c1], owner) for r0, r1, c0, c1 in boxes)
                 for owner, boxes in enumerate(owners)
             ]
             self.known[key] = self.cost.exchange_seconds(max(foreign))
         return self.known[key]
+
+
+def _foreign(writers: np.ndarray, owner: int) -> int:
+    """Elements that another owner wrote."""
+    return int(((writers != owner) & (writers >= 0)).sum())
 
 
 Combination = tuple[float, tuple[Candidate, ...]]
@@ -162,10 +179,10 @@ def plan(stages: tuple[Stage, ...], candidates: dict[str, tuple[Candidate, ...]]
     best: list[Best] = [(0.0, 0, ())]
     best += [(inf, 0, ())] * len(stages)
     for start in range(len(stages)):
-        written = {c.stored: c for interval in _intervals(stages, best, start) for _, c in interval}
+        written = _written(c for interval in _intervals(stages, best, start) for _, c in interval)
         combinations: list[Combination] = [(0.0, ())]
         for end in range(start, len(stages)):
-            options = [(exchange.seconds(c, written), c) for c in candidates[stages[end].stored]]
+            options = [(exchange.seconds(c, written), c) for c in candidates[stages[end].own]]
             combinations = _extend(combinations, options)
             if not combinations:
                 break
@@ -192,6 +209,6 @@ def _extend(combinations: list[Combination], options: list[tuple[float, Candidat
     """Grow every combination by a stage under every partition that fits it; cheapest first."""
     grown = []
     for seconds, chosen in combinations:
-        inside = {c.stored: c for c in chosen}
+        inside = _written(chosen)
         grown += [(seconds + more + c.seconds, (*chosen, c)) for more, c in options if _fits(c, inside)]
     return sorted(grown, key=lambda g: g[0])[:BEAM]

@@ -26,7 +26,7 @@ Chosen = dict[str, tuple[Candidate, ...]]
 
 
 def with_parts(stages: tuple[Stage, ...], chosen: Chosen, builder: PhaseBuilder, cost: Cost) -> Chosen:
-    """``chosen`` (stored tensor -> its stage's candidates), and for every map that one convolution reads a candidate
+    """``chosen`` (a stage's own tensor -> its candidates), and for every map that one convolution reads a candidate
     of each that meet in parts."""
     by_root = {stage.root.output: stage for stage in stages if stage.root is not None}
     found = dict(chosen)
@@ -35,7 +35,7 @@ def with_parts(stages: tuple[Stage, ...], chosen: Chosen, builder: PhaseBuilder,
         reading = by_root.get(reader) if reader else None
         if reading is None:
             continue
-        for plain in chosen[reading.stored]:
+        for plain in chosen[reading.own]:
             moved = _moved(plain.phases[0], image.stored, builder) if plain.partition.kind == "rows" else None
             if moved is None:
                 continue
@@ -45,7 +45,7 @@ def with_parts(stages: tuple[Stage, ...], chosen: Chosen, builder: PhaseBuilder,
             shape = (parts.size * partition.owners, matrix_shape(builder.types[image.stored].shape)[1])
             found[image.stored] += (candidate(partition, (writing,), shape, cost),)
             shape = matrix_shape(builder.types[reading.stored].shape)
-            found[reading.stored] += (candidate(partition, (phase, *plain.phases[1:]), shape, cost),)
+            found[reading.own] += (candidate(partition, (phase, *plain.phases[1:]), shape, cost),)
     return found
 
 

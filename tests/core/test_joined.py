@@ -1,0 +1,95 @@
+"""Concatenations that the stages of their inputs store, each its channels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+from mononn_core import compiler
+from mononn_core.machine import Machine
+from mononn_core.program.interpret import run
+from mononn_core.program.tile import Program
+from mononn_core.runtime.session import Session
+from tests.core.networks import Builder
+from tests.core.test_convolution import picture, reference
+
+IMAGE = (1, 3, 13, 11)
+
+
+def writers(program: Program) -> dict[str, list[str]]:
+    """The buffers that several phases without a border write, and those phases' templates."""
+    found: dict[str, list[str]] = {}
+    for phase in program.phases():
+        for name in {str(o.buffer) for o in phase.task.operands if o.access == "write"}:
+            found.setdefault(name, []).append(phase.task.template)
+    return {name: templates for name, templates in found.items() if len(templates) > 1}
+
+
+def check(model: bytes, threads: int, level: str = "avx2") -> Program:
+    """The virtual machine and the compiled function against onnx's reference; gives the Program."""
+    stages = compiler.lower(model, threads=threads, machine=Machine.named(level))
+    x = picture(IMAGE)
+    want = reference(model, x)
+    given = {"x": x.reshape(stages.program.buffer("x").shape)}
+    for seed in range(3):
+        seen = run(stages.program, given, stages.lowered.weights, 1 + (threads + seed) % 4, seed)
+        np.testing.assert_allclose(seen["y"].reshape(want.shape), want, rtol=1e-4, atol=1e-5)
+    for workers in (1, threads):
+        with Session(compiler.build(stages), threads=workers) as session:
+            np.testing.assert_allclose(session.run({"x": x})["y"], want, rtol=1e-4, atol=1e-5)
+    return stages.program
+
+
+def conv(b: Builder, x: str, shape: tuple[int, int, int, int], after: str = "Relu", output: str = "") -> str:
+    pad = shape[2] // 2
+    scale = np.float32(np.prod(shape[1:]) ** -0.5)
+    weight = b.constant(b.random.standard_normal(shape).astype(np.float32) * scale)
+    y = b.add("Conv", x, weight, b.weight(shape[0]), pads=[pad] * 4, output="" if after else output)
+    return b.add(after, y, output=output) if after else y
+
+
+def modelled(b: Builder, channels: int) -> bytes:
+    return b.model({"x": (TensorProto.FLOAT, IMAGE)}, {"y": (1, channels, *IMAGE[2:])})
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize(("one", "three"), [(16, 24), (5, 3), (64, 64)])
+def test_branches_of_a_module_store_their_channels(one: int, three: int, threads: int) -> None:
+    b = Builder("fire")
+    squeezed = conv(b, "x", (16, 3, 1, 1))
+    parts = [conv(b, squeezed, (one, 16, 1, 1)), conv(b, squeezed, (three, 16, 3, 3))]
+    parts.append(b.add("MaxPool", squeezed, kernel_shape=[3, 3], pads=[1, 1, 1, 1]))
+    parts.append(b.add("Sigmoid", b.add("Add", conv(b, squeezed, (8, 16, 1, 1), ""), conv(b, squeezed, (8, 16, 1, 1)))))
+    joined = b.add("Concat", *parts, axis=1)
+    conv(b, joined, (8, one + three + 24, 1, 1), output="y")
+    program = check(modelled(b, 8), threads)
+    ((_, templates),) = [(n, t) for n, t in writers(program).items() if not n.endswith("@parts") and len(t) == 4]
+    assert templates.count("nest") == 1  # the pool; nothing copies
+    assert not any("concat" in phase.id for phase in program.phases())
+
+
+def test_the_networks_output_is_stored_by_its_parts() -> None:
+    b = Builder("output")
+    b.add("Concat", conv(b, "x", (9, 3, 3, 3)), conv(b, "x", (7, 3, 1, 1), "Tanh"), axis=1, output="y")
+    check(modelled(b, 16), 2)
+
+
+@pytest.mark.parametrize("case", ["input", "shared", "twice", "constant", "rows"])
+def test_what_else_is_joined_is_copied(case: str) -> None:
+    b = Builder("copied")
+    a = conv(b, "x", (8, 3, 3, 3))
+    parts = {
+        "input": (a, "x"),
+        "shared": (a, b.add("Sigmoid", a)),
+        "twice": (a, a),
+        "constant": (a, b.constant(picture((1, 2, *IMAGE[2:])))),
+        "rows": (a, conv(b, "x", (8, 3, 1, 1))),
+    }[case]
+    joined = b.add("Concat", *parts, axis=2 if case == "rows" else 1)
+    channels = {"input": 11, "constant": 10, "rows": 8}.get(case, 16)
+    weight = b.constant(b.random.standard_normal((4, channels, 1, 1)).astype(np.float32))
+    b.add("Conv", joined, weight, output="y")
+    height = IMAGE[2] * (2 if case == "rows" else 1)
+    program = check(b.model({"x": (TensorProto.FLOAT, IMAGE)}, {"y": (1, 4, height, IMAGE[3])}), 2)
+    assert not any(templates.count("conv") > 1 for templates in writers(program).values())
