@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from mononn_bench.analysis.cells import OURS, CaseSummary, Cell, Headline, Table
@@ -27,6 +28,9 @@ MODEL_COLUMNS = (
 )
 """What a model's table shows of each system, by the name of its column in cells.csv."""
 AA_LIMIT = "at most 9 in 100 may"
+FEW_CASES = 10
+"""Flagged cases of a network whose flags are listed one by one; of more, their kinds."""
+FLAG, NUMBER = re.compile(r"^round \d+: "), re.compile(r"\d+(\.\d+)?")
 
 
 def number(column: str, value: float | None) -> str:
@@ -144,10 +148,27 @@ def tuning(table: Table) -> Iterable[str]:
 def troubles(table: Table) -> Iterable[str]:
     """What was flagged, a sentence a network, and each system that is not ok with its reason."""
     for model in dict.fromkeys(c.model for c in table.cases):
-        flags = [f"{c.name}, {flag}" for c in table.cases if c.model == model for flag in c.flags]
-        if flags:
-            yield f"Flagged: {'; '.join(flags)}."
+        cases = [c for c in table.cases if c.model == model]
+        flagged = [c for c in cases if c.flags]
+        if len(flagged) > FEW_CASES:
+            kinds = "; ".join(flag_kinds(flag for c in flagged for flag in c.flags))
+            yield f"Flagged: {len(flagged)} of {len(cases)} cases of {model} ({kinds}); the records name each."
+        elif flagged:
+            yield f"Flagged: {'; '.join(f'{c.name}, {flag}' for c in flagged for flag in c.flags)}."
     yield from (f"{c.case}, {c.system}: {c.status}, {c.reason}." for c in table.cells if c.status != "ok")
+
+
+def flag_kinds(flags: Iterable[str]) -> Iterable[str]:
+    """Every kind of flag once, the frequent first: its largest number, and how many there are."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for flag in flags:
+        before, number, after = FLAG.sub("", flag, count=1), "", ""
+        if (match := NUMBER.search(before)) is not None:
+            before, number, after = before[: match.start()], match[0], before[match.end() :]
+        found.setdefault((before, after), []).append(number)
+    for (before, after), numbers in sorted(found.items(), key=lambda kind: -len(kind[1])):
+        most = max(numbers, key=lambda n: float(n or 0))
+        yield f"{len(numbers)} times {before}{'up to ' if most else ''}{most}{after}"
 
 
 def network(one: CaseSummary) -> str:

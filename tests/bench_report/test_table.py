@@ -12,7 +12,7 @@ from bench_report.records import a_case, a_system, an_ablation, same_system_runs
 from mononn_bench.analysis.blocks import accepted_blocks, paired_rounds
 from mononn_bench.analysis.table import make_table
 from mononn_bench.record import Round
-from mononn_bench.report import tables
+from mononn_bench.report import tables, words
 from mononn_bench.report.grids import escape_latex, latex, markdown
 from mononn_bench.report.names import report_files
 from mononn_bench.report.tables import speed_grid
@@ -248,6 +248,19 @@ def test_repeated_cases_share_a_table(tmp_path):
     assert {"mlp.md", "aa.md"} <= {path.name for path in tmp_path.iterdir()}
     assert "| mlp.12 | mononn |" in (tmp_path / "mlp.md").read_text()
     assert not any(path.startswith("figures/") for path in report_files(["mlp.01"], ["mononn", "mononn@2"]))
+
+
+@pytest.mark.parametrize("count", [10, 11])
+def test_flags_of_many_cases_are_told_by_kind(count):
+    table = make_table(same_system_runs("mlp", 1e-3, count + 1))
+    flags = ["round 1: the sentinel drifted by 6%", "round 12: the sentinel drifted by 17%", "nothing moved"]
+    cases = [replace(case, flags=flags[: 1 + n % 3]) for n, case in enumerate(table.cases[1:])]
+    said = [t for t in words.troubles(replace(table, cases=[table.cases[0], *cases])) if t.startswith("Flagged")]
+    if count == 10:
+        assert said[0].count("mlp.") == 4 * 1 + 3 * 2 + 3 * 3 and "round 12: the sentinel drifted by 17%" in said[0]
+    else:
+        kinds = "18 times the sentinel drifted by up to 17%; 3 times nothing moved"
+        assert said == [f"Flagged: 11 of 12 cases of mlp ({kinds}); the records name each."]
 
 
 def test_latex_is_balanced_and_escaped(whole_run):
