@@ -30,7 +30,7 @@ MODEL_COLUMNS = (
 AA_LIMIT = "at most 9 in 100 may"
 FEW_CASES = 10
 """Flagged cases of a network whose flags are listed one by one; of more, their kinds."""
-FLAG, NUMBER = re.compile(r"^round \d+: "), re.compile(r"\d+(\.\d+)?")
+ROUND, NUMBER = re.compile(r"^round \d+: "), re.compile(r"\d+(\.\d+)?")
 
 
 def number(column: str, value: float | None) -> str:
@@ -162,7 +162,7 @@ def flag_kinds(flags: Iterable[str]) -> Iterable[str]:
     """Every kind of flag once, the frequent first: its largest number, and how many there are."""
     found: dict[tuple[str, str], list[str]] = {}
     for flag in flags:
-        before, number, after = FLAG.sub("", flag, count=1), "", ""
+        before, number, after = ROUND.sub("", flag, count=1), "", ""
         if (match := NUMBER.search(before)) is not None:
             before, number, after = before[: match.start()], match[0], before[match.end() :]
         found.setdefault((before, after), []).append(number)

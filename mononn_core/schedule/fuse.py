@@ -79,13 +79,13 @@ def fuse(
 
     ``enabled`` off: every operator is a stage. ``epilogues`` off: no elementwise operator follows a template inside its
     stage. ``column_multiple``: a template reads a view in place only if it starts at a multiple of so many columns.
-    ``joined``: several stages may store one concatenation.
+    ``joined``, where both are on: several stages may store one concatenation.
     """
     planner = _Planner(graph, enabled, epilogues, column_multiple)
     if joined and enabled and epilogues:
         planner.join()
     stages = planner.stages()
-    return _order(stages, planner.views(), graph), planner.views()
+    return _order(stages, graph), planner.views()
 
 
 class _Planner:
@@ -272,8 +272,6 @@ def dependencies(stage: Stage, views: Views) -> set[str]:
     graph, found = views.graph, set()
     producers = graph.producers()
     nodes = ((stage.root,) if stage.root else ()) + stage.chain
-    if stage.own != stage.stored:
-        nodes = nodes[:-1]  # the other parts of a concatenation
     inside = {n.outputs[0] for n in nodes}
     pending = [n for node in nodes for n in node.inputs if n]
     seen: set[str] = set()
@@ -289,16 +287,7 @@ def dependencies(stage: Stage, views: Views) -> set[str]:
     return found
 
 
-def _order(stages: list[Stage], views: Views, graph: Graph) -> tuple[Stage, ...]:
-    """Topological order; among the ready stages the one whose last node comes first in the model."""
+def _order(stages: list[Stage], graph: Graph) -> tuple[Stage, ...]:
+    """As their last nodes stand in the model, whose order respects dependencies."""
     position = {n.outputs[0]: i for i, n in enumerate(graph.nodes)}
-    waiting = {s.own: dependencies(s, views) for s in stages}
-    by_name = {s.own: s for s in stages}
-    ordered: list[Stage] = []
-    while waiting:
-        missing = {by_name[n].stored for n in waiting}
-        ready = [n for n, needs in waiting.items() if not needs & missing]
-        name = min(ready, key=lambda n: position[n])
-        ordered.append(by_name[name])
-        del waiting[name]
-    return tuple(ordered)
+    return tuple(sorted(stages, key=lambda s: position[s.own]))

@@ -15,6 +15,7 @@ from mononn_core.program.expr import Var
 from mononn_core.program.rules import WINDOWED
 from mononn_core.program.simplify import simplify
 from mononn_core.program.tile import Box, Phase
+from mononn_core.program.windows import Windows
 from mononn_core.schedule.decisions import Parts
 from mononn_core.schedule.fuse import Stage
 from mononn_core.schedule.nests import build_nest
@@ -67,16 +68,16 @@ def _reader(image: Stage, views: Views) -> str | None:
 
 def _moved(phase: Phase, tensor: str, builder: PhaseBuilder) -> tuple[Parts, Phase] | None:
     """Parts of ``tensor``, whole image rows, that hold what the owners of ``phase`` read of it, and ``phase`` reading
-    them; None where owners read more than they share, or nothing."""
+    them; None where it does not read the tensor in place, the last owner has no rows, or no two read the same."""
     if phase.task.template not in WINDOWED:
         return None
     a = next(o for o in phase.task.operands if o.role == "a")
     if a.buffer != tensor:
         return None
-    spans = [(min(r0 for r0, *_ in mine), max(r1 for _, r1, *_ in mine)) for mine in owner_boxes(phase, a) if mine]
+    spans = [(min(r0 for r0, *_ in mine), max(r1 for _, r1, *_ in mine)) for mine in owner_boxes(phase, a)]
     owners, pitch = phase.assign.owners, builder.types[tensor].shape[2]
-    if len(spans) < owners or owners < 2 or any(first >= end for first, end in spans):
-        return None
+    if owners < 2 or not Windows.of(phase.task.params).rows_in(spans[-1][1] - spans[-1][0]):
+        return None  # where the last owner has rows, all before it have all of theirs
     first, step = spans[0][0] // pitch * pitch, spans[1][0] - spans[0][0]
     size = max(-(-(end - first - o * step) // pitch) * pitch for o, (_, end) in enumerate(spans))
     if size <= step:

@@ -9,7 +9,7 @@ from onnx import TensorProto
 from mononn_core import compiler
 from mononn_core.machine import Machine
 from mononn_core.program.interpret import run
-from mononn_core.program.tile import Program
+from mononn_core.program.tile import Barrier, Operand, Phase, Program
 from mononn_core.runtime.session import Session
 from tests.core.networks import Builder
 from tests.core.test_convolution import picture, reference
@@ -67,6 +67,24 @@ def test_branches_of_a_module_store_their_channels(one: int, three: int, threads
     ((_, templates),) = [(n, t) for n, t in writers(program).items() if not n.endswith("@parts") and len(t) == 4]
     assert templates.count("nest") == 1  # the pool; nothing copies
     assert not any("concat" in phase.id for phase in program.phases())
+
+
+def test_parts_on_both_sides_of_a_barrier() -> None:
+    """What the first branch stored lives until the last has stored its own."""
+    b = Builder("deep")
+    wide = conv(b, "x", (64, 3, 3, 3))
+    flat = conv(b, wide, (64, 64, 1, 1))
+    deep = conv(b, conv(b, conv(b, wide, (64, 64, 3, 3)), (48, 64, 3, 3)), (64, 48, 3, 3))
+    conv(b, b.add("Concat", flat, deep, axis=1), (8, 128, 1, 1), output="y")
+    program = check(modelled(b, 8), 2)
+    (name,) = [name for name, templates in writers(program).items() if templates == ["conv", "winograd"]]
+    steps = [item for item, _ in program.trace()]
+    wrote = [i for i, s in enumerate(steps) if isinstance(s, Phase) and name in [o.buffer for o in outs(s)]]
+    assert any(isinstance(s, Barrier) for s in steps[wrote[0] : wrote[-1]])
+
+
+def outs(phase: Phase) -> list[Operand]:
+    return [o for o in phase.task.operands if o.access == "write"]
 
 
 def test_the_networks_output_is_stored_by_its_parts() -> None:

@@ -53,12 +53,24 @@ def test_a_transposition_and_its_convolution_meet_without_a_barrier(
     ("shape", "layer"),
     [
         ((1, 16, 20, 20), Layer(32, (1, 1))),  # no windows in common
+        ((1, 16, 55, 20), Layer(32, (1, 1))),
         ((2, 3, 20, 20), Layer(32, (3, 3))),  # images, not rows, are dealt
     ],
 )
 def test_what_shares_nothing_is_stored_whole(shape: tuple[int, int, int, int], layer: Layer) -> None:
     stages = compiler.lower(chain(shape, [layer]), threads=2, machine=Machine.named("avx2"))
     assert not in_parts(stages.program)
+
+
+@pytest.mark.parametrize(("height", "kernel"), [(5, 3), (6, 3), (5, 7), (9, 3), (4, 5)])
+@pytest.mark.parametrize("threads", [3, 4])
+def test_owners_with_few_rows_or_none(height: int, kernel: int, threads: int) -> None:
+    """Of five rows among four owners, two each, the third has one."""
+    shape = (1, 3, height, 60)
+    model, x = chain(shape, [Layer(64, (kernel, kernel), pads=(kernel // 2,) * 4)]), picture(shape)
+    stages = compiler.lower(model, threads=threads, machine=Machine.named("avx2"))
+    want = reference(model, x)
+    np.testing.assert_allclose(on_the_machine(stages, x, threads, 0).reshape(want.shape), want, rtol=1e-4, atol=1e-5)
 
 
 def test_an_image_of_two_readers_is_stored_whole() -> None:
