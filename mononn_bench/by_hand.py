@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shlex
 import subprocess
 from argparse import Namespace
@@ -20,7 +21,7 @@ from mononn_bench.measure.build import RECORD, build_system, read_environment
 from mononn_bench.measure.case import measure_case
 from mononn_bench.measure.exclusive import exclusive_machine
 from mononn_bench.measure.process import PACKAGE, Limits
-from mononn_bench.measure.rounds import Contestant, Course
+from mononn_bench.measure.runner import Contestant, Course
 from mononn_bench.models.zoo import get_model
 from mononn_bench.profile.case import profile_case
 from mononn_bench.profile.timeline import timeline
@@ -43,7 +44,8 @@ def measure(options: Namespace) -> int:
     output: Path = options.output or Path(".cache/by-hand") / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{name}.json"
     settings = replace(
         course.settings, rounds=options.rounds, cycles=options.cycles, block_s=options.block_seconds,
-        seed=options.seed, cold=options.cold,
+        seed=options.seed, cold=options.cold, starts=options.starts,
+        order_seed=secrets.randbits(32) if options.order_seed is None else options.order_seed,
     )  # fmt: skip
     course = replace(course, settings=settings, scratch=output.absolute().parent / f".{output.stem}.scratch")
     record = measure_case(contestants, course, machine_name=options.machine, command="", say=_say)
@@ -222,7 +224,8 @@ def _command(record: CaseRecord) -> str:
     settings = record.settings
     systems = shlex.quote(",".join(system.system for system in record.systems))
     numbers = f"--rounds {settings.rounds} --cycles {settings.cycles} --block-seconds {settings.block_s}"
-    numbers += f" --seed {settings.seed} --threads {settings.threads}"
+    numbers += f" --seed {settings.seed} --order-seed {settings.order_seed} --starts {settings.starts}"
+    numbers += f" --threads {settings.threads}"
     weights = " --weights pretrained" if record.model.weights == "pretrained" else ""
     cold = " --cold" if settings.cold else ""
     return f"mononn-bench measure --model {_name(record.model)} --systems {systems} {numbers}{cold}{weights}"

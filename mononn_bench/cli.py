@@ -52,7 +52,11 @@ def _add_measure(steps: Steps) -> None:
     parser.add_argument("--rounds", type=_positive, default=4)
     parser.add_argument("--cycles", type=_positive, default=4)
     parser.add_argument("--block-seconds", type=float, default=0.2)
-    parser.add_argument("--seed", type=int, default=0, help="of the order of blocks")
+    parser.add_argument("--seed", type=int, default=0, help="tells repetitions of a case apart")
+    parser.add_argument(
+        "--order-seed", type=int, help="of the order of blocks and starts; without it a new one is drawn"
+    )
+    parser.add_argument("--starts", type=int, default=0, help="loads of each system with warm and with cold files")
     parser.add_argument("--cold", action="store_true", help="empty the caches before each run")
     parser.add_argument("--output", type=Path, help="the record; printed as a table without it")
 

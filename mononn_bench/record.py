@@ -24,7 +24,10 @@ NOT_EXPOSED = "not exposed"
 
 @dataclass(frozen=True)
 class Machine:
-    """What the machine tells of itself; `NOT_EXPOSED` where it does not. `name` is its folder under results/."""
+    """What the machine tells of itself; `NOT_EXPOSED` where it does not. `name` is its folder under results/.
+
+    `huge_pages` is the kernel's mode of transparent huge pages: always, madvise (on request) or never.
+    """
 
     name: str
     cpu: str
@@ -38,6 +41,7 @@ class Machine:
     hypervisor: str
     clock: str
     governor: str
+    huge_pages: str = NOT_EXPOSED
 
 
 @dataclass(frozen=True)
@@ -240,12 +244,30 @@ class AccuracyCheck:
 
 
 @dataclass(frozen=True)
+class Start:
+    """A load and a first run in a fresh process, and the memory of the process then, by the kernel's own counters.
+
+    `files` says whether the page cache held the build's files before ("neither": that was not seen to). `peak_mb` is
+    the largest resident set during load and first runs, above the one after import (VmHWM, VmRSS); `rest_mb` the
+    proportional set size after them, above the one after import; `huge_mb` what of it all lies in transparent huge
+    pages (AnonHugePages).
+    """
+
+    files: Literal["warm", "cold", "neither"]
+    load_ms: float
+    first_run_ms: float
+    peak_mb: float
+    rest_mb: float
+    huge_mb: float
+
+
+@dataclass(frozen=True)
 class SystemResult:
     """One cell of the case. `label` is unique in it: a system measured twice is `name` and `name@2`.
 
     `slow` marks over 2 s a run (raw times only). `algorithm` names what saves arithmetic, or is empty where the direct
-    algorithms are used. `peak_mb` is the proportional set size above the adapter's own
-    after import.
+    algorithms are used. `load_ms` and `first_run_ms` are medians over `starts` with warm files, `peak_mb` over all. In
+    records without starts they are of rounds in a fixed order, and `peak_mb` was polled.
     """
 
     label: str
@@ -265,11 +287,15 @@ class SystemResult:
     slow: bool
     accuracy: tuple[AccuracyCheck, ...]
     algorithm: str = ""
+    starts: tuple[Start, ...] = ()
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a case is measured (docs/measuring.md explains each)."""
+    """How a case is measured (docs/measuring.md explains each). `starts`: of each system with warm and with cold files.
+    `seed`, which tells repetitions apart, and `order_seed`, drawn anew for each run, make the order of blocks and of
+    starts.
+    """
 
     rounds: int = 4
     cycles: int = 4
@@ -285,6 +311,8 @@ class Settings:
     threads: int = 1
     answer_limit_s: float = 120.0
     memory_limit_mb: int = 8192
+    starts: int = 0
+    order_seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -327,71 +355,4 @@ class CaseRecord:
     versions: Mapping[str, str]
     wall_s: float
     state: Literal["warm", "cold", "as warm"] = "warm"
-    schema_version: int = SCHEMA_VERSION
-
-
-@dataclass(frozen=True)
-class Span:
-    """An interval of one run on one of a system's threads, in nanoseconds from the run's first span."""
-
-    name: str
-    kind: str
-    track: str
-    start_ns: int
-    duration_ns: int
-
-
-@dataclass(frozen=True)
-class Operator:
-    """What one kind of step took in the profiled run: how many there were, and their own time on all threads."""
-
-    kind: str
-    count: int
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """A GPU kernel: launches and device time in all profiled runs and the load before them, and what Nsight Compute
-    counted, where it could.
-
-    `dram_bytes` and `occupancy` (achieved, a fraction) are of one launch, the mean over launches.
-    """
-
-    name: str
-    launches: int
-    seconds: float
-    dram_bytes: float | None
-    occupancy: float | None
-
-
-@dataclass(frozen=True)
-class ProfileRecord:
-    """What a profiler said of one cell, or why it said nothing. Profiled runs are slower than others: not for speed.
-
-    `runs` is how many the operators or kernels were seen in.
-    """
-
-    system: str
-    tool: str
-    status: Literal["ok", "unavailable", "failed", "timeout"]
-    reason: str
-    operators: tuple[Operator, ...] = ()
-    kernels: tuple[Kernel, ...] = ()
-    runs: int = 0
-
-
-@dataclass(frozen=True)
-class CaseProfile:
-    """All profiles of one case; a system has a row for each profiler that was tried on it."""
-
-    created: str
-    model: str
-    batch: int
-    model_digest: str
-    machine: str
-    cores: tuple[int, ...]
-    profiles: tuple[ProfileRecord, ...]
-    command: str
-    source_revision: str
     schema_version: int = SCHEMA_VERSION

@@ -33,7 +33,7 @@ SUITE = (
     ("profile",),
     ("report", "measure"),
     ("analysis", "systems"),
-    ("models",),
+    ("models", "profiled"),
     ("record",),
     ("codec",),
     ("errors",),

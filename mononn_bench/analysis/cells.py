@@ -19,8 +19,13 @@ def is_twin(label: str) -> bool:
 
 
 def is_variant(label: str) -> bool:
-    """Whether a label names our own system with an option changed (`mononn[fuse=off]`): never a rival."""
-    return label.startswith(f"{OURS}[") and not is_twin(label)
+    """Whether a label names a system with an option changed (`mononn[fuse=off]`): never the best rival."""
+    return "[" in label and not is_twin(label)
+
+
+def variant_of(label: str) -> str:
+    """The system a label names a variant of; empty for none."""
+    return label.partition("[")[0] if is_variant(label) else ""
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,8 @@ class Cell:
     `case` names model, batch, precision and target as the tables do. `speedup` is the system's time over ours with its
     interval; times are in the unit the name ends with; `roofline_share`, `rel_l2` and its limit are fractions;
     `algorithm` names what saves arithmetic, so that a share may be over 1;
-    `peak_mb` is what the system adds to its adapter's memory; `tuning_s` is what its search spent, its database's past
+    load and first run are medians over fresh processes with warm files, and with cold ones; `peak_mb`, `rest_mb` and
+    `huge_mb` medians of `Start`'s; `tuning_s` is what its search spent, its database's past
     included.
     """
 
@@ -55,8 +61,12 @@ class Cell:
     rel_l2_limit: float | None = None
     build_s: float | None = None
     load_ms: float | None = None
+    load_cold_ms: float | None = None
     first_run_ms: float | None = None
+    first_run_cold_ms: float | None = None
     peak_mb: float | None = None
+    rest_mb: float | None = None
+    huge_mb: float | None = None
     artifact_mb: float | None = None
     identity_us: float | None = None
     inferences_per_s: float | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -160,9 +160,19 @@ def _cell(record: CaseRecord, result: SystemResult, name: str) -> Cell:
         load_ms=result.load_ms,
         first_run_ms=result.first_run_ms,
         peak_mb=result.peak_mb,
+        load_cold_ms=_middle(start.load_ms for start in result.starts if start.files == "cold"),
+        first_run_cold_ms=_middle(start.first_run_ms for start in result.starts if start.files == "cold"),
+        rest_mb=_middle(start.rest_mb for start in result.starts),
+        huge_mb=_middle(start.huge_mb for start in result.starts),
         identity_us=result.identity_us,
         inferences_per_s=record.model.batch / times[0],
     )
+
+
+def _middle(values: Iterable[float]) -> float | None:
+    """The median, None of nothing."""
+    found = list(values)
+    return float(np.median(found)) if found else None
 
 
 def _summary(record: CaseRecord, rivals: Sequence[_Comparison], name: str) -> CaseSummary:

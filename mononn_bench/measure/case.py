@@ -21,7 +21,8 @@ from mononn_bench.measure.environment import available_bytes, describe_machine
 from mononn_bench.measure.eviction import FACTOR
 from mononn_bench.measure.exclusive import LOCK, exclusive_machine
 from mononn_bench.measure.process import WorkerFailedError
-from mononn_bench.measure.rounds import Contestant, Course, Runner, Tally, measured_block, run_round
+from mononn_bench.measure.rounds import complete_starts, make_group, measured_block, run_round
+from mononn_bench.measure.runner import Contestant, Course, Runner, Tally
 from mononn_bench.measure.sentinel import Sentinel, make_sentinel
 from mononn_bench.models.folder import package_versions
 from mononn_bench.models.inputs import TIMED_SETS, UNSEEN_SETS
@@ -86,16 +87,7 @@ def _measure(
             _check_alone(contestant, course, tallies[contestant.label])
     judged = _judge(contestants, course, model, reference, tallies)
     running = [c for c in contestants if c.build.stands and judged[c.label].status in ("ok", "undertuned")]
-    slow = [c for c in running if tallies[c.label].slow]
-    fast = [c for c in running if not tallies[c.label].slow]
-    in_pairs = sum(tallies[c.label].peak_mb for c in fast) * 1e6 > MEMORY_SHARE * available_bytes()
-    groups = _groups(fast, in_pairs)
-    rounds = [_slow_round(c, course, tallies[c.label], len(groups) + i) for i, c in enumerate(slow)]
-    for index in range(course.settings.rounds):
-        for number, group in enumerate(groups):
-            say(f"{model.name}: round {index + 1} of {course.settings.rounds}: {', '.join(c.label for c in group)}")
-            last = index == course.settings.rounds - 1
-            rounds.append(run_round(index, number, group, course, tallies, sentinel, last=last))
+    rounds, in_pairs = _rounds(running, course, tallies, sentinel, model, say)
     judged = _judge(contestants, course, model, reference, tallies)
     created = datetime.now(UTC)
     return CaseRecord(
@@ -137,6 +129,32 @@ def _tempered(
     return "cold", replace(course, settings=replace(s, block_runs=runs), cold_bytes=cache_bytes)
 
 
+def _rounds(
+    running: Sequence[Contestant],
+    course: Course,
+    tallies: Mapping[str, Tally],
+    sentinel: Sentinel,
+    model: ModelRecord,
+    say: Say,
+) -> tuple[list[Round], bool]:
+    """All rounds, slow systems' first, and whether they were in pairs; then the starts that are still wanted."""
+    slow = [c for c in running if tallies[c.label].slow]
+    fast = [c for c in running if not tallies[c.label].slow]
+    needed_mb = sum(start.peak_mb for c in fast for start in tallies[c.label].starts)
+    in_pairs = needed_mb * 1e6 > MEMORY_SHARE * available_bytes()
+    case = f"{model.name}-{model.batch}"
+    groups = [make_group(i, g, course.settings, case) for i, g in enumerate(_groups(fast, in_pairs))]
+    rounds = [_slow_round(c, course, tallies[c.label], len(groups) + i) for i, c in enumerate(slow)]
+    for index in range(course.settings.rounds):
+        for group in groups:
+            names = ", ".join(c.label for c in group.contestants)
+            say(f"{model.name}: round {index + 1} of {course.settings.rounds}: {names}")
+            rounds.append(run_round(index, group, course, tallies, sentinel))
+    say(f"{model.name}: loads and first runs")
+    complete_starts(fast, course, tallies)
+    return rounds, in_pairs
+
+
 def _check_alone(contestant: Contestant, course: Course, tally: Tally) -> None:
     """Load in a process of its own, follow its memory, answer every timed input set."""
     runner = Runner(contestant, course, "alone")
@@ -156,7 +174,7 @@ def _slow_round(contestant: Contestant, course: Course, tally: Tally, group: int
     blocks = []
     try:
         runner.imported()
-        runner.load(tally, watch=False)
+        runner.load(tally, "warm")
         blocks = measured_block(runner, course.settings, 0, slow=True)
         runner.check(tally, range(TIMED_SETS, TIMED_SETS + UNSEEN_SETS), "after")
         runner.identity(tally)
@@ -235,6 +253,7 @@ def _compared(tally: Tally, course: Course, model: ModelRecord, limits: Mapping[
 
 def _result(contestant: Contestant, tally: Tally, verdict: Verdict) -> SystemResult:
     build = contestant.build
+    warm = [start for start in tally.starts if start.files == "warm"]
     return SystemResult(
         label=contestant.label,
         system=contestant.system,
@@ -246,13 +265,14 @@ def _result(contestant: Contestant, tally: Tally, verdict: Verdict) -> SystemRes
         tuning=build.tuning,
         build_s=build.build_s,
         artifact_mb=build.artifact_mb,
-        load_ms=median(tally.load_ms) if tally.load_ms else None,
-        first_run_ms=median(tally.first_run_ms) if tally.first_run_ms else None,
-        peak_mb=tally.peak_mb or None,
+        load_ms=median(start.load_ms for start in warm) if warm else None,
+        first_run_ms=median(start.first_run_ms for start in warm) if warm else None,
+        peak_mb=median(start.peak_mb for start in tally.starts) if tally.starts else None,
         identity_us=median(tally.identity_us) if tally.identity_us else None,
         slow=tally.slow or (build.status == "undertuned" and not build.stands),
         accuracy=verdict.checks,
         algorithm=str(build.details.get("algorithm", "")),
+        starts=tuple(tally.starts),
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from mononn_bench.record import NOT_EXPOSED, Machine
 
 CPU = Path("/sys/devices/system/cpu/cpu0")
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 def describe_machine() -> Machine:
@@ -37,6 +38,7 @@ def describe_machine() -> Machine:
         hypervisor=_hypervisor(info),
         clock=_clock(),
         governor=_read(CPU / "cpufreq" / "scaling_governor"),
+        huge_pages=_chosen(_read(HUGE_PAGES)),
     )
 
 
@@ -81,6 +83,12 @@ def _hypervisor(info: Mapping[str, str]) -> str:
 def _clock() -> str:
     kilohertz = _read(CPU / "cpufreq" / "scaling_cur_freq")
     return f"{int(kilohertz) / 1e6:.2f} GHz" if kilohertz.isdigit() else NOT_EXPOSED
+
+
+def _chosen(modes: str) -> str:
+    """The word in brackets of a line such as `always [madvise] never`; the line itself where there is none."""
+    found = re.search(r"\[(\w+)\]", modes)
+    return found[1] if found else modes
 
 
 def _read(path: Path) -> str:

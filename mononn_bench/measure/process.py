@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from mononn_bench.systems import get_system
 
 PACKAGE = Path(__file__).resolve().parents[1]
 SERVER = "mononn_bench.measure.worker"
+_KILOBYTES = re.compile(r"^(\w+):\s+(\d+) kB$", re.MULTILINE)
 WATCH_S = 0.1
 """How often memory is looked at while a worker loads or builds; during a block the parent looks once a second."""
 
@@ -32,7 +34,7 @@ for name, folder in settings["packages"].items():
     spec.loader.exec_module(sys.modules[name])
 importlib.import_module(settings["server"]).serve(settings)
 """
-_THREAD_VARIABLES = (
+_STEERING_VARIABLES = (
     "OMP_",
     "MKL_",
     "OPENBLAS_",
@@ -43,6 +45,8 @@ _THREAD_VARIABLES = (
     "GOTO_",
     "PYTHON",
     "VIRTUAL_ENV",
+    "GLIBC_TUNABLES",
+    "THP_MEM_",
 )
 
 
@@ -53,6 +57,18 @@ class Limits:
     seconds: float
     memory_mb: int
     watch_s: float = WATCH_S
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a worker's group holds, in bytes, by the kernel's counters: resident set and its high-water mark (VmRSS,
+    VmHWM), proportional set, and what lies in transparent huge pages (AnonHugePages).
+    """
+
+    resident: int
+    peak: int
+    proportional: int
+    huge: int
 
 
 class WorkerFailedError(Exception):
@@ -82,7 +98,7 @@ class Worker:
             self._process = subprocess.Popen(
                 worker_command(system, python, server, settings),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(to_child, from_child),
-                env=worker_variables(scratch), start_new_session=True,
+                env=worker_variables(system, scratch), start_new_session=True,
             )  # fmt: skip
         os.close(to_child)
         os.close(from_child)
@@ -145,6 +161,24 @@ class Worker:
             )
         return answer
 
+    def memory(self) -> Memory:
+        """What the worker's group holds now, and has held at most since `forget_peak`."""
+        members = group_members(self.pid)
+        rolled = [_kernel_bytes(pid, "smaps_rollup") for pid in members]
+        status = [_kernel_bytes(pid, "status") for pid in members]
+        return Memory(
+            sum(one.get("VmRSS", 0) for one in status),
+            sum(one.get("VmHWM", 0) for one in status),
+            sum(one.get("Pss", 0) for one in rolled),
+            sum(one.get("AnonHugePages", 0) for one in rolled),
+        )
+
+    def forget_peak(self) -> None:
+        """Set the high-water mark to what is resident now; where that is not allowed it stays."""
+        for pid in group_members(self.pid):
+            with suppress(OSError):
+                Path(f"/proc/{pid}/clear_refs").write_text("5")
+
     def note_memory(self) -> None:
         """Take the present memory into the peak."""
         self.peak_bytes = max(self.peak_bytes, self.resident_bytes())
@@ -200,9 +234,13 @@ def _is_package(folder: Path) -> bool:
     return (folder / "__init__.py").is_file()
 
 
-def worker_variables(scratch: Path) -> dict[str, str]:
-    """The parent's environment without what steers threads or Python, with a temporary folder of its own."""
-    return {**{k: v for k, v in os.environ.items() if not k.startswith(_THREAD_VARIABLES)}, "TMPDIR": str(scratch)}
+def worker_variables(system: str, scratch: Path) -> dict[str, str]:
+    """The parent's environment without what steers threads, memory or Python, with a temporary folder of its own and
+    the system's own variables.
+    """
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_STEERING_VARIABLES)}
+    own = {option.name: option.value for option in get_system(system).process_variables()}
+    return {**inherited, "TMPDIR": str(scratch), **own}
 
 
 def group_members(group: int) -> list[int]:
@@ -220,10 +258,14 @@ def group_members(group: int) -> list[int]:
 
 
 def proportional_bytes(pid: int) -> int:
-    """Proportional set size of a process in bytes (/proc/pid/smaps_rollup); 0 where it is gone or hidden."""
+    """Proportional set size of a process in bytes; 0 where it is gone or hidden."""
+    return _kernel_bytes(pid, "smaps_rollup").get("Pss", 0)
+
+
+def _kernel_bytes(pid: int, file: Literal["smaps_rollup", "status"]) -> dict[str, int]:
+    """The lines in kB of a file of /proc, in bytes; empty where the process is gone or hidden."""
     try:
-        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        text = Path(f"/proc/{pid}/{file}").read_text()
     except OSError:
-        return 0
-    fields: Mapping[str, str] = dict(line.split(":", 1) for line in text.splitlines()[1:])
-    return int(fields["Pss"].split()[0]) * 1024
+        return {}
+    return {name: int(number) * 1024 for name, number in _KILOBYTES.findall(text)}

@@ -1,147 +1,47 @@
-"""One round: fresh workers, interleaved blocks in random order, the sentinel among them."""
+"""One round: fresh workers, interleaved blocks in a balanced order, the sentinel among them."""
 
 from __future__ import annotations
 
 import os
 import random
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
-from typing import Any, Literal
 
 from mononn_bench.measure.disturbance import difference, is_disturbed, steal_and_total, take_snapshot
-from mononn_bench.measure.process import Limits, Worker, WorkerFailedError
+from mononn_bench.measure.filecache import CacheState
+from mononn_bench.measure.order import balanced_orders
+from mononn_bench.measure.process import WorkerFailedError
+from mononn_bench.measure.runner import Contestant, Course, Runner, Tally
 from mononn_bench.measure.sentinel import Sentinel
 from mononn_bench.models.inputs import TIMED_SETS, UNSEEN_SETS
-from mononn_bench.models.zoo import IDENTITY as IDENTITY_MODEL
-from mononn_bench.record import Block, BuildRecord, Cycle, Round, SentinelReading, Settings
+from mononn_bench.record import Block, Cycle, Round, SentinelReading, Settings
 
 SENTINEL = "sentinel"
-IDENTITY = IDENTITY_MODEL.name
 DRIFT_LIMIT, STEAL_LIMIT = 0.05, 0.01
-When = Literal["before", "after"]
 
 
 @dataclass(frozen=True)
-class Contestant:
-    """A system in a case: its label there, interpreter and build."""
+class Group:
+    """Systems that are measured side by side in every round, and the order of their blocks in every cycle."""
 
-    label: str
-    system: str
-    python: Path
-    build: BuildRecord
-    build_folder: Path
-
-
-@dataclass(frozen=True)
-class Course:
-    """What is the same for every worker of a case. `reference` is the npz with the input sets; `cold_bytes` the
-    last-level cache to empty before each timed run, or 0.
-    """
-
-    model_folder: Path
-    reference: Path
-    precision: str
-    target: str
-    settings: Settings
-    cores: tuple[int, ...]
-    scratch: Path
-    cold_bytes: int = 0
+    number: int
+    contestants: tuple[Contestant, ...]
+    orders: tuple[tuple[str, ...], ...]
+    """One for each cycle of each round."""
 
 
-@dataclass
-class Tally:
-    """What the rounds add up to for one system; `failure` is set once and ends its part."""
-
-    load_ms: list[float] = field(default_factory=list)
-    first_run_ms: list[float] = field(default_factory=list)
-    identity_us: list[float] = field(default_factory=list)
-    peak_mb: float = 0.0
-    slow: bool = False
-    answers: list[tuple[Path, tuple[int, ...], When]] = field(default_factory=list)
-    failure: WorkerFailedError | None = None
-
-
-class Runner:
-    """A contestant's live worker and the questions a case asks it."""
-
-    def __init__(self, contestant: Contestant, course: Course, tag: str) -> None:
-        self.contestant = contestant
-        self._course = course
-        settings = course.settings
-        self._watched = Limits(settings.answer_limit_s, settings.memory_limit_mb)
-        self._quiet = replace(self._watched, watch_s=1.0)
-        self._tag = f"{contestant.label}-{tag}"
-        self._scratch = course.scratch / self._tag
-        self.worker = Worker(contestant.system, contestant.python, cores=course.cores, scratch=self._scratch)
-        self.worker.send("probe")
-
-    def imported(self) -> None:
-        """Wait until the library is there: what was asked for when the worker was started."""
-        self.worker.receive("probe", self._watched)
-
-    def load(self, tally: Tally, *, watch: bool) -> None:
-        """Load, bind and run; `watch` follows memory (which costs the load a little) and tells slow systems."""
-        limits = self._watched if watch else self._quiet
-        base = self.worker.resident_bytes()
-        loaded = self.worker.ask("load", limits, **self._task("model", TIMED_SETS + UNSEEN_SETS))
-        self.worker.note_memory()
-        warm = self.worker.ask("warm_up", limits, slow_s=self._course.settings.slow_s)
-        self.worker.note_memory()
-        tally.load_ms.append(loaded["load_ms"])
-        tally.first_run_ms.append(warm["first_run_ms"])
-        if watch:
-            tally.slow = warm["slow"]
-        tally.peak_mb = max(tally.peak_mb, (self.worker.peak_bytes - base) / 1e6)
-
-    def check(self, tally: Tally, sets: Sequence[int], when: When) -> None:
-        """Write the answers to these sets for the parent to compare once it knows the limits."""
-        path = self._course.scratch / f"{self._tag}-{when}.npz"
-        self.worker.ask("check", self._watched, sets=list(sets), output=str(path))
-        tally.answers.append((path, tuple(sets), when))
-
-    def block(self, first: int, *, slow: bool = False) -> dict[str, Any]:
-        """One block of timed runs; a slow system's has no warm-up beyond the runs it has had."""
-        s = self._course.settings
-        before = (0.0, 0) if slow else (s.warm_up_s, s.warm_up_runs)
-        return self._block(TIMED_SETS, first, before, (s.block_s, s.block_runs), self._course.cold_bytes)
-
-    def identity(self, tally: Tally) -> None:
-        """Time the one-node model in the same process, after all else. A system that cannot run it has no value."""
-        s = self._course.settings
-        try:
-            self.worker.ask("load", self._watched, **self._task(IDENTITY, 1))
-            self.worker.ask("warm_up", self._watched, slow_s=s.slow_s)
-            answer = self._block(1, 0, (s.warm_up_s, s.warm_up_runs), (s.block_s, 100))
-        except WorkerFailedError:
-            return
-        tally.identity_us.append(answer["value_s"] * 1e6)
-
-    def close(self) -> None:
-        """End the worker and remove what it left in its temporary folder."""
-        self.worker.kill()
-        shutil.rmtree(self._scratch, ignore_errors=True)
-
-    def _block(
-        self, sets: int, first: int, warm_up: tuple[float, int], timed: tuple[float, int], cold_bytes: int = 0
-    ) -> dict[str, Any]:
-        (warm_up_s, warm_up_runs), (block_s, block_runs) = warm_up, timed
-        return self.worker.ask(
-            "block", self._quiet, sets=sets, first=first, warm_up_s=warm_up_s, warm_up_runs=warm_up_runs,
-            block_s=block_s, block_runs=block_runs, cold_bytes=cold_bytes,
-        )  # fmt: skip
-
-    def _task(self, part: str, sets: int) -> dict[str, Any]:
-        course, model = self._course, part == "model"
-        folder = course.model_folder if model else course.model_folder / IDENTITY
-        return {
-            "inputs": str(course.reference if model else folder / "inputs.npz"), "sets": sets,
-            "model_folder": str(folder), "build_folder": str(self.contestant.build_folder / part),
-            "threads": course.settings.threads, "precision": course.precision, "target": course.target,
-        }  # fmt: skip
+def make_group(number: int, contestants: Sequence[Contestant], settings: Settings, case: str) -> Group:
+    """A group with its balanced orders; `case` names the case, so that no two cases have the same ones."""
+    items = [*(c.label for c in contestants), SENTINEL]
+    count = settings.rounds * settings.cycles
+    return Group(
+        number,
+        tuple(contestants),
+        tuple(balanced_orders(items, count, f"{settings.seed}/{settings.order_seed}/{case}/{number}")),
+    )
 
 
 def measured_block(runner: Runner, settings: Settings, first: int, *, slow: bool = False) -> list[Block]:
@@ -171,53 +71,78 @@ def measured_block(runner: Runner, settings: Settings, first: int, *, slow: bool
     return blocks
 
 
-def run_round(
-    index: int,
-    group: int,
-    contestants: Sequence[Contestant],
-    course: Course,
-    tallies: Mapping[str, Tally],
-    sentinel: Sentinel | None,
-    *,
-    last: bool,
-) -> Round:
-    """Measure one round of these contestants. One that fails is noted in its tally and leaves; the others go on."""
-    order = random.Random(f"{course.settings.seed}/{index}/{group}")
+def run_round(index: int, group: Group, course: Course, tallies: Mapping[str, Tally], sentinel: Sentinel) -> Round:
+    """Measure one round of a group. A system that fails is noted in its tally and leaves; the others go on.
+
+    Every other round begins with the builds' files dropped from the page cache.
+    """
+    settings = course.settings
+    chance = random.Random(f"{settings.seed}/{settings.order_seed}/{index}/{group.number}")
     steal = steal_and_total()
+    labels = tuple(c.label for c in group.contestants)
     with ExitStack() as stack:
-        runners = {c.label: Runner(c, course, f"{index}.{group}") for c in contestants}
-        for runner in runners.values():
-            stack.callback(runner.close)
-        for label in list(runners):  # all import at once; what is timed comes after
-            _guarded(runners, tallies, label, lambda r, _: r.imported())
+        runners = _imported(group.contestants, course, tallies, f"{index}.{group.number}", stack)
+        for label in chance.sample(list(runners), len(runners)):
+            _guarded(runners, tallies, label, partial(_start, files="warm" if index % 2 else "cold"))
+        orders = group.orders[index * settings.cycles : (index + 1) * settings.cycles]
+        cycles = tuple(_cycle(i, order, runners, course, tallies, sentinel, chance) for i, order in enumerate(orders))
         for label in list(runners):
-            _guarded(runners, tallies, label, _start)
-        cycles = tuple(_cycle(i, runners, course, tallies, sentinel, order) for i in range(course.settings.cycles))
-        for label in list(runners):
-            _guarded(runners, tallies, label, lambda r, t: _close(r, t, last=last))
+            _guarded(runners, tallies, label, lambda r, t: _close(r, t, last=index == settings.rounds - 1))
     stolen, total = (after - before for after, before in zip(steal_and_total(), steal, strict=True))
-    return _flagged(index, group, tuple(c.label for c in contestants), cycles, stolen / max(1, total))
+    return _flagged(index, group.number, labels, cycles, stolen / max(1, total))
+
+
+def complete_starts(contestants: Sequence[Contestant], course: Course, tallies: Mapping[str, Tally]) -> None:
+    """Start each system again, alone and in random order, until it has `Settings.starts` with warm and with cold
+    files.
+    """
+    chance = random.Random(f"{course.settings.seed}/{course.settings.order_seed}/starts")
+    kinds: tuple[CacheState, ...] = ("cold", "warm")
+    for attempt in range(course.settings.starts):
+        for files in kinds:
+            lacking = [
+                c for c in contestants
+                if not tallies[c.label].failure and tallies[c.label].lacks(files, course.settings.starts)
+            ]  # fmt: skip
+            with ExitStack() as stack:
+                runners = _imported(lacking, course, tallies, f"start.{attempt}.{files}", stack)
+                for label in chance.sample(list(runners), len(runners)):
+                    _guarded(runners, tallies, label, partial(Runner.load, files=files))
+                    if label in runners:
+                        runners[label].close()
+
+
+def _imported(
+    contestants: Sequence[Contestant], course: Course, tallies: Mapping[str, Tally], tag: str, stack: ExitStack
+) -> dict[str, Runner]:
+    """A fresh worker each, closed with `stack`: all import at once, what is timed comes after."""
+    runners = {c.label: Runner(c, course, tag) for c in contestants}
+    for runner in runners.values():
+        stack.callback(runner.close)
+    for label in list(runners):
+        _guarded(runners, tallies, label, lambda r, _: r.imported())
+    return runners
 
 
 def _cycle(
     index: int,
+    order: tuple[str, ...],
     runners: dict[str, Runner],
     course: Course,
     tallies: Mapping[str, Tally],
-    sentinel: Sentinel | None,
-    random_order: random.Random,
+    sentinel: Sentinel,
+    chance: random.Random,
 ) -> Cycle:
-    order = [*runners, SENTINEL] if sentinel else list(runners)
-    random_order.shuffle(order)
+    order = tuple(label for label in order if label in (*runners, SENTINEL))
     blocks: list[Block] = []
     reading: SentinelReading | None = None
-    first = random_order.randrange(TIMED_SETS)
+    first = chance.randrange(TIMED_SETS)
     for label in order:
-        if label == SENTINEL and sentinel:
+        if label == SENTINEL:
             reading = _undisturbed_reading(sentinel, course.settings)
         elif label in runners:
             _guarded(runners, tallies, label, lambda r, _: blocks.extend(_awake_block(r, course.settings, first)))
-    return Cycle(index, tuple(order), tuple(blocks), reading)
+    return Cycle(index, order, tuple(blocks), reading)
 
 
 def _undisturbed_reading(sentinel: Sentinel, settings: Settings) -> SentinelReading:
@@ -230,15 +155,14 @@ def _undisturbed_reading(sentinel: Sentinel, settings: Settings) -> SentinelRead
     return replace(reading, undisturbed=False)
 
 
-def _start(runner: Runner, tally: Tally) -> None:
-    runner.load(tally, watch=False)
+def _start(runner: Runner, tally: Tally, files: CacheState) -> None:
+    runner.load(tally, files)
     runner.worker.stop()
 
 
 def _awake_block(runner: Runner, settings: Settings, first: int) -> list[Block]:
     runner.worker.resume()
     blocks = measured_block(runner, settings, first)
-    runner.worker.note_memory()
     runner.worker.stop()
     return blocks
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from mononn_bench.errors import MeasurementError
 from mononn_bench.record import SentinelReading
+from mononn_bench.systems.base import HUGE_PAGES
 
 SOURCE = Path(__file__).with_name("sentinel.c")
 LOOP_S = 0.06
@@ -41,7 +42,10 @@ class Sentinel:
 
     def read(self) -> SentinelReading:
         """Run the loops once, about 0.2 s. Raises MeasurementError where they fail."""
-        done = subprocess.run(self.command, capture_output=True, text=True, timeout=60, check=False)
+        variables = {**os.environ, HUGE_PAGES.name: HUGE_PAGES.value}
+        done = subprocess.run(
+            self.command, capture_output=True, text=True, timeout=60, check=False, env=variables
+        )  # fmt: skip
         if done.returncode != 0:
             raise MeasurementError(f"The sentinel failed ({done.stderr.strip() or done.returncode}): run it by hand.")
         flops, cache, memory = map(float, done.stdout.split())

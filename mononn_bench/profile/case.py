@@ -13,10 +13,11 @@ from mononn_bench.errors import SystemUnavailableError
 from mononn_bench.measure.case import source_revision
 from mononn_bench.measure.exclusive import LOCK, exclusive_machine
 from mononn_bench.measure.process import Limits, Worker, WorkerFailedError, worker_command, worker_variables
-from mononn_bench.measure.rounds import Contestant, Course
+from mononn_bench.measure.runner import Contestant, Course
 from mononn_bench.profile import nsight
 from mononn_bench.profile.timeline import operators
-from mononn_bench.record import CaseProfile, ModelRecord, ProfileRecord, Span
+from mononn_bench.profiled import CaseProfile, ProfileRecord, Span
+from mononn_bench.record import ModelRecord
 
 SERVER = "mononn_bench.profile.worker"
 NSIGHT_RUNS = 5
@@ -98,7 +99,7 @@ def _watched(contestant: Contestant, course: Course, suffix: str, launcher: Call
     settings = {"cores": course.cores, "once": once}
     nsight.run(
         [*command, *worker_command(contestant.system, contestant.python, SERVER, settings)],
-        worker_variables(scratch), course.settings.answer_limit_s,
+        worker_variables(contestant.system, scratch), course.settings.answer_limit_s,
     )  # fmt: skip
     return report
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from mononn_bench.errors import SystemUnavailableError
-from mononn_bench.record import Kernel
+from mononn_bench.profiled import Kernel
 
 SYSTEMS, COMPUTE = "nsys", "ncu"
 DRAM, OCCUPANCY = "dram__bytes.sum", "sm__warps_active.avg.pct_of_peak_sustained_active"

@@ -14,7 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 from mononn_bench.profile.subject import Subject
-from mononn_bench.record import Span
+from mononn_bench.profiled import Span
 
 MARK = "mononn-bench: run"
 """The name of the profiled run where a profiler lets its user set one."""

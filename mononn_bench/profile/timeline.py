@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mononn_bench.record import Operator, Span
+from mononn_bench.profiled import Operator, Span
 
 
 def timeline(systems: Mapping[str, Sequence[Span]]) -> str:

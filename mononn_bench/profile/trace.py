@@ -6,7 +6,7 @@ import numpy as np
 
 import mononn_core as mononn
 from mononn_bench.profile.subject import Subject
-from mononn_bench.record import Span
+from mononn_bench.profiled import Span
 
 
 def spans_of_a_run(subject: Subject) -> list[Span]:

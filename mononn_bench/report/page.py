@@ -12,7 +12,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from mononn_bench.analysis.cells import OURS, CaseSummary, Cell, Table, is_variant
-from mononn_bench.record import CaseProfile, CaseRecord, ProfileRecord, Round
+from mononn_bench.profiled import CaseProfile, ProfileRecord
+from mononn_bench.record import CaseRecord, Round
 from mononn_bench.report import words
 from mononn_bench.report.grids import Grid
 from mononn_bench.report.names import REPEATED

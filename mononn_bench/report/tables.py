@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from mononn_bench.analysis.cells import COLUMNS, OURS, CaseSummary, Cell, Table, Twin
+from mononn_bench.analysis.cells import COLUMNS, OURS, CaseSummary, Cell, Table, Twin, is_variant
 from mononn_bench.analysis.twins import same_system_rate
 from mononn_bench.codec import write_text
 from mononn_bench.report import words
@@ -105,8 +105,8 @@ def _first_command(table: Table, network: str) -> list[str]:
 
 
 def _shows_best(table: Table) -> bool:
-    """Best rivals are asked for where a rival takes part that is not a variant of ours."""
-    return any(not rival.startswith(f"{OURS}[") for rival in table.rivals)
+    """Best rivals are asked for where a rival takes part as it is."""
+    return any(not is_variant(rival) for rival in table.rivals)
 
 
 def _twin_ratio(twin: Twin) -> str:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from mononn_bench.analysis.table import make_table
 from mononn_bench.codec import write_text
-from mononn_bench.record import CaseProfile, CaseRecord, read_record
+from mononn_bench.profiled import CaseProfile
+from mononn_bench.record import CaseRecord, read_record
 from mononn_bench.report.figures import draw_figures, write_figures
 from mononn_bench.report.grids import markdown
 from mononn_bench.report.names import PAGE

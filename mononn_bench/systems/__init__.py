@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from mononn_bench.errors import BadOptionError, UnknownNameError
-from mononn_bench.systems.base import System
+from mononn_bench.systems.base import COMMON_VARIANTS, System
 from mononn_bench.systems.fake import FAKES
 from mononn_bench.systems.mononn import Mononn
 from mononn_bench.systems.onnxruntime import OnnxRuntime
@@ -48,8 +48,9 @@ def get_system(name: str) -> type[System]:
         return system
     pairs = [pair.partition("=") for pair in rest.removesuffix("]").split(",")]
     chosen = {key: value for key, _, value in pairs}
-    known = "; ".join(f"{key}={'|'.join(values)}" for key, values in system.variants.items()) or "none"
-    if not rest.endswith("]") or any(value not in system.variants.get(key, ()) for key, value in chosen.items()):
+    variants = {**COMMON_VARIANTS, **system.variants}
+    known = "; ".join(f"{key}={'|'.join(values)}" for key, values in variants.items())
+    if not rest.endswith("]") or any(value not in variants.get(key, ()) for key, value in chosen.items()):
         raise BadOptionError(f"{name!r} is no variant of {base}, which has: {known}. Write {base}[key=value,...].")
     members = {"name": name, "chosen": chosen, "__module__": system.__module__, "__doc__": system.__doc__}
     return type(system.__name__, (system,), members)

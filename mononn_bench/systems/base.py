@@ -20,6 +20,11 @@ from mononn_bench.record import ModelRecord, Option, Tuning
 
 Arrays = dict[str, NDArray[Any]]
 
+HUGE_PAGES = Option("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1", "GNU C Library: Memory Allocation Tunables")
+"""Has malloc ask for transparent huge pages where the kernel gives them on request (`madvise`)."""
+COMMON_VARIANTS: Mapping[str, tuple[str, ...]] = {"pages": ("huge", "small")}
+"""What every system may be varied in: with huge pages, as it is measured, or without asking for any."""
+
 
 @dataclass(frozen=True)
 class Task:
@@ -65,9 +70,14 @@ class System(ABC):
     on_cuda: ClassVar[tuple[str, ...]] = ()
     """The systems that stand in a case on an NVIDIA GPU where a configuration names this one."""
     variants: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """What may stand in brackets after the name (see `get_system`), and its values: for ablations."""
+    """What may stand in brackets after the name (see `get_system`), and its values: for ablations, and for options that
+    were tried on a rival. What is not chosen is as it is measured."""
     chosen: ClassVar[Mapping[str, str]] = {}
     """The variant's values; empty for the system as it is."""
+    variables: ClassVar[tuple[Option, ...]] = ()
+    """Environment variables of this system's processes, each with the vendor's page that recommends it."""
+    huge_pages: ClassVar[tuple[Option, ...]] = ()
+    """Variables by which this system's own allocator asks for huge pages, beside malloc's (`HUGE_PAGES`)."""
     more_sources: ClassVar[tuple[Path, ...]] = ()
     data: ClassVar[Path | None] = None
     """A folder of files that a build reads, whose change makes it stale."""
@@ -78,6 +88,12 @@ class System(ABC):
         super().__init_subclass__(**keywords)
         own = sys.modules[cls.__module__].__file__
         cls.sources = (Path(__file__), Path(own or __file__), *cls.more_sources)
+
+    @classmethod
+    def process_variables(cls) -> tuple[Option, ...]:
+        """The environment variables of every process of this system or variant."""
+        pages = () if cls.chosen.get("pages") == "small" else (HUGE_PAGES, *cls.huge_pages)
+        return (*pages, *cls.variables)
 
     @abstractmethod
     def probe(self) -> dict[str, str]:

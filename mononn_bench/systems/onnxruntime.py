@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,6 +22,11 @@ class OnnxRuntime(System):
     environment: ClassVar[str] = "onnxruntime"
     on_cuda: ClassVar[tuple[str, ...]] = ("onnxruntime-cuda", "onnxruntime-tensorrt")
     family: ClassVar[str] = "onnxruntime"
+    variants: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "affinity": ("on", "off"),
+        "blocks": ("dynamic", "even"),
+        "optimizer": ("runtime", "transformers"),
+    }
 
     def __init__(self) -> None:
         self._session: Any = None
@@ -50,6 +57,13 @@ class OnnxRuntime(System):
         settings.intra_op_num_threads = threads
         settings.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_DISABLE_ALL
         settings.log_severity_level = 3
+        if self.chosen.get("affinity") == "on":
+            cores = sorted(os.sched_getaffinity(0))[1:threads]  # the calling thread is the first
+            settings.add_session_config_entry(
+                "session.intra_op_thread_affinities", ";".join(str(core + 1) for core in cores)
+            )
+        if self.chosen.get("blocks") == "dynamic":
+            settings.add_session_config_entry("session.dynamic_block_base", "4")
         return settings
 
     def build(self, task: Task) -> Built:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +18,11 @@ class OpenVino(System):
     name: ClassVar[str] = "openvino"
     environment: ClassVar[str] = "openvino"
     family: ClassVar[str] = "openvino"
+    variants: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "pinning": ("on", "off", "default"),
+        "mmap": ("on", "off"),
+        "denormals": ("kept", "flushed"),
+    }
 
     def __init__(self) -> None:
         self._compiled: Any = None
@@ -44,12 +50,18 @@ class OpenVino(System):
     def _compile(self, task: Task) -> Any:
         import openvino
 
-        settings = {
+        settings: dict[str, Any] = {
             "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_NUM_THREADS": task.threads,
             "INFERENCE_PRECISION_HINT": "f32",
             "CACHE_DIR": str(task.build_folder),
         }
+        if self.chosen.get("pinning", "default") != "default":
+            settings["ENABLE_CPU_PINNING"] = self.chosen["pinning"] == "on"
+        if self.chosen.get("mmap") == "off":
+            settings["ENABLE_MMAP"] = False
+        if self.chosen.get("denormals") == "flushed":
+            settings["CPU_DENORMALS_OPTIMIZATION"] = True
         return openvino.Core().compile_model(str(task.onnx), "CPU", settings)
 
     def build(self, task: Task) -> Built:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, ClassVar
 
@@ -17,6 +18,21 @@ CUDA_OPTIONS = (
     Option("allow_tf32", "false", "PyTorch: CUDA semantics, TensorFloat-32"),
     Option("cudnn.benchmark", "true", "PyTorch: Performance Tuning Guide, Enable cuDNN auto-tuner"),
 )
+
+
+TUNING_GUIDE = "PyTorch: Performance Tuning Guide, CPU specific optimizations"
+PRELOADED = {"tcmalloc": "libtcmalloc_minimal.so.4", "jemalloc": "libjemalloc.so.2", "intel": "libiomp5.so"}
+
+
+def tuning_guide(chosen: Mapping[str, str]) -> tuple[Option, ...]:
+    """What the guide offers beyond the defaults, where a variant chooses it."""
+    found = []
+    if chosen.get("bind") == "on":
+        found += [Option("OMP_PROC_BIND", "CLOSE", TUNING_GUIDE), Option("OMP_SCHEDULE", "STATIC", TUNING_GUIDE)]
+    libraries = [PRELOADED[v] for v in (chosen.get("malloc", ""), chosen.get("openmp", "")) if v in PRELOADED]
+    if libraries:
+        found.append(Option("LD_PRELOAD", ":".join(libraries), TUNING_GUIDE))
+    return tuple(found)
 
 
 def probe_torch() -> dict[str, str]:
@@ -47,6 +63,18 @@ class TorchSystem(System):
     environment: ClassVar[str] = "torch"
     cuda_environment: ClassVar[str] = "torch-cuda"
     family: ClassVar[str] = "pytorch"
+    huge_pages: ClassVar[tuple[Option, ...]] = (
+        Option("THP_MEM_ALLOC_ENABLE", "1", "PyTorch: CPU allocator (c10/core/impl/alloc_cpu.cpp)"),
+    )
+    variants: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "bind": ("on", "off"),
+        "malloc": ("glibc", "tcmalloc", "jemalloc"),
+        "openmp": ("gnu", "intel"),
+    }
+
+    @classmethod
+    def process_variables(cls) -> tuple[Option, ...]:
+        return (*super().process_variables(), *tuning_guide(cls.chosen))
 
     def __init__(self) -> None:
         self._call: Any = None
@@ -86,6 +114,9 @@ class TorchEager(TorchSystem):
 
     name: ClassVar[str] = "torch-eager"
     on_cuda: ClassVar[tuple[str, ...]] = ("torch-eager",)
+    variants: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **TorchSystem.variants, "layout": ("channels_last", "contiguous"),
+    }  # fmt: skip
 
     def probe(self) -> dict[str, str]:
         versions = probe_torch()
@@ -112,5 +143,9 @@ class TorchEager(TorchSystem):
         prepare_torch(task)
         self._on_gpu = task.target == "cuda"
         module = load_module(get_model(task.model.name), task.build_folder / WEIGHTS, attention="sdpa")
+        if self.chosen.get("layout") == "channels_last":
+            import torch
+
+            module = module.to(memory_format=torch.channels_last)
         self._call = module.cuda() if self._on_gpu else module
         self._names = [tensor.name for tensor in task.model.outputs]

@@ -19,6 +19,10 @@ from mononn_bench.record import Option
 from mononn_bench.systems.base import Arrays, Built, System, Task, require_fp32
 
 EXECUTABLE = "executable.bin"
+FLAGS = {
+    "vectors512": "--xla_cpu_prefer_vector_width=512",
+    "fast": "--xla_cpu_enable_fast_math=true",
+}
 
 
 class Xla(System):
@@ -30,6 +34,13 @@ class Xla(System):
     on_cuda: ClassVar[tuple[str, ...]] = ("xla",)
     family: ClassVar[str] = "xla"
     more_sources: ClassVar[tuple[Path, ...]] = (Path(__file__).parents[2] / "mononn_core",)
+    variants: ClassVar[Mapping[str, tuple[str, ...]]] = {"flags": tuple(FLAGS)}
+
+    @classmethod
+    def process_variables(cls) -> tuple[Option, ...]:
+        flags = FLAGS.get(cls.chosen.get("flags", ""), "")
+        own = (Option("XLA_FLAGS", flags, "OpenXLA: XLA Flags Guidance"),) if flags else ()
+        return (*super().process_variables(), *own)
 
     def __init__(self) -> None:
         self._call: Any = None

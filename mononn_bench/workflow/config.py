@@ -37,8 +37,8 @@ class ModelChoice:
 
 @dataclass(frozen=True)
 class Measuring:
-    """How a case is measured: rounds, cycles, seconds of a block, the seed of inputs and order, whether caches are
-    emptied before each run, and how often the whole case is measured.
+    """How a case is measured: rounds, cycles, seconds of a block, whether caches are emptied before each run, starts of
+    each system with warm and with cold files, a part of the seed of order, and how often the whole case is measured.
     """
 
     rounds: int
@@ -47,6 +47,7 @@ class Measuring:
     seed: int
     cold: bool
     repeats: int
+    starts: int
 
 
 @dataclass(frozen=True)

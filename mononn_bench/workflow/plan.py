@@ -27,6 +27,7 @@ from mononn_bench.workflow.identity import (
 )
 
 PACKAGE = ROOT / "mononn_bench"
+RECORDS = (PACKAGE / "record.py", PACKAGE / "profiled.py")
 DRIVER, CUDA = "driver", "cuda"
 
 
@@ -128,7 +129,7 @@ class Case:
         """How `mononn-bench measure` is told what to measure, and how."""
         how = self.measuring
         options = [f"--rounds={how.rounds}", f"--cycles={how.cycles}", f"--block-seconds={how.block_seconds}"]
-        options += [f"--seed={how.seed}", *(["--cold"] if how.cold else [])]
+        options += [f"--seed={how.seed}", f"--starts={how.starts}", *(["--cold"] if how.cold else [])]
         return shlex.join([*_parts(self.builds, self.machine), *options])
 
 
@@ -209,12 +210,12 @@ class Plan:
     def report_identity(self) -> str:
         """What tables and figures are made by."""
         template = sorted(path for path in (PACKAGE / "report" / "page").iterdir() if path.is_file())
-        return source_id([PACKAGE / "analysis", PACKAGE / "report", PACKAGE / "record.py", *template])
+        return source_id([PACKAGE / "analysis", PACKAGE / "report", *RECORDS, *template])
 
     @cached_property
     def profile_identity(self) -> str:
         """What profiles are made by."""
-        return source_id([PACKAGE / "profile", PACKAGE / "measure" / "worker.py", PACKAGE / "record.py"])
+        return source_id([PACKAGE / "profile", PACKAGE / "measure" / "worker.py", *RECORDS])
 
     @property
     def report(self) -> list[Path]:

@@ -15,7 +15,7 @@ from mononn_bench.by_hand import make_contestants
 from mononn_bench.measure.build import build_system
 from mononn_bench.measure.case import measure_case
 from mononn_bench.measure.process import Limits
-from mononn_bench.measure.rounds import Contestant, Course
+from mononn_bench.measure.runner import Contestant, Course
 from mononn_bench.models.folder import write_catalogued_model, write_user_model
 from mononn_bench.models.reference import write_reference
 from mononn_bench.record import CaseRecord, Settings

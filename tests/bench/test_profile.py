@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from mononn_bench.measure.rounds import Course
+from mononn_bench.measure.runner import Course
 from mononn_bench.profile import nsight
 from mononn_bench.profile.case import profile_case
 from mononn_bench.profile.profilers import chrome_spans, onnxruntime_spans
 from mononn_bench.profile.timeline import operators, timeline
-from mononn_bench.record import CaseProfile, Operator, Span
+from mononn_bench.profiled import CaseProfile, Operator, Span
 from tests.bench.conftest import QUICK, Contestants
 
 TIMES = """Generating SQLite file x.sqlite from x.nsys-rep

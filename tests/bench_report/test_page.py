@@ -11,7 +11,8 @@ import pytest
 from bench_report.records import a_case, a_system, same_system_runs
 
 from mononn_bench.analysis.table import make_table
-from mononn_bench.record import CaseProfile, Operator, ProfileRecord, write_record
+from mononn_bench.profiled import CaseProfile, Operator, ProfileRecord
+from mononn_bench.record import write_record
 from mononn_bench.report.names import report_files
 from mononn_bench.report.page import page_html
 from mononn_bench.report.write import write_report

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from mononn_bench.analysis.cells import Table, is_variant
+from mononn_bench.analysis.cells import OURS, Table, variant_of
 from mononn_bench.report.figures.ablation import ablation_figure
 from mononn_bench.report.figures.accuracy import accuracy_figure
 from mononn_bench.report.figures.latency import latency_figure
@@ -30,7 +30,7 @@ METADATA = {"pdf": {"CreationDate": None, "Creator": "mononn-bench"}, "svg": {"D
 def draw_figures(table: Table) -> dict[str, Figure]:
     """Every figure this table has something for, by name."""
     wanted = dict(DRAWN) if table.rivals else {}
-    if any(is_variant(system) for system in table.systems):
+    if any(variant_of(system) == OURS for system in table.systems):
         wanted["ablation"] = ablation_figure
     if table.twins:
         wanted["aa"] = same_figure

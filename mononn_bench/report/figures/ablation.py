@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from mononn_bench.analysis.cells import OURS, Table, is_variant
+from mononn_bench.analysis.cells import OURS, Table, variant_of
 from mononn_bench.report.figures.style import FAILED, FAINT, INK, new_figure, plain, why_nothing
 
 
@@ -15,7 +15,7 @@ def variant_name(label: str) -> str:
 
 def ablation_figure(table: Table) -> Figure:
     """A panel a case; a row a variant, its time over that of the compiler as it is, with the 95 % interval."""
-    variants = [system for system in table.systems if is_variant(system)]
+    variants = [system for system in table.systems if variant_of(system) == OURS]
     figure = new_figure(0.6 + 0.24 * (len(variants) + 1))
     panels = figure.subplots(1, len(table.cases), squeeze=False, sharey=True)[0]
     for axes, case in zip(panels, table.cases, strict=True):
