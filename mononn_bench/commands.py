@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from argparse import Namespace
 from pathlib import Path
 
@@ -25,7 +24,7 @@ def doctor(_: Namespace) -> int:
 def models(_: Namespace) -> int:
     """Print the catalogue."""
     for name, spec in ZOO.items():
-        print(f"{name:20}{spec.summary}{'; pretrained weights' if spec.hub else ''}")
+        print(f"{name:20}{spec.summary}{f'; pretrained weights: {spec.hub.summary}' if spec.hub else ''}")
     return 0
 
 
@@ -52,11 +51,12 @@ def environment(options: Namespace) -> int:
 def export(options: Namespace) -> int:
     """Write a model folder."""
     from mononn_bench.models.folder import write_catalogued_model, write_user_model
+    from mononn_bench.models.hub import find_cache
 
     if options.path:
         record = write_user_model(options.model, options.path, dict(options.shape), options.output)
     else:
-        cache = Path(os.environ.get("HF_HUB_CACHE", options.output.parent / "hub"))
+        cache = find_cache(options.output.parent / "hub")
         record = write_catalogued_model(options.model, options.weights, options.seed, options.output, cache)
     print(f"{record.name}: {record.flops / 1e9:.3f} GFLOP, {record.weight_bytes / 1e6:.1f} MB of weights")
     return 0

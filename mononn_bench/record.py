@@ -73,6 +73,7 @@ class ModelRecord:
 
     `digest` is the SHA-256 of model.onnx (and of its external data). `flops` counts the direct algorithm of products
     and convolutions, two per multiply-add; `compulsory_bytes` is weights + inputs + outputs, each read or written once.
+    `weights_digest` is the SHA-256 of the published file that pretrained weights come from.
     """
 
     name: str
@@ -89,6 +90,7 @@ class ModelRecord:
     weight_bytes: int
     compulsory_bytes: int
     versions: Mapping[str, str]
+    weights_digest: str = ""
     schema_version: int = SCHEMA_VERSION
 
 

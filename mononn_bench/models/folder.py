@@ -43,10 +43,10 @@ def write_catalogued_model(name: str, weights: Weights, seed: int, folder: Path,
     from mononn_bench.models.export import export_onnx
     from mononn_bench.models.hub import fetch_weights
 
-    source = f"catalogue, seed {seed}"
+    source, weights_digest = f"catalogue, seed {seed}", ""
     if spec.hub is not None and weights == "pretrained":
         module = modules.load_pretrained_module(spec, fetch_weights(spec.hub, hub_cache))
-        source = f"{spec.hub.repo_id} at {spec.hub.revision}"
+        source, weights_digest = f"{spec.hub.repo_id} at {spec.hub.revision}", spec.hub.sha256
     else:
         module = modules.build_module(spec, seed=seed)
     folder.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ def write_catalogued_model(name: str, weights: Weights, seed: int, folder: Path,
     (folder / IDENTITY.name).mkdir(exist_ok=True)
     modules.save_tensors(modules.make_network(IDENTITY, "eager"), folder / IDENTITY.name / WEIGHTS)
     _write_identity(folder / IDENTITY.name)
-    return _describe(spec, folder, weights, seed, source)
+    return _describe(spec, folder, weights, seed, source, weights_digest)
 
 
 def write_user_model(name: str, path: Path, shapes: Mapping[str, tuple[int, ...]], folder: Path) -> ModelRecord:
@@ -104,7 +104,9 @@ def _write_identity(folder: Path) -> None:
     _describe(IDENTITY, folder, "seeded", 0, "one Identity node")
 
 
-def _describe(spec: ModelSpec, folder: Path, weights: Weights, seed: int, source: str) -> ModelRecord:
+def _describe(
+    spec: ModelSpec, folder: Path, weights: Weights, seed: int, source: str, weights_digest: str = ""
+) -> ModelRecord:
     model = onnx.load(folder / ONNX)
     counted = count_arithmetic(model)
     record = ModelRecord(
@@ -122,6 +124,7 @@ def _describe(spec: ModelSpec, folder: Path, weights: Weights, seed: int, source
         weight_bytes=counted.weight_bytes,
         compulsory_bytes=counted.compulsory_bytes,
         versions=package_versions(TOOLS),
+        weights_digest=weights_digest,
     )
     write_record(record, folder / RECORD)
     return record

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from mononn_bench.errors import ModelError
+from mononn_bench.models.checkpoints import rename_tensors
 from mononn_bench.models.networks import Attention, make_network
 from mononn_bench.models.statistics import set_batch_statistics
 from mononn_bench.models.weights import seeded_state
@@ -28,17 +29,19 @@ def build_module(spec: ModelSpec, *, seed: int) -> nn.Module:
 
 
 def load_pretrained_module(spec: ModelSpec, weights: Path) -> nn.Module:
-    """The float32 module with the weights of a downloaded safetensors file; ModelError where one is missing."""
+    """The float32 module, its parameters and batch statistics those of a published safetensors file.
+
+    Raises ModelError where a tensor is missing, has another shape, or has no place in the network.
+    """
     module = make_network(spec, "eager")
-    loaded = {_module_name(name): tensor for name, tensor in load_file(str(weights)).items()}
-    wanted = [name for name, _ in module.named_parameters()]
-    missing = [name for name in wanted if name not in loaded]
-    if missing:
-        raise ModelError(
-            f"{weights.name} lacks {missing[0]!r} and {len(missing) - 1} more tensors of {spec.name}: "
-            "pin a file of the same architecture in the catalogue."
-        )
-    module.load_state_dict({name: loaded[name].float() for name in wanted}, strict=False)
+    stored = module.state_dict().keys()
+    wanted = {n: t for n, t in (*module.named_parameters(), *module.named_buffers()) if n in stored}
+    loaded = rename_tensors(spec.family, load_file(str(weights)))
+    unlike = [n for n, t in loaded.items() if n in wanted and t.shape != wanted[n].shape]
+    _require_none("lacks tensors of", [n for n in wanted if n not in loaded], spec, weights)
+    _require_none("has tensors without a place in", [n for n in loaded if n not in wanted], spec, weights)
+    _require_none("has tensors of another shape than", unlike, spec, weights)
+    module.load_state_dict(loaded, strict=False)
     return module.eval().requires_grad_(False)
 
 
@@ -69,7 +72,9 @@ def load_module(spec: ModelSpec, path: Path, *, attention: Attention) -> nn.Modu
     return module.eval()
 
 
-def _module_name(name: str) -> str:
-    """A hub file's tensor name as ours (older BERT files call a norm's tensors gamma and beta)."""
-    name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-    return name if name.startswith("bert.") else f"bert.{name}"
+def _require_none(problem: str, names: list[str], spec: ModelSpec, weights: Path) -> None:
+    if names:
+        raise ModelError(
+            f"{weights.name} {problem} {spec.name} ({len(names)}, the first {names[0]!r}): "
+            "pin a file of the same architecture in the catalogue."
+        )

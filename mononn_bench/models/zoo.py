@@ -29,12 +29,21 @@ class InputSpec:
 
 @dataclass(frozen=True)
 class HubSource:
-    """Where pretrained weights come from: repository, revision, file, and the file's SHA-256."""
+    """Where pretrained weights come from: repository, revision (a commit), file, the file's SHA-256 and bytes, and the
+    SPDX identifier of the licence that its publisher gives.
+    """
 
     repo_id: str
     revision: str
     filename: str
     sha256: str
+    size_bytes: int
+    licence: str
+
+    @property
+    def summary(self) -> str:
+        """What a user wants to know before it is downloaded."""
+        return f"{self.repo_id}, {self.size_bytes / 1e6:.0f} MB, {self.licence}"
 
 
 @dataclass(frozen=True)
@@ -81,7 +90,7 @@ def _bert(name: str, *, tokens: int, layers: int, hidden: int, heads: int, ffn: 
 
 
 def _vit(name: str, *, size: int, layers: int, hidden: int, heads: int, ffn: int, labels: int,
-         full_size: bool = False) -> ModelSpec:  # fmt: skip
+         full_size: bool = False, hub: HubSource | None = None) -> ModelSpec:  # fmt: skip
     config = {
         "image_size": size,
         "patch_size": 16,
@@ -93,11 +102,11 @@ def _vit(name: str, *, size: int, layers: int, hidden: int, heads: int, ffn: int
     }
     tokens = (size // 16) ** 2 + 1
     summary = f"vision transformer, {layers} layers, {hidden} wide, {heads} heads, {tokens} tokens of 16x16 pixels"
-    return _images(name, "vit", config, size, summary, full_size)
+    return _images(name, "vit", config, size, summary, full_size, hub)
 
 
 def _t5(name: str, *, tokens: int, answer: int, layers: int, hidden: int, heads: int, head: int, ffn: int, vocab: int,
-        full_size: bool = False) -> ModelSpec:  # fmt: skip
+        full_size: bool = False, hub: HubSource | None = None) -> ModelSpec:  # fmt: skip
     return ModelSpec(
         name=name,
         family="t5",
@@ -120,6 +129,7 @@ def _t5(name: str, *, tokens: int, answer: int, layers: int, hidden: int, heads:
         full_size=full_size,
         summary=f"T5 encoder and decoder, {layers} layers each, {hidden} wide, {heads} heads: {tokens} tokens in, "
         f"{answer} out, one teacher-forced pass",
+        hub=hub,
     )
 
 
@@ -135,9 +145,8 @@ def _light(name: str, file: str, output: str, prefix: str = "") -> ModelSpec:
     )
 
 
-def _images(
-    name: str, family: Family, config: Mapping[str, Any], size: int, summary: str, full_size: bool
-) -> ModelSpec:
+def _images(name: str, family: Family, config: Mapping[str, Any], size: int, summary: str, full_size: bool,
+            hub: HubSource | None = None) -> ModelSpec:  # fmt: skip
     return ModelSpec(
         name=name,
         family=family,
@@ -146,11 +155,12 @@ def _images(
         outputs=("logits",),
         full_size=full_size,
         summary=f"{summary}, {size}x{size} image",
+        hub=hub,
     )
 
 
 def _resnet(name: str, *, size: int, depths: tuple[int, ...], stem: int, labels: int,
-            full_size: bool = False) -> ModelSpec:  # fmt: skip
+            full_size: bool = False, hub: HubSource | None = None) -> ModelSpec:  # fmt: skip
     config = {
         "embedding_size": stem,
         "hidden_sizes": [stem * 4 << stage for stage in range(len(depths))],
@@ -158,7 +168,7 @@ def _resnet(name: str, *, size: int, depths: tuple[int, ...], stem: int, labels:
         "num_labels": labels,
     }
     summary = f"residual network of {3 * sum(depths) + 2} layers, bottleneck blocks"
-    return _images(name, "resnet", config, size, summary, full_size)
+    return _images(name, "resnet", config, size, summary, full_size, hub)
 
 
 def _resnext(name: str, *, size: int, depths: tuple[int, ...], stem: int, groups: int, group_width: int, labels: int,
@@ -191,6 +201,32 @@ BERT_BASE_UNCASED = HubSource(
     revision="86b5e0934494bd15c9632b12f734a8a67f723594",
     filename="model.safetensors",
     sha256="68d45e234eb4a928074dfd868cead0219ab85354cc53d20e772753c6bb9169d3",
+    size_bytes=440_449_768,
+    licence="Apache-2.0",
+)
+RESNET50_A1 = HubSource(
+    repo_id="timm/resnet50.a1_in1k",
+    revision="767268603ca0cb0bfe326fa87277f19c419566ef",
+    filename="model.safetensors",
+    sha256="773525d5821de224f8f30c33377b7a795d7863e08522698200d3217d3f2a41bb",
+    size_bytes=102_469_840,
+    licence="Apache-2.0",
+)
+VIT_BASE_PATCH16_224 = HubSource(
+    repo_id="google/vit-base-patch16-224",
+    revision="3f49326eb077187dfe1c2a2bb15fbd74e6ab91e3",
+    filename="model.safetensors",
+    sha256="1cea07110a4a47edc51420b2dda6f3b8b58e7256e8f44b4ea6aa9696162ccb5d",
+    size_bytes=346_293_852,
+    licence="Apache-2.0",
+)
+T5_SMALL = HubSource(
+    repo_id="google-t5/t5-small",
+    revision="df1b051c49625cf57a3d0d8d3863ed4d13564fe4",
+    filename="model.safetensors",
+    sha256="bd944e5f1b3ad9b70dd9d00010a517059e19265671076b8b0a4a58d9491842bc",
+    size_bytes=242_043_056,
+    licence="Apache-2.0",
 )
 
 PIXEL_STD = 60.0
@@ -212,10 +248,11 @@ ZOO: dict[str, ModelSpec] = {
     for spec in (
         _bert("bert-base", tokens=128, layers=12, hidden=768, heads=12, ffn=3072, vocab=30522, positions=512,
               full_size=True, hub=BERT_BASE_UNCASED),
-        _resnet("resnet50", size=224, depths=(3, 4, 6, 3), stem=64, labels=1000, full_size=True),
-        _vit("vit-base", size=224, layers=12, hidden=768, heads=12, ffn=3072, labels=1000, full_size=True),
+        _resnet("resnet50", size=224, depths=(3, 4, 6, 3), stem=64, labels=1000, full_size=True, hub=RESNET50_A1),
+        _vit("vit-base", size=224, layers=12, hidden=768, heads=12, ffn=3072, labels=1000, full_size=True,
+             hub=VIT_BASE_PATCH16_224),
         _t5("t5-small", tokens=128, answer=16, layers=6, hidden=512, heads=8, head=64, ffn=2048, vocab=32128,
-            full_size=True),
+            full_size=True, hub=T5_SMALL),
         _mobilenet("mobilenet-v2", size=224, width=1.0, labels=1001, full_size=True),
         _resnext("resnext50", size=224, depths=(3, 4, 6, 3), stem=64, groups=32, group_width=4, labels=1000,
                  full_size=True),
