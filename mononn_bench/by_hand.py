@@ -26,7 +26,7 @@ from mononn_bench.models.zoo import get_model
 from mononn_bench.profile.case import profile_case
 from mononn_bench.profile.timeline import timeline
 from mononn_bench.record import BuildRecord, CaseRecord, ModelRecord, Settings
-from mononn_bench.systems import OURS, REAL, get_system
+from mononn_bench.systems import OURS, REAL, built_as, get_system
 from mononn_bench.systems.environment import adopt_environment, make_environment
 
 if TYPE_CHECKING:
@@ -180,9 +180,9 @@ def _prepare(options: Namespace) -> tuple[Path, dict[str, Path], dict[str, Path]
     for build in made:
         if build.record.exists():
             continue
-        _say(f"building {options.model} with {build.system}")
+        _say(f"building {options.model} with {built_as(build.system)}")
         build_system(
-            build.system,
+            built_as(build.system),
             environment=build.environment.folder,
             model_folder=build.model.folder.absolute(),
             output=build.folder.absolute(),

@@ -187,13 +187,24 @@ def _slow_round(contestant: Contestant, course: Course, tally: Tally, group: int
 
 
 def _groups(contestants: Sequence[Contestant], in_pairs: bool) -> list[list[Contestant]]:
-    """All at once, or ours (the first, where ours is not among them) with one rival at a time."""
+    """All at once, or ours (the first, where ours is not among them) with one rival and its variants at a time."""
     if not contestants:
         return []
     if not in_pairs or len(contestants) <= 2:
         return [list(contestants)]
     ours = next((c for c in contestants if c.system == OURS), contestants[0])
-    return [[ours, rival] for rival in contestants if rival is not ours]
+    families: dict[str, list[Contestant]] = {}
+    for rival in contestants:
+        if rival is not ours:
+            families.setdefault(rival.system.partition("[")[0], []).append(rival)
+    return [[ours, *rivals] for family in families.values() for rivals in _separated(family)]
+
+
+def _separated(family: list[Contestant]) -> list[list[Contestant]]:
+    """A system with its variants as one; a system that takes part more than once by itself each time."""
+    if any("[" in contestant.system for contestant in family):
+        return [family]
+    return [[contestant] for contestant in family]
 
 
 def _judge(
@@ -261,7 +272,7 @@ def _result(contestant: Contestant, tally: Tally, verdict: Verdict) -> SystemRes
         reason=verdict.reason,
         version=build.version,
         versions=build.versions,
-        options=build.options,
+        options=(*build.options, *get_system(contestant.system).process_variables()),
         tuning=build.tuning,
         build_s=build.build_s,
         artifact_mb=build.artifact_mb,

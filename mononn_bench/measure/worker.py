@@ -61,7 +61,7 @@ class Server:
         started = time.perf_counter()
         built = self._system.build(made)
         seconds = time.perf_counter() - started
-        options = [asdict(option) for option in (*self._system.options(made), *self._system.process_variables())]
+        options = [asdict(option) for option in self._system.options(made)]
         return {"build_s": seconds, "options": options, **to_plain(asdict(built))}
 
     def load(self, inputs: str, sets: int, **task: Any) -> dict[str, Any]:

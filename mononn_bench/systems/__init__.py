@@ -54,3 +54,11 @@ def get_system(name: str) -> type[System]:
         raise BadOptionError(f"{name!r} is no variant of {base}, which has: {known}. Write {base}[key=value,...].")
     members = {"name": name, "chosen": chosen, "__module__": system.__module__, "__doc__": system.__doc__}
     return type(system.__name__, (system,), members)
+
+
+def built_as(name: str) -> str:
+    """The system or variant whose build `name` runs: without what is chosen at a load alone."""
+    system = get_system(name)
+    chosen = [f"{key}={value}" for key, value in system.chosen.items() if key not in system.load_only]
+    base = name.partition("[")[0]
+    return f"{base}[{','.join(chosen)}]" if chosen else base

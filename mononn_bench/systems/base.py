@@ -72,6 +72,8 @@ class System(ABC):
     variants: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """What may stand in brackets after the name (see `get_system`), and its values: for ablations, and for options that
     were tried on a rival. What is not chosen is as it is measured."""
+    load_only: ClassVar[frozenset[str]] = frozenset({"pages"})
+    """Variants that change how a build is run and not the build: they share one."""
     chosen: ClassVar[Mapping[str, str]] = {}
     """The variant's values; empty for the system as it is."""
     variables: ClassVar[tuple[Option, ...]] = ()

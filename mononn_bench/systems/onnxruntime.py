@@ -22,10 +22,10 @@ class OnnxRuntime(System):
     environment: ClassVar[str] = "onnxruntime"
     on_cuda: ClassVar[tuple[str, ...]] = ("onnxruntime-cuda", "onnxruntime-tensorrt")
     family: ClassVar[str] = "onnxruntime"
+    load_only: ClassVar[frozenset[str]] = System.load_only | {"affinity", "blocks"}
     variants: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "affinity": ("on", "off"),
         "blocks": ("dynamic", "even"),
-        "optimizer": ("runtime", "transformers"),
     }
 
     def __init__(self) -> None:

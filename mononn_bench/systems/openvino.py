@@ -18,6 +18,7 @@ class OpenVino(System):
     name: ClassVar[str] = "openvino"
     environment: ClassVar[str] = "openvino"
     family: ClassVar[str] = "openvino"
+    load_only: ClassVar[frozenset[str]] = System.load_only | {"pinning", "denormals"}
     variants: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "pinning": ("on", "off", "default"),
         "mmap": ("on", "off"),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any, ClassVar
 
 from mononn_bench.errors import SystemUnavailableError
@@ -21,7 +24,7 @@ CUDA_OPTIONS = (
 
 
 TUNING_GUIDE = "PyTorch: Performance Tuning Guide, CPU specific optimizations"
-PRELOADED = {"tcmalloc": "libtcmalloc_minimal.so.4", "jemalloc": "libjemalloc.so.2", "intel": "libiomp5.so"}
+PRELOADED = {"tcmalloc": "libtcmalloc_minimal.so.4", "jemalloc": "libjemalloc.so.2"}
 
 
 def tuning_guide(chosen: Mapping[str, str]) -> tuple[Option, ...]:
@@ -29,20 +32,22 @@ def tuning_guide(chosen: Mapping[str, str]) -> tuple[Option, ...]:
     found = []
     if chosen.get("bind") == "on":
         found += [Option("OMP_PROC_BIND", "CLOSE", TUNING_GUIDE), Option("OMP_SCHEDULE", "STATIC", TUNING_GUIDE)]
-    libraries = [PRELOADED[v] for v in (chosen.get("malloc", ""), chosen.get("openmp", "")) if v in PRELOADED]
-    if libraries:
-        found.append(Option("LD_PRELOAD", ":".join(libraries), TUNING_GUIDE))
+    if chosen.get("malloc", "glibc") != "glibc":
+        found.append(Option("LD_PRELOAD", PRELOADED[chosen["malloc"]], TUNING_GUIDE))
     return tuple(found)
 
 
 def probe_torch() -> dict[str, str]:
-    """Versions of PyTorch and transformers; SystemUnavailableError where either cannot be imported."""
+    """Versions of PyTorch and transformers; SystemUnavailableError where either is missing, or an allocator is."""
+    wanted = os.environ.get("LD_PRELOAD", "")
+    if wanted in PRELOADED.values() and wanted not in Path("/proc/self/maps").read_text():
+        raise SystemUnavailableError(f"{wanted} is not installed here")
     try:
         import torch
-        import transformers
-    except ImportError as error:
+
+        return {"torch": torch.__version__, "transformers": version("transformers")}
+    except (ImportError, PackageNotFoundError) as error:
         raise SystemUnavailableError(f"PyTorch cannot be imported: {error}") from error
-    return {"torch": torch.__version__, "transformers": transformers.__version__}
 
 
 def prepare_torch(task: Task, *, inference: bool = True) -> None:
@@ -66,10 +71,10 @@ class TorchSystem(System):
     huge_pages: ClassVar[tuple[Option, ...]] = (
         Option("THP_MEM_ALLOC_ENABLE", "1", "PyTorch: CPU allocator (c10/core/impl/alloc_cpu.cpp)"),
     )
+    load_only: ClassVar[frozenset[str]] = System.load_only | {"bind", "malloc", "layout"}
     variants: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "bind": ("on", "off"),
         "malloc": ("glibc", "tcmalloc", "jemalloc"),
-        "openmp": ("gnu", "intel"),
     }
 
     @classmethod

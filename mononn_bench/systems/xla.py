@@ -21,7 +21,7 @@ from mononn_bench.systems.base import Arrays, Built, System, Task, require_fp32
 EXECUTABLE = "executable.bin"
 FLAGS = {
     "vectors512": "--xla_cpu_prefer_vector_width=512",
-    "fast": "--xla_cpu_enable_fast_math=true",
+    "onednn": "--xla_cpu_use_onednn=true",
 }
 
 

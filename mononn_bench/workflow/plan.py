@@ -13,7 +13,7 @@ from typing import Any
 
 from mononn_bench.models.zoo import get_model
 from mononn_bench.report.names import report_files
-from mononn_bench.systems import get_system
+from mononn_bench.systems import built_as, get_system
 from mononn_bench.systems.base import System
 from mononn_bench.systems.cuda import Gpu, find_gpus
 from mononn_bench.workflow.config import ROOT, Measuring, ModelChoice, WorkflowConfig, load_config
@@ -81,7 +81,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Build:
-    """One system's build of one model for one target."""
+    """One system's build of one model for one target. Variants of a load alone share that of their system."""
 
     model: Model
     system: str
@@ -97,7 +97,7 @@ class Build:
         limits = self.config.limits
         return shlex.join(
             [
-                f"--system={self.system}",
+                f"--system={built_as(self.system)}",
                 f"--model-folder={self.model.folder}",
                 f"--environment={self.environment.folder}",
                 f"--precision={self.config.precision}",
@@ -178,7 +178,11 @@ class Plan:
     @cached_property
     def builds(self) -> dict[tuple[str, str], Build]:
         """Every build, by the names of its model and of its folder there (see `slug`)."""
-        return {(b.model.choice.name, slug(b.system, b.target)): b for builds in self.groups.values() for b in builds}
+        return {
+            (b.model.choice.name, slug(built_as(b.system), b.target)): b
+            for builds in self.groups.values()
+            for b in builds
+        }
 
     @cached_property
     def groups(self) -> dict[str, tuple[Build, ...]]:
@@ -258,7 +262,8 @@ class Plan:
         data = sorted(path for path in system.data.rglob("*") if path.is_file()) if system.data else []
         return digest(sources, [file_digest(path, self.cache) for path in data]) if data else sources
 
-    def _build(self, model: Model, system: str, target: str) -> Build:
+    def _build(self, model: Model, variant: str, target: str) -> Build:
+        system = built_as(variant)
         environment = self.environments[environment_of(system, target)]
         config = self.config
         identity = digest(
@@ -270,11 +275,11 @@ class Plan:
             sorted(get_system(system).chosen.items()),
         )
         folder = self.cache / "builds" / self.machine / model.choice.name / f"{slug(system, target)}-{identity}"
-        return Build(model, system, target, identity, folder, environment, config)
+        return Build(model, variant, target, identity, folder, environment, config)
 
     def _case(self, group: str, builds: tuple[Build, ...], protocol: str, number: str, later: int) -> Case:
         measuring = replace(self.config.measuring, repeats=1, seed=self.config.measuring.seed + later)
-        identity = digest(protocol, [b.identity for b in builds], repr(measuring), repr(self.config.limits))
+        identity = digest(protocol, [(b.system, b.identity) for b in builds], repr(measuring), repr(self.config.limits))
         record = self.results / "raw" / f"{group}{number}-{identity}.json"
         return Case(builds[0].model, builds, self.machine, measuring, record)
 
