@@ -109,7 +109,11 @@ def _case(options: Namespace, *, twin: bool) -> tuple[Course, list[Contestant]]:
         cores=cores,
         scratch=folder,
     )
-    return course, make_contestants(with_twin(names) if twin else names, builds, environments)
+    contestants = make_contestants(with_twin(names) if twin else names, builds, environments)
+    views = {contestant.build.defaults for contestant in contestants}
+    if len(views) > 1:
+        raise BadOptionError("Some of these builds have options set, others none: build all with --defaults, or none.")
+    return replace(course, defaults=True in views), contestants
 
 
 def _name(model: ModelRecord) -> str:
@@ -171,7 +175,7 @@ def _prepare(options: Namespace) -> tuple[Path, dict[str, Path], dict[str, Path]
         raise BadOptionError("Name what to measure: --model M --systems a,b, or --model-folder with --build each.")
     get_model(options.model)
     names = list(dict.fromkeys(options.systems or [system.name for system in REAL]))
-    chosen = {"systems": names, "threads": options.threads, "targets": [options.target]}
+    chosen = {"systems": names, "threads": options.threads, "targets": [options.target], "defaults": options.defaults}
     plan = make_plan({"models": {options.model: {"weights": options.weights}}, **chosen})
     _prepare_environments(plan)
     _prepare_model(plan, options.model)
@@ -190,6 +194,7 @@ def _prepare(options: Namespace) -> tuple[Path, dict[str, Path], dict[str, Path]
             precision=options.precision,
             target=options.target,
             limits=limits,
+            defaults=options.defaults,
         )
     builds = {b.system: b.folder for b in made}
     environments = {b.system: b.environment.folder for b in made}
@@ -228,6 +233,7 @@ def _command(record: CaseRecord) -> str:
     numbers += f" --threads {settings.threads}"
     weights = " --weights pretrained" if record.model.weights == "pretrained" else ""
     cold = " --cold" if settings.cold else ""
+    cold += " --defaults" if record.view == "defaults" else ""
     return f"mononn-bench measure --model {_name(record.model)} --systems {systems} {numbers}{cold}{weights}"
 
 

@@ -87,6 +87,7 @@ def _add_case(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--memory-limit", type=_positive, default=8192, help="10^6 bytes")
     parser.add_argument("--precision", choices=["fp32"], default="fp32")
     parser.add_argument("--target", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--defaults", action="store_true", help="every system as its users find it, no option set")
 
 
 def _add_environment(steps: Steps) -> None:
@@ -115,6 +116,7 @@ def _add_build(steps: Steps) -> None:
     parser.add_argument("--threads", type=_positive, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--precision", choices=["fp32"], default="fp32")
     parser.add_argument("--target", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--defaults", action="store_true", help="as the system's users find it, no option set")
     parser.add_argument("--time-limit", type=float, default=600.0, help="seconds")
     parser.add_argument("--memory-limit", type=_positive, default=8192, help="10^6 bytes")
 

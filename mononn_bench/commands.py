@@ -83,6 +83,7 @@ def build(options: Namespace) -> int:
         precision=options.precision,
         target=options.target,
         limits=Limits(options.time_limit, options.memory_limit),
+        defaults=options.defaults,
     )
     print(f"{options.system}: {record.status} {record.reason}")
     return 0

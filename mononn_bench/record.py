@@ -151,6 +151,7 @@ class BuildRecord:
     peak_mb: float | None
     tuning: Tuning | None
     details: Mapping[str, Any]
+    defaults: bool = False
     schema_version: int = SCHEMA_VERSION
 
     @property
@@ -336,7 +337,8 @@ class CaseRecord:
     """A case measured whole: every system's rounds side by side, and everything needed to judge and to repeat it.
 
     `state` of the caches before each run: "warm"; "cold" where they were emptied; "as warm" where that was asked for
-    but weights and arena are at least 4 times the last-level cache, so that it would change nothing.
+    but weights and arena are at least 4 times the last-level cache, so that it would change nothing. `view`: systems
+    as experts set them, or each with its own defaults; the two are never in one table.
     """
 
     run_id: str
@@ -357,4 +359,5 @@ class CaseRecord:
     versions: Mapping[str, str]
     wall_s: float
     state: Literal["warm", "cold", "as warm"] = "warm"
+    view: Literal["experts", "defaults"] = "experts"
     schema_version: int = SCHEMA_VERSION

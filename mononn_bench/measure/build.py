@@ -33,6 +33,7 @@ def build_system(
     precision: str,
     target: str,
     limits: Limits,
+    defaults: bool = False,
 ) -> BuildRecord:
     """Build the model and the one-node Identity model into `output`/model and `output`/identity; write build.json
     last.
@@ -41,11 +42,11 @@ def build_system(
     record = BuildRecord(
         system=system, model=model.name, model_digest=model.digest, precision=precision, target=target, threads=threads,
         status="ok", reason="", version="", versions={}, options=(), build_s=None, artifact_mb=None, peak_mb=None,
-        tuning=None, details={},
+        tuning=None, details={}, defaults=defaults,
     )  # fmt: skip
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
-    common = {"threads": threads, "precision": precision, "target": target}
+    common = {"threads": threads, "precision": precision, "target": target, "defaults": defaults}
     found = read_environment(environment)
     if found.status != "ok":
         record = replace(record, status="unavailable", reason=found.reason)

@@ -109,6 +109,7 @@ def _measure(
         versions={"python": sys.version.split()[0], **package_versions(("mononn", "numpy", "onnx"))},
         wall_s=time.perf_counter() - started,
         state=state,
+        view="defaults" if course.defaults else "experts",
     )
 
 

@@ -32,7 +32,7 @@ class Contestant:
 @dataclass(frozen=True)
 class Course:
     """What is the same for every worker of a case. `reference` is the npz with the input sets; `cold_bytes` the
-    last-level cache to empty before each timed run, or 0.
+    last-level cache to empty before each timed run, or 0; `defaults`: every system as its users find it.
     """
 
     model_folder: Path
@@ -43,6 +43,7 @@ class Course:
     cores: tuple[int, ...]
     scratch: Path
     cold_bytes: int = 0
+    defaults: bool = False
 
 
 @dataclass
@@ -157,4 +158,5 @@ class Runner:
             "inputs": str(course.reference if model else folder / "inputs.npz"), "sets": sets,
             "model_folder": str(folder), "build_folder": str(self.contestant.build_folder / part),
             "threads": course.settings.threads, "precision": course.precision, "target": course.target,
+            "defaults": course.defaults,
         }  # fmt: skip

@@ -27,7 +27,7 @@ from mononn_bench.errors import SystemUnavailableError
 from mononn_bench.measure.eviction import Evictor
 from mononn_bench.record import ModelRecord
 from mononn_bench.systems import get_system
-from mononn_bench.systems.base import Arrays, System, Task
+from mononn_bench.systems.base import Arrays, System, Task, require_defaults
 
 PR_SET_PDEATHSIG = 1
 KEPT_SAMPLES = 200
@@ -57,6 +57,7 @@ class Server:
     def build(self, **task: Any) -> dict[str, Any]:
         """Build a model; seconds, options and what the adapter says."""
         made = _task(**task)
+        require_defaults(made, self._system)
         made.build_folder.mkdir(parents=True)
         started = time.perf_counter()
         built = self._system.build(made)
@@ -169,9 +170,11 @@ def summarise(samples: list[int]) -> dict[str, Any]:
     }
 
 
-def _task(model_folder: str, build_folder: str, threads: int, precision: str, target: str) -> Task:
+def _task(
+    model_folder: str, build_folder: str, threads: int, precision: str, target: str, defaults: bool = False
+) -> Task:
     model = read_record(ModelRecord, Path(model_folder) / "model.json")
-    return Task(model, Path(model_folder), Path(build_folder), threads, precision, target)
+    return Task(model, Path(model_folder), Path(build_folder), threads, precision, target, defaults)
 
 
 def _answer(server: Server, request: Mapping[str, Any]) -> dict[str, Any]:

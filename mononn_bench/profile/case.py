@@ -112,5 +112,5 @@ def _load(contestant: Contestant, course: Course) -> dict[str, object]:
     return {
         "inputs": str(course.reference), "sets": 1, "model_folder": str(course.model_folder),
         "build_folder": str(contestant.build_folder / "model"), "threads": course.settings.threads,
-        "precision": course.precision, "target": course.target,
+        "precision": course.precision, "target": course.target, "defaults": course.defaults,
     }  # fmt: skip

@@ -28,7 +28,10 @@ COMMON_VARIANTS: Mapping[str, tuple[str, ...]] = {"pages": ("huge", "small")}
 
 @dataclass(frozen=True)
 class Task:
-    """One model for one system: what to build or load, and with how many threads."""
+    """One model for one system: what to build or load, and with how many threads.
+
+    `defaults`: as the system's users find it, in a few lines from its own introduction, with no option set.
+    """
 
     model: ModelRecord
     model_folder: Path
@@ -36,6 +39,7 @@ class Task:
     threads: int
     precision: str
     target: str
+    defaults: bool = False
 
     @property
     def onnx(self) -> Path:
@@ -47,7 +51,8 @@ class Task:
 class Built:
     """What a build says of itself beside the files it leaves in the build folder.
 
-    `undertuned` says why the system's tuning does not match this model or machine; empty where it does.
+    `undertuned` says why the system's tuning does not match this model or machine; empty where it does. `details` may
+    name the `precision` that a system computes in where that is its own choice.
     """
 
     tuning: Tuning | None = None
@@ -72,6 +77,8 @@ class System(ABC):
     variants: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """What may stand in brackets after the name (see `get_system`), and its values: for ablations, and for options that
     were tried on a rival. What is not chosen is as it is measured."""
+    has_defaults: ClassVar[bool] = False
+    """Whether the adapter serves a task that asks for the system's defaults."""
     load_only: ClassVar[frozenset[str]] = frozenset({"pages"})
     """Variants that change how a build is run and not the build: they share one."""
     chosen: ClassVar[Mapping[str, str]] = {}
@@ -155,6 +162,12 @@ def require_fp32(task: Task, system: str) -> None:
     """Raises SystemUnavailableError unless the task is fp32, on whatever target."""
     if task.precision != "fp32":
         raise SystemUnavailableError(f"{system} is set up here for fp32, not {task.precision}")
+
+
+def require_defaults(task: Task, system: System) -> None:
+    """Raises SystemUnavailableError where a task asks for defaults and the adapter has none for its target."""
+    if task.defaults and not (system.has_defaults and task.target == "cpu"):
+        raise SystemUnavailableError(f"{system.name} has no view of its defaults on {task.target} here")
 
 
 def require_module(task: Task, system: str) -> None:

@@ -25,6 +25,7 @@ class Mononn(System):
         "epilogues": ("on", "off"),
         "prefetch": ("on", "off"),
     }
+    has_defaults: ClassVar[bool] = True
     more_sources: ClassVar[tuple[Path, ...]] = (Path(__file__).parents[2] / "mononn_core",)
 
     def __init__(self) -> None:
@@ -40,6 +41,8 @@ class Mononn(System):
         return {"mononn": mononn_core.__version__}
 
     def options(self, task: Task) -> tuple[Option, ...]:
+        if task.defaults:
+            return ()
         source = "mononn: README, Python interface"
         on_gpu = task.target == "cuda"
         return (
@@ -56,6 +59,8 @@ class Mononn(System):
             key: value if key == "launch" else value == "on" for key, value in self.chosen.items()
         }
         common: dict[str, Any] = {"target": task.target, "precision": task.precision, "threads": task.threads}
+        if task.defaults:
+            common = {}
         session = mononn.compile(str(task.onnx), **common, **switches)
         session.save(str(task.build_folder / "model.mono"))
         info = session.info
@@ -68,9 +73,8 @@ class Mononn(System):
         import mononn_core as mononn
 
         on_gpu = task.target == "cuda"
-        self._session = mononn.load(
-            str(task.build_folder / "model.mono"), threads=None if on_gpu else task.threads
-        )  # fmt: skip
+        threads = None if on_gpu or task.defaults else task.threads
+        self._session = mononn.load(str(task.build_folder / "model.mono"), threads=threads)
         self._on_gpu = on_gpu
 
     def bind(self, inputs: Arrays) -> None:

@@ -51,9 +51,15 @@ def probe_torch() -> dict[str, str]:
 
 
 def prepare_torch(task: Task, *, inference: bool = True) -> None:
-    """Set the threads of the pool, exact arithmetic on a GPU, and leave autograd for good unless told otherwise."""
+    """Set the threads of the pool, exact arithmetic on a GPU, and leave autograd for good unless told otherwise.
+
+    With defaults autograd alone is left, as every introduction does.
+    """
     import torch
 
+    if task.defaults:
+        torch.set_grad_enabled(False)
+        return
     torch.set_num_threads(task.threads)
     if task.target == "cuda":
         exact_fp32()
@@ -71,6 +77,7 @@ class TorchSystem(System):
     huge_pages: ClassVar[tuple[Option, ...]] = (
         Option("THP_MEM_ALLOC_ENABLE", "1", "PyTorch: CPU allocator (c10/core/impl/alloc_cpu.cpp)"),
     )
+    has_defaults: ClassVar[bool] = True
     load_only: ClassVar[frozenset[str]] = System.load_only | {"bind", "malloc", "layout"}
     variants: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "bind": ("on", "off"),
@@ -129,6 +136,8 @@ class TorchEager(TorchSystem):
         return versions
 
     def options(self, task: Task) -> tuple[Option, ...]:
+        if task.defaults:
+            return ()
         return (
             Option("inference_mode", "on", "PyTorch: inference_mode"),
             Option("set_num_threads", str(task.threads), "PyTorch: CPU threading and TorchScript inference"),

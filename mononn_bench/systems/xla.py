@@ -36,6 +36,8 @@ class Xla(System):
     more_sources: ClassVar[tuple[Path, ...]] = (Path(__file__).parents[2] / "mononn_core",)
     variants: ClassVar[Mapping[str, tuple[str, ...]]] = {"flags": tuple(FLAGS)}
 
+    has_defaults: ClassVar[bool] = True
+
     @classmethod
     def process_variables(cls) -> tuple[Option, ...]:
         flags = FLAGS.get(cls.chosen.get("flags", ""), "")
@@ -59,8 +61,11 @@ class Xla(System):
         return {"jax": jax.__version__, "jaxlib": jaxlib.__version__}
 
     def options(self, task: Task) -> tuple[Option, ...]:
+        graph = Option("graph", "through mononn's importer", "JAX has no ONNX reader of its own")
+        if task.defaults:
+            return (graph,)
         return (
-            Option("graph", "through mononn's importer", "JAX has no ONNX reader of its own"),
+            graph,
             Option("jit, lower, compile", "one executable", "JAX: Ahead-of-time lowering and compilation"),
             Option("weights", "constants of the executable", "JAX: Ahead-of-time lowering, constants"),
             Option("serialize_executable", "kept between rounds", "JAX: jax.experimental.serialize_executable"),
@@ -117,7 +122,8 @@ class Xla(System):
         import jax
 
         jax.config.update("jax_enable_x64", True)
-        jax.config.update("jax_default_matmul_precision", "highest")
+        if not task.defaults:
+            jax.config.update("jax_default_matmul_precision", "highest")
         jax.config.update("jax_platforms", task.target)
         self._device = jax.devices()[0]
 

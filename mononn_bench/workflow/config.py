@@ -76,6 +76,7 @@ class WorkflowConfig:
     limits: Limits
     environments: Mapping[str, str]
     profile: bool
+    defaults: bool
     tuning_seconds: float
 
 
@@ -106,6 +107,7 @@ def load_config(mapping: Mapping[str, Any]) -> WorkflowConfig:
         limits=Limits(**filled["limits"]),
         environments=filled["environments"],
         profile=filled["profile"],
+        defaults=filled["defaults"],
         tuning_seconds=filled["tuning"]["seconds"],
     )
 

@@ -105,6 +105,7 @@ class Build:
                 f"--threads={self.config.threads}",
                 f"--time-limit={limits.build_seconds}",
                 f"--memory-limit={limits.memory_mb}",
+                *(["--defaults"] if self.config.defaults else []),
             ]
         )
 
@@ -270,7 +271,7 @@ class Plan:
             self._adapters[system],
             environment.folder.name,
             model.identity,
-            (config.precision, target, config.threads),
+            (config.precision, target, config.threads, config.defaults),
             (config.limits.build_seconds, config.limits.memory_mb),
             sorted(get_system(system).chosen.items()),
         )
