@@ -91,18 +91,32 @@ def test_a_slow_system_has_raw_times_only():
     assert "over 2 s a run" in cell.reason
 
 
-def test_over_the_roofline_fails():
-    table = make_table([a_case("mlp", {**TRIO, "magic": 1e-6})])
-    cell = cells_of(table)["mlp", "magic"]
-    assert cell.status == "failed"
-    assert "roofline" in cell.reason
-    assert cell.speedup is None
-    named = replace(a_system("magic"), algorithm="Winograd")
-    table = make_table([a_case("mlp", {**TRIO, "magic": 1e-6}, {"magic": named})])
-    assert cells_of(table)["mlp", "magic"].status == "ok"
-    assert any("magic saves arithmetic by Winograd" in note for note in tables.case_grid(table, table.cases[0]).notes)
+@pytest.mark.parametrize("system", ["magic", "mononn"])
+@pytest.mark.parametrize("algorithm", ["", "Winograd"])
+def test_over_the_roofline_is_flagged_and_keeps_its_speed_whoever_it_is(system, algorithm):
+    times = {**TRIO, system: 1e-6}
+    table = make_table([a_case("mlp", times, {system: replace(a_system(system), algorithm=algorithm)})])
+    cell = cells_of(table)["mlp", system]
+    assert (cell.status, cell.reason) == ("ok", "")
+    assert cell.roofline_share > 1 and cell.speedup is not None
+    (flag,) = table.cases[0].flags
+    assert flag.startswith(f"{system} at {cell.roofline_share:.0%} of the roofline: it does less arithmetic")
+    assert ("algorithm (Winograd), or the count" in flag) == bool(algorithm)
+    assert flag in markdown(tables.case_grid(table, table.cases[0])) and flag in markdown(speed_grid(table))
+    saves = f"{system} saves arithmetic by Winograd"
+    assert any(saves in note for note in tables.case_grid(table, table.cases[0]).notes) == bool(algorithm)
+    if system == "magic":
+        assert table.cases[0].best[0] == "magic", "it counts as any other rival"
+
+
+def test_a_wrong_answer_over_the_roofline_is_wrong_and_without_a_ceiling_nothing_is_flagged():
+    wrong = {"magic": a_system("magic", "incorrect", "off")}
+    table = make_table([a_case("mlp", {**TRIO, "magic": 1e-6}, wrong)])
+    assert cells_of(table)["mlp", "magic"].status == "incorrect"
+    assert table.cases[0].flags == []
     unknown = make_table([a_case("mlp", {**TRIO, "magic": 1e-6}, ceilings=False)])
     assert cells_of(unknown)["mlp", "magic"].status == "ok"
+    assert unknown.cases[0].flags == []
 
 
 def test_twins_are_counted_and_are_no_rivals():
