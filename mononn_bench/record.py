@@ -8,7 +8,7 @@ says; memory is in 10^6 bytes (`_mb`). A field that is None was not measured. Re
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mononn_bench.codec import read_record, write_record
@@ -96,8 +96,8 @@ class ModelRecord:
 
 @dataclass(frozen=True)
 class ReferenceRecord:
-    """reference.json: where reference.npz came from. The npz holds `<set>/in/<name>` and `<set>/out/<name>`
-    (float64).
+    """reference.json: where reference.npz came from, with `<set>/in/<name>` and `<set>/out/<name>` (float64).
+    `fp32_errors` has the relative L2 error that the same implementation makes in float32, where known, by output.
     """
 
     model_digest: str
@@ -107,6 +107,7 @@ class ReferenceRecord:
     seed: int
     digest: str
     versions: Mapping[str, str]
+    fp32_errors: Mapping[str, float] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
 
@@ -162,9 +163,7 @@ class BuildRecord:
 
 @dataclass(frozen=True)
 class Disturbance:
-    """What else happened while a block ran. `others_share` is the CPU time of all other processes over the block's
-    time.
-    """
+    """What else happened while a block ran. `others_share`: CPU time of all other processes over the block's time."""
 
     elapsed_s: float
     others_s: float
@@ -235,7 +234,9 @@ class Round:
 
 @dataclass(frozen=True)
 class AccuracyCheck:
-    """One output of one input set against the reference; `when` is before the first or after the last timed block."""
+    """One output of one input set against the reference, before the first or after the last timed block. `limit` is of
+    `rel_l2`. In 16 bits `max_abs` has one too, and of `top1_clear` places `top1_different` have another largest value.
+    """
 
     output: str
     input_set: int
@@ -244,6 +245,9 @@ class AccuracyCheck:
     max_abs: float | None
     limit: float
     passed: bool
+    max_abs_limit: float | None = None
+    top1_clear: int | None = None
+    top1_different: int | None = None
 
 
 @dataclass(frozen=True)
@@ -320,9 +324,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """The sentinel's best undisturbed readings over the case and how it was built: `c` (compiled) or `numpy` (a lower
-    bound only).
-    """
+    """The sentinel's best undisturbed readings, and how it was built: `c` (compiled) or `numpy` (a lower bound)."""
 
     method: str
     flops_per_s: float

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -12,18 +12,19 @@ from pathlib import Path
 import numpy as np
 
 from mononn_bench.codec import read_record, write_record, write_text
+from mononn_bench.measure.accuracy import Array, When, check, rel_l2_limits
 from mononn_bench.measure.process import PACKAGE
+from mononn_bench.models.distance import largest_errors
 from mononn_bench.models.inputs import Arrays, make_inputs
 from mononn_bench.models.zoo import ModelSpec, get_model
-from mononn_bench.record import ModelRecord, Tensor
+from mononn_bench.record import AccuracyCheck, ModelRecord, Tensor
 
 SEED = 0
-SETS = 3
-"""Input sets: the timed runs rotate through all of them."""
+SETS, UNSEEN = 3, 1
+"""Input sets that rotate in timed runs, and those only looked at after the last of these."""
 PRECISIONS = ("fp32", "fp16", "bf16")
 SOURCES = (".py", ".cuh", ".h", ".hpp", ".cpp")
-LIMITS = {"fp32": 1e-4, "fp16": 2e-2, "bf16": 2e-2}
-"""The largest relative L2 error of an output (docs/measuring.md)."""
+Checks = list[AccuracyCheck]
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,9 @@ class Case:
 
     @property
     def reference(self) -> Path:
-        """`<set>/in/<name>` and, in float64, `<set>/out/<name>` (npz)."""
+        """`<set>/in/<name>`, in float64 `<set>/out/<name>`, and `fp32/<name>`, the largest relative L2 error of
+        PyTorch in float32 on a CPU (npz).
+        """
         return self.models / f"{self.model}-b{self.batch}" / "reference.npz"
 
     @property
@@ -63,13 +66,23 @@ class Case:
         """Holds model.onnx in the case's precision, its weights and model.json."""
         return self.reference.parent / self.precision
 
-    @property
-    def limit(self) -> float:
-        return LIMITS[self.precision]
+    def limits(self, stored: Mapping[str, Array]) -> dict[str, float]:
+        """The largest relative L2 error of each output; `stored` is what `reference` holds."""
+        errors = {name: float(stored[f"fp32/{name}"]) for name in self.spec.outputs if f"fp32/{name}" in stored}
+        return rel_l2_limits(self.precision, self.spec.outputs, {}, errors)
+
+    def check(self, stored: Mapping[str, Array], index: int, answers: Mapping[str, Array], when: When) -> Checks:
+        """Judge the answers to one input set; an output that is missing fails."""
+        limits, checks = self.limits(stored), []
+        for name in self.spec.outputs:
+            exact = stored[f"{index}/out/{name}"]
+            answer = answers[name] if name in answers else np.full(exact.shape, np.nan)
+            checks.append(check(name, index, when, answer, exact, precision=self.precision, limit=limits[name]))
+        return checks
 
     def sets(self) -> list[Arrays]:
-        """The input sets."""
-        return make_inputs(self.spec.inputs, sets=SETS, seed=SEED)
+        """The input sets, unseen ones last."""
+        return make_inputs(self.spec.inputs, sets=SETS + UNSEEN, seed=SEED)
 
     def build_folder(self, system: str) -> Path:
         """Where a system leaves what it builds."""
@@ -112,8 +125,10 @@ def make_models(cases: Sequence[Case], device: str) -> dict[str, float]:
         if not case.reference.exists():
             sets = case.sets()
             answers = reference(case.spec, tensors, sets, device)
+            rounded = reference(case.spec, tensors, sets, "cpu", "fp32")
             stored_sets = {f"{i}/in/{n}": a for i, given in enumerate(sets) for n, a in given.items()}
             stored_sets |= {f"{i}/out/{n}": a for i, answer in enumerate(answers) for n, a in answer.items()}
+            stored_sets |= {f"fp32/{n}": np.array(e) for n, e in largest_errors(rounded, answers).items()}
             partial = case.reference.with_name(".reference.npz")
             np.savez(partial, **stored_sets)  # type: ignore[arg-type]
             partial.replace(case.reference)

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from mononn_bench.gpu_suite.case import SETS, Case
+from mononn_bench.codec import to_plain
+from mononn_bench.gpu_suite.case import SETS, UNSEEN, Case
 from mononn_bench.gpu_suite.contenders import CONTENDERS, Contender
 from mononn_bench.measure import worker
-from mononn_bench.measure.accuracy import largest_difference, relative_l2
+from mononn_bench.measure.accuracy import When, failure_reason
 from mononn_bench.measure.environment import cache_sizes_kib
 from mononn_bench.measure.eviction import Evictor
 from mononn_bench.systems.base import Arrays
@@ -46,7 +47,7 @@ class Server:
         about = self._contender.prepare()
         seconds["prepare_s"] = lap()
         with np.load(made.reference) as stored:
-            self._sets = [{i.name: stored[f"{n}/in/{i.name}"] for i in made.spec.inputs} for n in range(SETS)]
+            self._sets = [{i.name: stored[f"{n}/in/{i.name}"] for i in made.spec.inputs} for n in range(SETS + UNSEEN)]
         self._buffers = {name: worker.aligned_copy(array) for name, array in self._sets[0].items()}
         self._contender.bind(self._buffers)
         seconds["bind_s"] = lap()
@@ -57,23 +58,16 @@ class Server:
         gc.freeze()
         return {"versions": versions, "about": about, **seconds}
 
-    def check(self, case: dict[str, Any]) -> dict[str, Any]:
-        """The worst relative L2 error and largest difference of each output over all input sets."""
-        made = Case(**case)
-        errors: dict[str, dict[str, float | None]] = {}
+    def check(self, case: dict[str, Any], when: When) -> dict[str, Any]:
+        """Every check of the timed input sets before, or of the unseen ones after timing, and why one failed."""
+        made, checks = Case(**case), []
         assert self._contender is not None
         with np.load(made.reference) as stored:
-            for index in range(SETS):
+            for index in range(SETS) if when == "before" else range(SETS, SETS + UNSEEN):
                 self._fill(index)
                 self._contender.run()
-                for name, answer in self._contender.outputs().items():
-                    exact = stored[f"{index}/out/{name}"]
-                    found = (relative_l2(answer, exact), largest_difference(answer, exact))
-                    before = errors.get(name, {"rel_l2": 0.0, "max_abs": 0.0})
-                    pairs = zip(("rel_l2", "max_abs"), found, strict=True)
-                    errors[name] = {key: _worst(before[key], value) for key, value in pairs}
-        passed = all(e["rel_l2"] is not None and e["rel_l2"] <= made.limit for e in errors.values())
-        return {"errors": errors, "limit": made.limit, "passed": passed}
+                checks += made.check(stored, index, self._contender.outputs(), when)
+        return {"checks": to_plain(checks), "wrong": failure_reason(checks)}
 
     def block(self, runs: int, cold: bool, first: int) -> dict[str, Any]:
         """`runs` timed runs, input sets in turn from `first`, after two untimed ones; seconds by the host's clock, and
@@ -101,11 +95,6 @@ class Server:
         for name, buffer in self._buffers.items():
             np.copyto(buffer, self._sets[index][name])
         self._contender.upload()
-
-
-def _worst(before: float | None, now: float) -> float | None:
-    """The larger of two; None (not finite) stays."""
-    return None if before is None or not np.isfinite(now) else max(before, now)
 
 
 def make_flush(on_gpu: bool) -> Callable[[], None]:

@@ -13,8 +13,9 @@ import numpy as np
 
 from mononn_bench.gpu_suite import compare as comparison
 from mononn_bench.gpu_suite import contenders, device, ours, tools
-from mononn_bench.gpu_suite.case import SETS, Case, make_models
-from mononn_bench.measure.accuracy import largest_difference, relative_l2
+from mononn_bench.gpu_suite.case import SETS, UNSEEN, Case, make_models
+from mononn_bench.measure.accuracy import failure_reason, worst_errors
+from mononn_bench.record import AccuracyCheck
 
 Result = dict[str, Any]
 
@@ -101,20 +102,16 @@ def correctness(context: Context, arguments: Mapping[str, Any]) -> Result:
     case, launch = Case(**arguments["case"]), arguments["launch"]
     mono = contenders.mono_path(case, launch)
     about = {} if mono.exists() else contenders.compile_ours(case, launch)
-    errors: dict[str, Any] = {}
+    checks: list[AccuracyCheck] = []
     with ours.load(mono) as session, np.load(case.reference) as stored:
-        for index in [*range(SETS), 0]:
+        for index in [*range(SETS + UNSEEN), 0]:
             given = {i.name: stored[f"{index}/in/{i.name}"] for i in case.spec.inputs}
-            for name, answer in session.run(given).items():
-                exact = stored[f"{index}/out/{name}"]
-                found = {"rel_l2": relative_l2(answer, exact), "max_abs": largest_difference(answer, exact)}
-                errors[f"{index}/{name}"] = {k: v if np.isfinite(v) else None for k, v in found.items()}
-            context.tell({"errors": errors, "limit": case.limit})
-    result = {"errors": errors, "limit": case.limit, "build": about, "blocks": session.workers}
-    worst = max(float("inf") if e["rel_l2"] is None else e["rel_l2"] for e in errors.values())
-    if worst > case.limit:
-        raise IncorrectError(f"relative L2 error {worst:.1e}, limit {case.limit:g}", result)
-    return {**result, "worst": worst}
+            checks += case.check(stored, index, session.run(given), "before")
+            context.tell({"checks": checks})
+    result = {"checks": checks, "build": about, "blocks": session.workers}
+    if wrong := failure_reason(checks):
+        raise IncorrectError(wrong, result)
+    return {**result, "worst": max(worst_errors(checks).values())}
 
 
 def sanitizer(context: Context, arguments: Mapping[str, Any]) -> Result:

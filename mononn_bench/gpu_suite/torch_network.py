@@ -194,9 +194,9 @@ class Network(nn.Module):
 
 
 def reference(spec: ModelSpec, tensors: Mapping[str, NDArray[Any]], sets: Sequence[Mapping[str, NDArray[Any]]],
-              device: str) -> list[dict[str, NDArray[np.float64]]]:  # fmt: skip
-    """The outputs of every input set in float64."""
-    network = Network(spec, tensors, "fp64").to(device)
+              device: str, precision: str = "fp64") -> list[dict[str, NDArray[Any]]]:  # fmt: skip
+    """The outputs of every input set, in float64 unless it is told otherwise."""
+    network = Network(spec, tensors, precision).to(device)
     answers = []
     with torch.inference_mode():
         for arrays in sets:

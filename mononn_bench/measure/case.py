@@ -16,7 +16,7 @@ from typing import Literal
 from uuid import uuid4
 
 from mononn_bench.codec import read_record
-from mononn_bench.measure.accuracy import compare, failure_reason, fp32_limit, worst_errors
+from mononn_bench.measure.accuracy import compare, failure_reason, rel_l2_limits, worst_errors
 from mononn_bench.measure.environment import available_bytes, describe_machine
 from mononn_bench.measure.eviction import FACTOR
 from mononn_bench.measure.exclusive import LOCK, exclusive_machine
@@ -215,16 +215,22 @@ def _judge(
     reference: ReferenceRecord,
     tallies: Mapping[str, Tally],
 ) -> dict[str, Verdict]:
-    """Statuses so far. The limit needs ONNX Runtime's own error, so all answers are compared together."""
+    """Statuses so far. The limit needs ONNX Runtime's own error, so all answers are compared together.
+
+    A system that by its own choice computes in another precision than the case's says so in its build's details, and
+    is judged by the rule of that.
+    """
+    anything = {tensor.name: float("inf") for tensor in model.outputs}
     errors: dict[str, float] = {}
     for contestant in contestants:
         if contestant.system == "onnxruntime" and not errors:
-            errors = worst_errors(_compared(tallies[contestant.label], course, model, {}))
-    limits = {tensor.name: fp32_limit(errors.get(tensor.name)) for tensor in model.outputs}
+            errors = worst_errors(_compared(tallies[contestant.label], course, model, anything, "fp32"))
     judged: dict[str, Verdict] = {}
     for contestant in contestants:
         tally, build = tallies[contestant.label], contestant.build
-        checks = tuple(_compared(tally, course, model, limits))
+        precision = str(build.details.get("precision", course.precision))
+        limits = rel_l2_limits(precision, anything, errors, reference.fp32_errors)
+        checks = tuple(_compared(tally, course, model, limits, precision))
         wrong = failure_reason(checks)
         if not build.stands:
             judged[contestant.label] = Verdict(build.status, build.reason)
@@ -255,11 +261,12 @@ def _disputed(
     }
 
 
-def _compared(tally: Tally, course: Course, model: ModelRecord, limits: Mapping[str, float]) -> list[AccuracyCheck]:
-    anything = {tensor.name: float("inf") for tensor in model.outputs}
+def _compared(
+    tally: Tally, course: Course, model: ModelRecord, limits: Mapping[str, float], precision: str
+) -> list[AccuracyCheck]:
     checks: list[AccuracyCheck] = []
     for path, sets, when in tally.answers:
-        checks += compare(path, course.reference, model, sets, limits or anything, when)
+        checks += compare(path, course.reference, model, sets, limits, when, precision)
     return checks
 
 

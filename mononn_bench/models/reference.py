@@ -11,6 +11,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from mononn_bench.codec import read_record, write_record
+from mononn_bench.models.distance import largest_errors
 from mononn_bench.models.evaluator import make_evaluator
 from mononn_bench.models.folder import ONNX, RECORD, TOOLS, WEIGHTS, package_versions
 from mononn_bench.models.inputs import TIMED_SETS, UNSEEN_SETS, Arrays, make_inputs
@@ -19,6 +20,8 @@ from mononn_bench.models.zoo import get_model
 from mononn_bench.record import ModelRecord, ReferenceRecord
 
 SETS = TIMED_SETS + UNSEEN_SETS
+ROUNDED_SETS = 2
+"""Input sets that are answered in float32 too, to see what its rounding costs."""
 
 
 def write_reference(folder: Path, seed: int) -> ReferenceRecord:
@@ -29,6 +32,8 @@ def write_reference(folder: Path, seed: int) -> ReferenceRecord:
     inputs = make_inputs(specs, sets=SETS, seed=seed)
     module = (folder / WEIGHTS).exists()
     answers = evaluate_module(model, folder / WEIGHTS, inputs) if module else evaluate_onnx(folder / ONNX, inputs)
+    few = inputs[:ROUNDED_SETS]
+    rounded = evaluate_module(model, folder / WEIGHTS, few, double=False) if module else _rounded(folder / ONNX, few)
     stored = {}
     for index, (given, answer) in enumerate(zip(inputs, answers, strict=True)):
         stored.update({f"{index}/in/{name}": array for name, array in given.items()})
@@ -44,35 +49,44 @@ def write_reference(folder: Path, seed: int) -> ReferenceRecord:
         seed=seed,
         digest=hashlib.sha256((folder / "reference.npz").read_bytes()).hexdigest(),
         versions=package_versions(TOOLS),
+        fp32_errors=largest_errors(rounded, answers),
     )
     write_record(record, folder / "reference.json")
     return record
 
 
-def evaluate_module(model: ModelRecord, weights: Path, inputs: list[Arrays]) -> list[Arrays]:
-    """The catalogued module in double precision; one dictionary of float64 outputs a set. Needs PyTorch."""
+def _rounded(path: Path, inputs: list[Arrays]) -> list[Arrays]:
+    """A user's file as it is; no answers where onnx's evaluator cannot run it in its own types."""
+    try:
+        return evaluate_onnx(path, inputs, double=False)
+    except Exception:
+        return []
+
+
+def evaluate_module(model: ModelRecord, weights: Path, inputs: list[Arrays], *, double: bool = True) -> list[Arrays]:
+    """The catalogued module in double precision, or as it is; one dictionary of outputs a set. Needs PyTorch."""
     import torch
 
     from mononn_bench.models.modules import load_module
 
-    module = load_module(get_model(model.name), weights, attention="eager").double()
+    module = load_module(get_model(model.name), weights, attention="eager")
+    module = module.double() if double else module
     answers = []
     with torch.inference_mode():
         for arrays in inputs:
             tensors = (torch.from_numpy(arrays[tensor.name]) for tensor in model.inputs)
-            result = module(*(t.double() if t.is_floating_point() else t for t in tensors))
+            result = module(*(t.double() if double and t.is_floating_point() else t for t in tensors))
             results = result if isinstance(result, tuple) else (result,)
             answers.append({t.name: r.numpy() for t, r in zip(model.outputs, results, strict=True)})
     return answers
 
 
-def evaluate_onnx(path: Path, inputs: list[Arrays]) -> list[Arrays]:
-    """An ONNX file with every floating-point type made double, by onnx's ReferenceEvaluator."""
-    evaluator = make_evaluator(widen(onnx.load(path)))
-    return [
-        dict(zip(evaluator.output_names, evaluator.run(None, {n: _double(a) for n, a in arrays.items()}), strict=True))
-        for arrays in inputs
-    ]
+def evaluate_onnx(path: Path, inputs: list[Arrays], *, double: bool = True) -> list[Arrays]:
+    """An ONNX file with every floating-point type made double, or as it is, by onnx's ReferenceEvaluator."""
+    model = onnx.load(path)
+    evaluator = make_evaluator(widen(model) if double else model)
+    given = [{n: _double(a) for n, a in arrays.items()} for arrays in inputs] if double else inputs
+    return [dict(zip(evaluator.output_names, evaluator.run(None, arrays), strict=True)) for arrays in given]
 
 
 def widen(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,20 @@ from hypothesis.extra import numpy as arrays
 from onnx import helper, numpy_helper
 
 from mononn_bench.codec import read_record
-from mononn_bench.measure.accuracy import compare, failure_reason, fp32_limit, relative_l2, worst_errors
+from mononn_bench.measure.accuracy import (
+    check,
+    compare,
+    failure_reason,
+    fp32_limit,
+    max_abs_limit,
+    rel_l2_limits,
+    worst_errors,
+)
+from mononn_bench.measure.case import _judge
+from mononn_bench.measure.rounds import Contestant, Course, Tally
+from mononn_bench.models.distance import relative_l2
 from mononn_bench.models.inputs import TIMED_SETS
-from mononn_bench.record import ModelRecord
+from mononn_bench.record import AccuracyCheck, BuildRecord, ModelRecord, ReferenceRecord, Settings
 
 Edit = Callable[[onnx.GraphProto], None]
 
@@ -141,10 +153,108 @@ def test_every_planted_bug_fails_the_gate(
 
 def test_limits_follow_onnxruntime_between_floor_and_ceiling() -> None:
     assert fp32_limit(None) == 1e-5
-    assert fp32_limit(float("inf")) == 1e-5
     assert fp32_limit(1e-6) == 1e-5
     assert fp32_limit(1e-5) == pytest.approx(4e-5)
-    assert fp32_limit(1.0) == 1e-4
+    assert fp32_limit(9e-5) == 1e-4
+    assert fp32_limit(2e-6, independent=9e-6) == 1e-5, "the other counts only where ONNX Runtime's does not"
+
+
+@pytest.mark.parametrize("wrong", [None, 2e-4, 1.0, float("inf"), float("nan")])
+def test_a_wrong_or_missing_onnxruntime_loosens_nothing(wrong: float | None) -> None:
+    assert fp32_limit(wrong) == 1e-5
+    assert fp32_limit(wrong, independent=1.1e-5) == pytest.approx(4.4e-5)
+    assert fp32_limit(wrong, independent=5e-3) == 1e-5, "nor does a wrong stand-in"
+    assert fp32_limit(5e-5, independent=1e-6) == 1e-5, "over 4 times what another implementation needs"
+
+
+def half(answer: np.ndarray, exact: np.ndarray, precision: str = "bf16") -> AccuracyCheck:
+    (limit,) = rel_l2_limits(precision, ["y"], {}, {}).values()
+    return check("y", 0, "before", answer, exact, precision=precision, limit=limit)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("power", [1, 3])
+def test_rounding_to_16_bits_passes_and_twice_the_noise_does_not(precision: str, power: int) -> None:
+    exact = np.random.default_rng(0).normal(size=(64, 1000)) ** power
+    rounded = exact.astype(np.float16) if precision == "fp16" else to_bfloat16(exact.astype(np.float32))
+    assert half(rounded, exact, precision).passed
+    noise = np.random.default_rng(1).normal(size=exact.shape) * np.sqrt(np.mean(exact**2))
+    assert half(exact + 0.015 * noise, exact, precision).passed
+    assert "relative L2 3.0e-02 (limit 2e-02)" in failure_reason([half(exact + 0.03 * noise, exact, precision)])
+
+
+def test_one_element_far_off_fails_in_16_bits() -> None:
+    exact = np.random.default_rng(0).normal(size=(64, 1000))
+    exact[5, 7] = 0.0
+    for wrong, passes in ((0.11, True), (0.13, False)):
+        answer = exact.copy()
+        answer[5, 7] = wrong
+        found = half(answer, exact)
+        assert found.rel_l2 is not None and found.rel_l2 < 1e-3
+        assert found.passed is passes
+    assert "in one place (limit 1.2e-01)" in failure_reason([found])
+    exact[0, 0] = answer[0, 0] = 7.0
+    assert half(answer, exact).passed, "an output with large values has a larger scale"
+
+
+def test_top_1_counts_where_the_margin_is_clear() -> None:
+    exact = np.random.default_rng(0).uniform(-1, 0, size=(64, 1000))
+    limit = max_abs_limit(exact, "fp16")
+    assert limit == pytest.approx(0.02 * 6 / 3**0.5, rel=0.01)
+    for margin, passes in ((0.9 * limit, True), (1.1 * limit, False)):
+        exact[3, :2] = 0.1 + margin, 0.1
+        answer = exact.copy()
+        answer[3, :2] += -0.6 * limit, 0.6 * limit
+        found = half(answer, exact, "fp16")
+        assert (found.rel_l2 or 1) < 2e-2 and (found.max_abs or 1) < limit
+        assert (found.passed, found.top1_clear, found.top1_different) == (passes, int(not passes), int(not passes))
+    assert "another largest value in 1 of 1 places" in failure_reason([found])
+
+
+def test_nothing_that_is_not_finite_passes_in_any_precision() -> None:
+    exact = np.ones((2, 3))
+    for precision in ("fp32", "bf16", "fp16"):
+        for value in (np.nan, np.inf):
+            answer = exact.copy()
+            answer[1, 2] = value
+            found = check("y", 0, "after", answer, exact, precision=precision, limit=float("inf"))
+            assert not found.passed
+            assert "not finite" in failure_reason([found])
+    assert half(exact, exact).passed
+
+
+@pytest.mark.parametrize("others", [("openvino",), ("onnxruntime", "openvino")])
+def test_a_grossly_wrong_onnxruntime_is_incorrect_and_loosens_nobodys_limit(
+    others: tuple[str, ...], linear_folder: Path, tmp_path: Path
+) -> None:
+    reference = replace(read_record(ReferenceRecord, linear_folder / "reference.json"), fp32_errors={"y": 5e-6})
+    model = read_record(ModelRecord, linear_folder / "model.json")
+    factors = {"onnxruntime": 1.5, "openvino": 1 + 1.5e-5, "xla": 1 + 3e-5, "torch-eager": 1 + 1e-2}
+    tallies, contestants = {}, []
+    for name in (*others, "xla", "torch-eager"):
+        with np.load(linear_folder / "reference.npz") as stored:
+            answers = {key: stored[key] * factors[name] for key in stored.files if "/out/" in key}
+        np.savez(tmp_path / f"{name}.npz", **answers)
+        tallies[name] = Tally(answers=[(tmp_path / f"{name}.npz", (0, 1), "before")])
+        details = {"precision": "bf16"} if name == "torch-eager" else {}
+        build = BuildRecord(
+            name, "linear", "", "fp32", "cpu", 1, "ok", "", "", {}, (), None, None, None, None, details
+        )  # fmt: skip
+        contestants.append(Contestant(name, name, Path("python"), build, tmp_path))
+    course = Course(linear_folder, linear_folder / "reference.npz", "fp32", "cpu", Settings(), (0,), tmp_path)
+    judged = _judge(contestants, course, model, reference, tallies)
+    expected = {"onnxruntime": "incorrect", "openvino": "ok", "xla": "incorrect", "torch-eager": "ok"}
+    assert {name: verdict.status for name, verdict in judged.items()} == {n: expected[n] for n in judged}
+    limits = {name: {c.limit for c in verdict.checks} for name, verdict in judged.items()}
+    assert limits["openvino"] == {2e-5}
+    assert limits["torch-eager"] == {2e-2}, "judged by the precision that its build says it computes in"
+
+
+def test_a_reference_says_what_float32_costs(linear_folder: Path, bert_folder: Path) -> None:
+    for folder, outputs in ((linear_folder, {"y"}), (bert_folder, {"last_hidden_state", "pooler_output"})):
+        errors = read_record(ReferenceRecord, folder / "reference.json").fp32_errors
+        assert set(errors) == outputs
+        assert all(1e-8 < error < 1e-5 for error in errors.values())
 
 
 @given(arrays.arrays(np.float32, (3, 4), elements=st.floats(-100, 100, width=32)), st.floats(1e-6, 1.0))

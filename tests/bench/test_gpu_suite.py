@@ -10,16 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mononn_bench.codec import read_record
+from mononn_bench.codec import from_plain, read_record
 from mononn_bench.errors import SystemUnavailableError
 from mononn_bench.gpu_suite import __main__ as command
 from mononn_bench.gpu_suite import compare, device, runner, table, tools
-from mononn_bench.gpu_suite.case import SEED, Case, make_models
+from mononn_bench.gpu_suite.case import SEED, SETS, Case, make_models
 from mononn_bench.gpu_suite.plan import Step, plan
 from mononn_bench.gpu_suite.records import StepRecord, SuiteRecord
 from mononn_bench.gpu_suite.server import Server
 from mononn_bench.measure.environment import describe_machine
 from mononn_bench.models.zoo import get_model
+from mononn_bench.record import AccuracyCheck
 
 NAMES = ("mlp-test", "bert-test", "vit-test", "t5-test", "resnet-test")
 
@@ -214,23 +215,59 @@ def test_a_rehearsed_comparison(work, tmp_path):
     result = compare.compare(case, names, tmp_path, 120.0, lambda r: told.append(r["rounds"]))
     eager, graph = (result["contenders"][name] for name in names)
     assert eager["status"] == "ok", eager["reason"]
-    assert eager["passed"] and max(e["rel_l2"] for e in eager["errors"].values()) < 1e-5
+    checks = [from_plain(AccuracyCheck, one) for one in eager["checks"]]
+    seen = [(check.input_set, check.when) for check in checks]
+    assert seen == [*((index, "before") for index in range(SETS)), (SETS, "after")]
+    assert all(check.passed and check.limit == 1e-5 for check in checks)
     assert len(eager["warm"]) == len(eager["cold"]) == result["rounds"] == told[-1]
     assert eager["warm_host_us"] > 0 and eager["warm_device_us"] is None
     assert (graph["status"], graph["reason"]) == ("unavailable", "a CUDA graph needs a GPU")
 
 
-def test_a_wrong_answer_does_not_pass(work, tmp_path):
-    case = Case(str(tmp_path), "mlp-test", 2, "fp32", "cpu")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_wrong_answer_does_not_pass(precision, work, tmp_path):
+    case = Case(str(tmp_path), "mlp-test", 2, precision, "cpu")
     make_models([case], "cpu")
-    with np.load(case.reference) as stored:
-        changed = {name: stored[name] + ("out" in name) for name in stored.files}
-    np.savez(case.reference, **changed)
     server = Server("")
     server.open("torch-eager", case.to_json())
-    checked = server.check(case.to_json())
-    assert not checked["passed"] and checked["limit"] == 1e-4
+    right = server.check(case.to_json(), "before")
+    assert not right["wrong"] and len(right["checks"]) == SETS
+    assert all((check["top1_clear"] is None) == (precision == "fp32") for check in right["checks"])
+    change_reference(case, lambda key, array: array + 0.05 * array.max() * (array == array.max()), f"{SETS}/out/")
+    assert not server.check(case.to_json(), "before")["wrong"]
+    assert ", after timing" in server.check(case.to_json(), "after")["wrong"]
     assert len(server.block(2, cold=True, first=1)["host_s"]) == 2
+
+
+def change_reference(case, change, where):
+    with np.load(case.reference) as stored:
+        changed = {key: change(key, stored[key]) if where in key else stored[key] for key in stored.files}
+    np.savez(case.reference, **changed)
+
+
+def test_float32_is_judged_by_what_it_costs_another_implementation(work):
+    case = Case(str(work), "resnet-test", 2, "fp32", "cpu")
+    with np.load(case.reference) as stored:
+        files = dict(stored)
+    assert 1e-8 < files["fp32/logits"] < 1e-5
+    assert case.limits(files) == {"logits": 1e-5}
+    assert case.limits({**files, "fp32/logits": np.array(1.5e-5)}) == {"logits": pytest.approx(6e-5)}
+    exact = files["0/out/logits"]
+    assert [c.passed for c in case.check(files, 0, {"logits": exact * (1 + 5e-5)}, "before")] == [False]
+    assert [c.passed for c in case.check(files, 0, {}, "before")] == [False]
+    half = Case(str(work), "resnet-test", 2, "fp16", "cpu")
+    assert [c.passed for c in half.check(files, 0, {"logits": exact * (1 + 5e-5)}, "before")] == [True]
+
+
+@pytest.mark.parametrize("turned", ["before", "after"])
+def test_wrong_answers_have_no_speed(turned, tmp_path):
+    case = Case(str(tmp_path), "mlp-test", 2, "fp32", "cpu")
+    make_models([case], "cpu")
+    change_reference(case, lambda key, array: array * 1.01, "0/out/" if turned == "before" else f"{SETS}/out/")
+    (row,) = compare.compare(case, ["torch-eager"], tmp_path, 120.0, lambda _: None)["contenders"].values()
+    assert row["status"] == "incorrect" and f"{turned} timing" in row["reason"]
+    assert "warm_host_us" not in row
+    assert bool(row["warm"]) == (turned == "after")
 
 
 def test_the_command_line(tmp_path, capsys, monkeypatch):

@@ -14,7 +14,8 @@ import onnxruntime
 import pytest
 
 from mononn_bench.codec import read_record
-from mononn_bench.measure.accuracy import fp32_limit, relative_l2
+from mononn_bench.measure.accuracy import fp32_limit
+from mononn_bench.models.distance import relative_l2
 from mononn_bench.models.folder import ONNX, RECORD, WEIGHTS, write_catalogued_model
 from mononn_bench.models.inputs import Arrays, make_inputs
 from mononn_bench.models.reference import evaluate_module, evaluate_onnx
