@@ -96,9 +96,13 @@ def _has_speed(result: SystemResult | None) -> bool:
 
 def _judged(record: CaseRecord) -> CaseRecord:
     """The record with what is said of a slow system."""
-    reason = "over 2 s a run: raw times only"
+    slow = "over 2 s a run: raw times only"
     return replace(
-        record, systems=tuple(replace(r, reason=reason) if r.slow and not r.reason else r for r in record.systems)
+        record,
+        systems=tuple(
+            replace(r, reason=f"{r.reason}; {slow}".removeprefix("; ")) if r.slow and r.status == "ok" else r
+            for r in record.systems
+        ),
     )
 
 

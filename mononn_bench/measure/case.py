@@ -239,7 +239,7 @@ def _judge(
         elif wrong:
             judged[contestant.label] = Verdict("incorrect", wrong, checks)
         else:
-            judged[contestant.label] = Verdict(build.status, build.reason, checks)
+            judged[contestant.label] = Verdict(build.status, build.reason or build.details.get("note", ""), checks)
     return _disputed(contestants, reference, judged)
 
 

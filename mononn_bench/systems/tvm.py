@@ -20,15 +20,15 @@ from mononn_bench.systems.tvm_model import (
     apply_database,
     compile_module,
     find_database,
+    find_operators,
     import_model,
     machine_folder,
     make_target,
-    untuned_tasks,
+    summarise,
+    why_undertuned,
 )
 
 LIBRARY = "model.so"
-TRIALS_PER_OPERATOR = 64
-"""max_trials_per_task in the documentation of TVM's static_shape_tuning_pipeline."""
 SLOW_S = 2.0
 """An undertuned build whose run takes longer is not measured any further."""
 
@@ -92,7 +92,7 @@ class Tvm(System):
         if seconds <= SLOW_S:
             return built
         reason = f"{built.undertuned}; one run takes {seconds:.1f} s"
-        return replace(built, undertuned=reason, details={"left_out": True})
+        return replace(built, undertuned=reason, details={**built.details, "left_out": True})
 
     def _scheduled(self, module: Any, target: Any, task: Task) -> tuple[Any, Built]:
         """`module` with the schedules of the database, and whether they match."""
@@ -104,15 +104,11 @@ class Tvm(System):
         shipped, reason = found
         with tempfile.TemporaryDirectory() as folder:
             database = shipped.unpack(Path(folder))
-            missing, count = untuned_tasks(module, target, database)
+            operators = find_operators(module, target, database, shipped.budget.searches)
             module = apply_database(module, target, database)
         tuning = shipped.budget.spent_on(task.model.name)
-        if missing and not reason:
-            reason = f"{len(missing)} of its {count} operators have no schedule in the database ({missing[0]})"
-        elif not reason and (tuning is None or tuning.trials < TRIALS_PER_OPERATOR * count):
-            trials = tuning.trials if tuning else 0
-            reason = f"{trials} trials for {count} operators; TVM's pipeline asks for {TRIALS_PER_OPERATOR} each"
-        return module, Built(tuning, undertuned=reason)
+        reason = reason or why_undertuned(operators, tuning.trials if tuning else 0)
+        return module, Built(tuning, undertuned=reason, details=summarise(operators))
 
     def load(self, task: Task) -> None:
         self._prepare(task)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from importlib.metadata import version
@@ -22,6 +23,8 @@ SHIPPED = ROOT / "results" / "tuning" / "tvm"
 """One folder a kind of machine: workloads.json.gz, schedules.json.gz (the best of each workload), budget.json."""
 GATHERS = ("take", "gather")
 WORKLOADS, SCHEDULES, BUDGET = "workloads.json", "schedules.json", "budget.json"
+TRIALS_PER_OPERATOR = 64
+"""max_trials_per_task in the documentation of TVM's static_shape_tuning_pipeline, which every task shall get."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +39,41 @@ class TuningRun:
 
 
 @dataclass(frozen=True)
+class Search:
+    """How many schedules of an operator were measured, and whether TVM's search found no more that were new."""
+
+    trials: int = 0
+    exhausted: bool = False
+
+    @property
+    def enough(self) -> bool:
+        """Whether TVM's pipeline would have ended it too."""
+        return self.exhausted or self.trials >= TRIALS_PER_OPERATOR
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A tunable operator of a model: whether the database has a schedule, and its search; None where that was not
+    kept.
+    """
+
+    name: str
+    scheduled: bool
+    search: Search | None
+
+
+@dataclass(frozen=True)
 class Budget:
-    """What a database cost, and for which processor it was made."""
+    """What a database cost, for which processor it was made, and the search of each operator by TVM's hash of it.
+
+    Databases from before searches were kept have none.
+    """
 
     version: str
     target: dict[str, Any]
     cpu: str
     runs: tuple[TuningRun, ...] = field(default=())
+    searches: Mapping[str, Search] = field(default_factory=dict)
 
     def spent_on(self, model: str) -> Tuning | None:
         """All runs for `model` together; None where there was none."""
@@ -62,7 +93,9 @@ class Database:
     def budget(self) -> Budget:
         """The budget beside the tables."""
         stored = json.loads((self.folder / BUDGET).read_text())
-        return Budget(**{**stored, "runs": tuple(TuningRun(**run) for run in stored["runs"])})
+        runs = tuple(TuningRun(**run) for run in stored["runs"])
+        searches = {key: Search(**search) for key, search in stored.get("searches", {}).items()}
+        return Budget(**{**stored, "runs": runs, "searches": searches})
 
     def unpack(self, folder: Path) -> Any:
         """TVM's own JSONDatabase over uncompressed copies in `folder`."""
@@ -147,11 +180,49 @@ def tunable_tasks(module: Any, target: Any) -> list[Any]:
     return [task for task in extract_tasks(module, target) if not any(op in task.task_name for op in GATHERS)]
 
 
-def untuned_tasks(module: Any, target: Any, database: Any) -> tuple[list[str], int]:
-    """Names of the tasks of `module` that have no schedule in `database`, and how many tasks there are."""
-    tasks = tunable_tasks(module, target)
-    missing = [t for t in tasks if database.query_tuning_record(t.dispatched[0], target, t.task_name) is None]
-    return [str(task.task_name) for task in missing], len(tasks)
+def operator_key(task: Any, database: Any) -> str:
+    """TVM's structural hash of a task, by which its database knows it too."""
+    return str(database.commit_workload(task.dispatched[0]).as_json()[0])
+
+
+def find_operators(module: Any, target: Any, database: Any, searches: Mapping[str, Search]) -> list[Operator]:
+    """The tunable operators of `module`, and what `database` and its `searches` know of each."""
+    return [
+        Operator(
+            str(task.task_name),
+            database.query_tuning_record(task.dispatched[0], target, task.task_name) is not None,
+            searches.get(operator_key(task, database)),
+        )
+        for task in tunable_tasks(module, target)
+    ]
+
+
+def why_undertuned(operators: Sequence[Operator], trials: int) -> str:
+    """What a search of so many trials lacks of what TVM's documentation asks for; empty where it lacks nothing."""
+    count = len(operators)
+    missing = [operator.name for operator in operators if not operator.scheduled]
+    if missing:
+        return f"{len(missing)} of its {count} operators have no schedule in the database ({missing[0]})"
+    asked = f"TVM's pipeline asks for {TRIALS_PER_OPERATOR} each"
+    few = [(o.search.trials, o.name) for o in operators if o.search is not None and not o.search.enough]
+    if few:
+        fewest, name = min(few)
+        return f"{len(few)} of its {count} operators have too few trials ({fewest}: {name}); {asked}"
+    if any(operator.search is None for operator in operators):
+        return f"{trials} trials over {count} operators, the count of each not kept; {asked}"
+    return ""
+
+
+def summarise(operators: Sequence[Operator]) -> dict[str, Any]:
+    """A build's details: the search of each operator by name, and one line of it for a row that is ok."""
+    searches = [operator.search for operator in operators if operator.search is not None]
+    ended = sum(search.exhausted for search in searches)
+    fewest = min((search.trials for search in searches if not search.exhausted), default=0)
+    counted = f"{sum(search.trials for search in searches)} trials over {len(operators)} operators"
+    return {
+        "operators": {o.name: asdict(o.search) if o.search else None for o in operators},
+        "note": f"{counted}: at least {fewest} each, but for {ended} with no more schedules" if searches else "",
+    }
 
 
 def apply_database(module: Any, target: Any, database: Any) -> Any:

@@ -13,7 +13,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -27,10 +27,12 @@ from mononn_bench.systems.tvm_model import (
     WORKLOADS,
     Budget,
     Database,
+    Search,
     TuningRun,
     import_model,
     machine_folder,
     make_target,
+    operator_key,
     pack,
     tunable_tasks,
 )
@@ -61,21 +63,25 @@ def tune(
     _start_work(work, place)
     database = JSONDatabase(str(work / WORKLOADS), str(work / SCHEDULES))
     before, begun, started = _lines(work / SCHEDULES), time.monotonic(), datetime.now(UTC)
+    searches = dict(Database(place).budget.searches) if (place / BUDGET).exists() else {}
     try:
         module = import_model(onnx_path, target)
-        _search(module, target, database, work, threads, begun + seconds)
+        _search(module, target, database, work, threads, begun + seconds, searches)
     finally:
         trials = _lines(work / SCHEDULES) - before
         run = TuningRun(name, f"{started:%Y-%m-%dT%H:%MZ}", time.monotonic() - begun, threads, trials)
-        _ship(database, work, place, target, run)
+        _ship(database, work, place, target, run, searches)
     return run
 
 
-def _search(module: Any, target: Any, database: Any, work: Path, threads: int, deadline: float) -> None:
+def _search(
+    module: Any, target: Any, database: Any, work: Path, threads: int, deadline: float, searches: dict[str, Search]
+) -> None:
     """One iteration at a time, at least one, until the deadline, so that each leaves its measurements in the database.
 
-    A task never measured comes first, with random schedules, as no cost model guides there; then evolutionary search
-    for the task that has most to lose: the model's seconds in it over the square root of its trials so far.
+    A task never measured comes first, with random schedules, as no cost model guides there; then evolutionary search:
+    of tasks that have not had the trials TVM asks for, or, where all have, of all, the one that has most to lose, the
+    model's seconds in it over the square root of its trials so far. `searches` is kept up to date.
     """
     from tvm.s_tir.meta_schedule.cost_model import CostModel
     from tvm.s_tir.meta_schedule.relax_integration import extracted_tasks_to_tune_contexts
@@ -83,21 +89,31 @@ def _search(module: Any, target: Any, database: Any, work: Path, threads: int, d
     from tvm.s_tir.meta_schedule.tune import tune_tasks
 
     tasks = tunable_tasks(module, target)
-    trials = [_trials(task, database) for task in tasks]
+    trials, keys = [_trials(task, database) for task in tasks], [operator_key(task, database) for task in tasks]
     builder, model = _make_builder(threads), CostModel.create("xgb", num_tuning_cores=threads, tree_method="auto")
     runner = LocalRunner(timeout_sec=RUN_S, evaluator_config=EvaluatorConfig(number=1, min_repeat_ms=MEASURED_MS))
     done = False
     while not done:
         stakes = [_at_stake(task, n, target, database) for task, n in zip(tasks, trials, strict=True)]
-        chosen = stakes.index(max(stakes))
+        chosen = choose(stakes, [searches.get(key, Search()) for key in keys])
         strategy, count = ("evolutionary", TRIALS) if trials[chosen] else ("replay-trace", FIRST_TRIALS)
+        measured = _lines(work / SCHEDULES)
         contexts, weights = extracted_tasks_to_tune_contexts([tasks[chosen]], str(work), strategy=strategy)
         tune_tasks(
             tasks=contexts, task_weights=weights, work_dir=str(work), max_trials_global=count,
             num_trials_per_iter=count, builder=builder, runner=runner, database=database, cost_model=model,
         )  # fmt: skip
         trials[chosen] += count
+        found = _lines(work / SCHEDULES) - measured
+        had = searches.get(keys[chosen], Search())
+        exhausted = strategy == "evolutionary" and found < count
+        searches[keys[chosen]] = Search(had.trials + found, exhausted)
         done = time.monotonic() > deadline
+
+
+def choose(stakes: Sequence[float], searches: Sequence[Search]) -> int:
+    """Which task comes next: one never measured (its stake is infinite), else one without enough trials, by stake."""
+    return max(range(len(stakes)), key=lambda i: (stakes[i] == float("inf"), not searches[i].enough, stakes[i]))
 
 
 def _trials(task: Any, database: Any) -> int:
@@ -178,7 +194,7 @@ def _lines(path: Path) -> int:
     return path.read_text().count("\n") if path.exists() else 0
 
 
-def _ship(database: Any, work: Path, place: Path, target: Any, run: TuningRun) -> None:
+def _ship(database: Any, work: Path, place: Path, target: Any, run: TuningRun, searches: Mapping[str, Search]) -> None:
     """Write the best record of each workload and the budget, earlier runs included."""
     from tvm.s_tir.meta_schedule.database import JSONDatabase
 
@@ -189,7 +205,7 @@ def _ship(database: Any, work: Path, place: Path, target: Any, run: TuningRun) -
     budget = Budget(version("apache-tvm"), json.loads(str(target)), _cpu_name())
     if (place / BUDGET).exists():
         budget = replace(budget, runs=Database(place).budget.runs)
-    pack(best, replace(budget, runs=(*budget.runs, run)), place)
+    pack(best, replace(budget, runs=(*budget.runs, run), searches=searches), place)
 
 
 def _cpu_name() -> str:

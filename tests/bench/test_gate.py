@@ -236,7 +236,7 @@ def test_a_grossly_wrong_onnxruntime_is_incorrect_and_loosens_nobodys_limit(
             answers = {key: stored[key] * factors[name] for key in stored.files if "/out/" in key}
         np.savez(tmp_path / f"{name}.npz", **answers)
         tallies[name] = Tally(answers=[(tmp_path / f"{name}.npz", (0, 1), "before")])
-        details = {"precision": "bf16"} if name == "torch-eager" else {}
+        details = {"precision": "bf16"} if name == "torch-eager" else {"note": "a note"}
         build = BuildRecord(
             name, "linear", "", "fp32", "cpu", 1, "ok", "", "", {}, (), None, None, None, None, details
         )  # fmt: skip
@@ -245,6 +245,7 @@ def test_a_grossly_wrong_onnxruntime_is_incorrect_and_loosens_nobodys_limit(
     judged = _judge(contestants, course, model, reference, tallies)
     expected = {"onnxruntime": "incorrect", "openvino": "ok", "xla": "incorrect", "torch-eager": "ok"}
     assert {name: verdict.status for name, verdict in judged.items()} == {n: expected[n] for n in judged}
+    assert judged["openvino"].reason == "a note"
     limits = {name: {c.limit for c in verdict.checks} for name, verdict in judged.items()}
     assert limits["openvino"] == {2e-5}
     assert limits["torch-eager"] == {2e-2}, "judged by the precision that its build says it computes in"

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +11,17 @@ from bench.small_networks import check_adapter, convolutional, make_task, produc
 from mononn_bench.record import Tuning
 from mononn_bench.systems import REAL, get_system, tvm_model, tvm_tuning
 from mononn_bench.systems.tvm import Tvm, TvmUntuned
-from mononn_bench.systems.tvm_model import Budget, Database, TuningRun, find_database, pack
+from mononn_bench.systems.tvm_model import (
+    Budget,
+    Database,
+    Operator,
+    Search,
+    TuningRun,
+    find_database,
+    pack,
+    summarise,
+    why_undertuned,
+)
 
 needs_tvm = pytest.mark.skipif(
     importlib.util.find_spec("tvm") is None, reason="TVM lives in the environment envs/tvm.txt"
@@ -74,6 +85,56 @@ def test_the_shipped_databases_say_what_they_cost():
         assert all(run.seconds > 0 and run.trials > 0 for run in budget.runs)
 
 
+def test_searches_are_shipped_and_older_databases_have_none(shipped, tmp_path):
+    database = Database(shipped / "znver4-2c")
+    assert database.budget.searches == {}
+    searches = {"17": Search(72), "18": Search(5, exhausted=True)}
+    pack(tmp_path / "work", replace(database.budget, searches=searches), tmp_path / "kept")
+    assert Database(tmp_path / "kept").budget.searches == searches
+    old = shipped / "znver4-2c" / "budget.json"
+    old.write_text(json.dumps({k: v for k, v in json.loads(old.read_text()).items() if k != "searches"}))
+    assert Database(old.parent).budget.searches == {}
+
+
+FULL, SMALL, FEW = Search(64), Search(5, exhausted=True), Search(63)
+
+
+@pytest.mark.parametrize(
+    ("operators", "reason"),
+    [
+        ([("a", True, FULL), ("b", True, SMALL)], ""),
+        ([("a", True, FULL), ("b", False, FULL)], "1 of its 2 operators have no schedule in the database (b)"),
+        ([("a", True, FEW), ("b", True, FULL)],
+         "1 of its 2 operators have too few trials (63: a); TVM's pipeline asks for 64 each"),
+        ([("a", True, None), ("b", True, Search(8)), ("c", True, FEW)],
+         "2 of its 3 operators have too few trials (8: b); TVM's pipeline asks for 64 each"),
+        ([("a", True, None), ("b", True, FULL)],
+         "9000 trials over 2 operators, the count of each not kept; TVM's pipeline asks for 64 each"),
+    ],
+)  # fmt: skip
+def test_each_operator_has_had_the_trials_that_tvm_asks_for(operators, reason):
+    assert why_undertuned([Operator(*one) for one in operators], 9000) == reason
+
+
+def test_a_build_says_how_often_each_operator_was_tried():
+    details = summarise([Operator("a", True, Search(80)), Operator("b", True, SMALL), Operator("c", True, FULL)])
+    assert details["operators"]["b"] == {"trials": 5, "exhausted": True}
+    assert details["note"] == "149 trials over 3 operators: at least 64 each, but for 1 with no more schedules"
+    assert summarise([Operator("a", True, None)]) == {"operators": {"a": None}, "note": ""}
+
+
+@pytest.mark.parametrize(
+    ("stakes", "searches", "chosen"),
+    [
+        ([3.0, float("inf"), 9.0], [FEW, Search(), FEW], 1),
+        ([3.0, 5.0, 9.0], [FEW, FEW, FULL], 1),
+        ([3.0, 5.0, 9.0], [FULL, SMALL, FULL], 2),
+    ],
+)
+def test_the_tuner_goes_on_with_what_is_below_the_rule_before_all_else(stakes, searches, chosen):
+    assert tvm_tuning.choose(stakes, searches) == chosen
+
+
 def test_a_run_that_was_cut_off_leaves_no_half_a_line(tmp_path):
     (tmp_path / "schedules.json").write_text("[0, []]\n[1, [2]]\n[2, [3, ")
     tvm_tuning._start_work(tmp_path, tmp_path / "nothing")
@@ -112,8 +173,10 @@ def test_tuning_adds_up_and_its_schedules_are_applied(tmp_path, monkeypatch):
     assert Database(folder).budget.runs == tuple(runs)
     monkeypatch.setattr("mononn_bench.systems.tvm.find_database", lambda _: find_database(_, tmp_path / "shipped"))
     built = check_adapter(Tvm, task)
-    assert built.undertuned == f"{built.tuning.trials} trials for 1 operators; TVM's pipeline asks for 64 each"
-    assert built.tuning.trials == sum(run.trials for run in runs)
+    (search,) = Database(folder).budget.searches.values()
+    assert search.trials == built.tuning.trials == sum(run.trials for run in runs)
+    assert search.enough == (built.undertuned == "")
+    assert list(built.details["operators"].values()) == [asdict(search)]
     other = make_task(convolutional(), _folder(tmp_path / "other"))
     assert "operators have no schedule" in check_adapter(Tvm, other).undertuned
 
@@ -129,4 +192,4 @@ def test_an_undertuned_build_that_takes_seconds_a_run_is_left_out(tmp_path, monk
     monkeypatch.setattr("mononn_bench.systems.tvm.SLOW_S", 0.0)
     built = Tvm().build(make_task(product(), tmp_path))
     assert "one run takes 0.0 s" in built.undertuned
-    assert built.details == {"left_out": True}
+    assert built.details["left_out"] is True

@@ -88,7 +88,9 @@ def test_a_slow_system_has_raw_times_only():
     assert (cell.speedup, cell.verdict) == (None, None)
     assert "tvm" not in table.headlines[0].means
     assert " ms " in markdown(speed_grid(table)).splitlines()[6]
-    assert "over 2 s a run" in cell.reason
+    assert cell.reason == "over 2 s a run: raw times only"
+    noted = make_table([a_case("mlp", times, {"tvm": a_system("tvm", reason="a note", slow=True)})])
+    assert cells_of(noted)["mlp", "tvm"].reason == "a note; over 2 s a run: raw times only"
 
 
 @pytest.mark.parametrize("system", ["magic", "mononn"])
