@@ -218,10 +218,11 @@ def summarise(operators: Sequence[Operator]) -> dict[str, Any]:
     searches = [operator.search for operator in operators if operator.search is not None]
     ended = sum(search.exhausted for search in searches)
     fewest = min((search.trials for search in searches if not search.exhausted), default=0)
-    counted = f"{sum(search.trials for search in searches)} trials over {len(operators)} operators"
+    note = f"{sum(search.trials for search in searches)} trials over {len(operators)} operators, at least {fewest} each"
+    note += f" but {ended} for which no more schedules were found" if ended else ""
     return {
         "operators": {o.name: asdict(o.search) if o.search else None for o in operators},
-        "note": f"{counted}: at least {fewest} each, but for {ended} with no more schedules" if searches else "",
+        "note": note if searches else "",
     }
 
 

@@ -186,21 +186,21 @@ def test_rounding_to_16_bits_passes_and_twice_the_noise_does_not(precision: str,
 def test_one_element_far_off_fails_in_16_bits() -> None:
     exact = np.random.default_rng(0).normal(size=(64, 1000))
     exact[5, 7] = 0.0
-    for wrong, passes in ((0.11, True), (0.13, False)):
+    for wrong, passes in ((0.19, True), (0.21, False)):
         answer = exact.copy()
         answer[5, 7] = wrong
         found = half(answer, exact)
         assert found.rel_l2 is not None and found.rel_l2 < 1e-3
         assert found.passed is passes
-    assert "in one place (limit 1.2e-01)" in failure_reason([found])
-    exact[0, 0] = answer[0, 0] = 7.0
+    assert "in one place (limit 2.0e-01)" in failure_reason([found])
+    exact[0, 0] = answer[0, 0] = 12.0
     assert half(answer, exact).passed, "an output with large values has a larger scale"
 
 
 def test_top_1_counts_where_the_margin_is_clear() -> None:
     exact = np.random.default_rng(0).uniform(-1, 0, size=(64, 1000))
     limit = max_abs_limit(exact, "fp16")
-    assert limit == pytest.approx(0.02 * 6 / 3**0.5, rel=0.01)
+    assert limit == pytest.approx(0.02 * 10 / 3**0.5, rel=0.01)
     for margin, passes in ((0.9 * limit, True), (1.1 * limit, False)):
         exact[3, :2] = 0.1 + margin, 0.1
         answer = exact.copy()

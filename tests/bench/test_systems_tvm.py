@@ -119,7 +119,9 @@ def test_each_operator_has_had_the_trials_that_tvm_asks_for(operators, reason):
 def test_a_build_says_how_often_each_operator_was_tried():
     details = summarise([Operator("a", True, Search(80)), Operator("b", True, SMALL), Operator("c", True, FULL)])
     assert details["operators"]["b"] == {"trials": 5, "exhausted": True}
-    assert details["note"] == "149 trials over 3 operators: at least 64 each, but for 1 with no more schedules"
+    assert details["note"] == (
+        "149 trials over 3 operators, at least 64 each but 1 for which no more schedules were found"
+    )
     assert summarise([Operator("a", True, None)]) == {"operators": {"a": None}, "note": ""}
 
 
