@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mononn_bench.analysis.cells import QUANTILES
-from mononn_bench.analysis.stats import round_values
+from mononn_bench.analysis.stats import round_values, supports
 from mononn_bench.record import Block, CaseRecord, Round
 
 
@@ -26,12 +26,21 @@ def paired_rounds(record: CaseRecord, ours: str, rival: str) -> np.ndarray:
     return round_values(_values(rounds, ours, cycles), _values(rounds, rival, cycles))
 
 
-def median_and_p90(record: CaseRecord, label: str) -> tuple[float, float] | None:
-    """Seconds: the median of the block values, and the 90th percentile of all raw samples; None without a block."""
+def median_and_p90(record: CaseRecord, label: str) -> tuple[float, float | None] | None:
+    """Seconds: the median of the block values, and the 90th percentile of all kept samples, None where they are too
+    few for one; None without a block.
+    """
     blocks = accepted_blocks(record, label)
     if not blocks:
         return None
-    return float(np.median([b.value_s for b in blocks])), float(np.quantile(_samples(blocks), 0.9))
+    samples = _samples(blocks)
+    p90 = float(np.quantile(samples, 0.9)) if supports(0.9, len(samples)) else None
+    return float(np.median([b.value_s for b in blocks])), p90
+
+
+def sample_count(record: CaseRecord, label: str) -> int:
+    """How many single runs the record keeps of a system: up to 200 a block, evenly taken."""
+    return sum(len(block.samples_ns) for block in accepted_blocks(record, label))
 
 
 def latency_quantiles(record: CaseRecord, label: str) -> tuple[float, ...]:

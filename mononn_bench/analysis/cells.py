@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
+import numpy as np
+
 from mononn_bench.analysis.stats import Estimate, GeometricMean, Rate, Verdict
 from mononn_bench.record import Ceilings
 
@@ -33,11 +35,10 @@ class Cell:
     """One row of cells.csv; None where a system left no such value.
 
     `case` names model, batch, precision and target as the tables do. `speedup` is the system's time over ours with its
-    interval; times are in the unit the name ends with; `roofline_share`, `rel_l2` and its limit are fractions;
-    `algorithm` names what saves arithmetic, so that a share may be over 1;
-    load and first run are medians over fresh processes with warm files, and with cold ones; `peak_mb`, `rest_mb` and
-    `huge_mb` medians of `Start`'s; `tuning_s` is what its search spent, its database's past
-    included.
+    interval; times are in the unit the name ends with, `p90_ms` that of all kept `samples` where they are enough;
+    `roofline_share`, `rel_l2` and its limit are fractions; `algorithm` names what saves arithmetic, so that a share may
+    be over 1; load and first run are medians over fresh processes with warm files, and with cold ones; `peak_mb`,
+    `rest_mb` and `huge_mb` medians of `Start`'s; `batch_per_latency_s` is no throughput but batch over `median_ms`; `tuning_s` is what its search spent, its database's past included.
     """
 
     case: str
@@ -51,6 +52,7 @@ class Cell:
     reason: str
     median_ms: float | None = None
     p90_ms: float | None = None
+    samples: int | None = None
     speedup: float | None = None
     speedup_low: float | None = None
     speedup_high: float | None = None
@@ -69,7 +71,7 @@ class Cell:
     huge_mb: float | None = None
     artifact_mb: float | None = None
     identity_us: float | None = None
-    inferences_per_s: float | None = None
+    batch_per_latency_s: float | None = None
     tuning_s: float | None = None
     tuning_cores: int | None = None
     tuning_trials: int | None = None
@@ -83,18 +85,22 @@ COLUMNS = tuple(field.name for field in fields(Cell))
 class CaseSummary:
     """What one case says as a whole: its best rival, or why there is no such ratio, what was flagged, its command.
 
-    `state` is that of the caches before a run: warm, cold or as warm. `latency` maps a system with a speed to the
-    quantiles of its raw samples, in seconds, at `QUANTILES`. `flops` and `compulsory_bytes` are the model's, `ceilings`
-    the sentinel's.
+    `network` is the model whatever its batch, which a geometric mean takes one value of. `state` is that of the caches
+    before a run: warm, cold or as warm. `needed` are the systems without which there is no best rival. `latency` maps
+    a system with a speed to the quantiles of its raw samples, in seconds, at `QUANTILES`. `flops` and
+    `compulsory_bytes` are the model's, `ceilings` the sentinel's. `created` and `revisions` say when and from which
+    sources it was measured.
     """
 
     name: str
     model: str
+    network: str
     source: str
     full_size: bool
     target: str
     state: str
     rounds: int
+    needed: Sequence[str]
     best: tuple[str, Estimate] | None
     no_best: str
     flags: Sequence[str]
@@ -103,6 +109,8 @@ class CaseSummary:
     flops: int
     compulsory_bytes: int
     ceilings: Ceilings | None
+    created: Sequence[str]
+    revisions: Sequence[str]
 
 
 QUANTILES = tuple(i / 200 for i in range(201))
@@ -133,8 +141,9 @@ class Table:
     """Everything a report prints.
 
     `systems` are those of the rows, ours first where it takes part; `same_system` is how often a system differed from
-    its own twin (None where none ran twice); `detectable` the smallest ratio that a comparison finds four times in
-    five.
+    its own twin (None where none ran twice); `detectable` the smallest ratio that the hardest of the table's
+    comparisons finds four times in five. `values` are the logs of each comparison's rounds by case and system,
+    `runs` is how many runs the table pools.
     """
 
     machine: str
@@ -145,6 +154,13 @@ class Table:
     twins: Sequence[Twin]
     same_system: Rate | None
     detectable: float | None
+    values: Mapping[tuple[str, str], np.ndarray]
+    runs: int = 1
+
+    @property
+    def comparisons(self) -> int:
+        """How many ratios have a verdict: what Holm's adjustment is over."""
+        return sum(cell.verdict is not None for cell in self.cells)
 
     @property
     def rivals(self) -> list[str]:

@@ -24,7 +24,8 @@ HOTTEST = 4
 """Kinds of operators that the page shows of a profile."""
 CAPTIONS = {
     "speedup": "Speed over that of mononn, with 95 % intervals. A cross stands where a system has no speed.",
-    "latency": "Latency of single runs: box 25 to 75 %, line at the median, whiskers 5 to 95 %, tick at 99 %.",
+    "latency": "Latency of single runs: box 25 to 75 %, line at the median, whiskers 5 to 95 %, tick at 99 %, each "
+    "where the samples (their number stands in brackets) are enough for it.",
     "roofline": "Left: each network under the machine's measured ceilings. Right: share of the attainable speed.",
     "accuracy": "Relative L2 error against the reference in double precision, of the output nearest its limit.",
     "ablation": "What each decision of the compiler is worth: time without it over time with it.",

@@ -1,13 +1,15 @@
-"""The README's table and figure, and those of docs/suites.md, generated from the published records under
+"""What README.md, docs/published.md and docs/suites.md show, generated from the published records under
 results/reference.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+
+from matplotlib.figure import Figure
 
 from mononn_bench.analysis.cells import Table
 from mononn_bench.codec import write_text
@@ -17,7 +19,7 @@ from mononn_bench.report.figures.ablation import ablation_figure
 from mononn_bench.report.figures.speed import speed_figure
 from mononn_bench.report.figures.style import styled
 from mononn_bench.report.grids import markdown
-from mononn_bench.report.published import Published, published_figure, published_grid, read_published, read_suites
+from mononn_bench.report.published import Published, read_published, read_suites, runs_grid
 from mononn_bench.report.tables import speed_grid
 
 BEGIN, END = "<!-- table:begin -->", "<!-- table:end -->"
@@ -34,9 +36,13 @@ def with_tables(text: str, published: list[Published]) -> str:
     """`text` with the block between its marks replaced; raises DocumentError where a mark is missing."""
     blocks = [PICTURE] if published else []
     for one in published:
-        grid = published_grid(one) if len(one.runs) > 1 else speed_grid(one.runs[0])
-        blocks.append(markdown(grid, level=3))
+        blocks.append(markdown(speed_grid(one.pooled), level=3))
     return _filled(text, blocks)
+
+
+def with_runs(text: str, published: list[Published]) -> str:
+    """As `with_tables`, each run beside the others."""
+    return _filled(text, [markdown(runs_grid(one), level=2) for one in published])
 
 
 def with_suites(text: str, suites: Mapping[str, Table]) -> str:
@@ -49,23 +55,28 @@ def with_suites(text: str, suites: Mapping[str, Table]) -> str:
     return _filled(text, blocks)
 
 
+def pictures(published: list[Published], suites: Mapping[str, Table]) -> dict[str, Figure]:
+    """The figures of the documents by the name of their file: speed on the first machine, and the ablation."""
+    with styled():
+        drawn = {"speedup.png": speed_figure(published[0].pooled)} if published else {}
+        return drawn | ({"ablation.png": ablation_figure(suites[ABLATION])} if ABLATION in suites else {})
+
+
 def main(root: Path) -> None:
-    """Fill README.md and docs/suites.md under `root`; draw docs/speedup.png of the first machine, docs/ablation.png."""
-    reference, suites_page = root / "results" / "reference", root / "docs" / "suites.md"
+    """Fill README.md, docs/published.md and docs/suites.md under `root`, and draw their pictures."""
+    reference = root / "results" / "reference"
     published, suites = read_published(reference), read_suites(reference)
-    write_text(root / "README.md", with_tables((root / "README.md").read_text(), published))
-    if suites:
-        write_text(suites_page, with_suites(suites_page.read_text(), suites))
-    if ABLATION in suites:
-        with styled():
-            figure = ablation_figure(suites[ABLATION])
-        write_bytes(root / "docs" / "ablation.png", figure_bytes(figure, "png"))
+    _fill(root / "README.md", lambda text: with_tables(text, published))
     if published:
-        first = published[0]
-        with styled():
-            figure = published_figure(first) if len(first.runs) > 1 else speed_figure(first.runs[0])
-        (root / "docs").mkdir(exist_ok=True)
-        write_bytes(root / "docs" / "speedup.png", figure_bytes(figure, "png"))
+        _fill(root / "docs" / "published.md", lambda text: with_runs(text, published))
+    if suites:
+        _fill(root / "docs" / "suites.md", lambda text: with_suites(text, suites))
+    for name, figure in pictures(published, suites).items():
+        write_bytes(root / "docs" / name, figure_bytes(figure, "png"))
+
+
+def _fill(path: Path, filled: Callable[[str], str]) -> None:
+    write_text(path, filled(path.read_text()))
 
 
 def _filled(text: str, blocks: Sequence[str]) -> str:

@@ -39,9 +39,10 @@ def speed_grid(table: Table) -> Grid:
         row += [words.ratio_cell(table.cell(case.name, rival)) for rival in table.rivals]
         rows.append([*row, *([words.best(case)] if _shows_best(table) else [])])
     header = ["model", f"{OURS}, ms", *table.rivals, *(["best rival"] if _shows_best(table) else [])]
+    what = f"Each rival's time over that of {OURS}, with its 95 % interval: over 1 means that {OURS} is faster."
     return Grid(
         title=f"Speed on {table.machine}",
-        caption=f"Each rival's time over that of {OURS}, with its 95 % interval: over 1 means that {OURS} is faster.",
+        caption=what if table.runs == 1 else f"{table.runs} full runs in a row, pooled. {what}",
         header=header,
         rows=rows if table.rivals else [],
         notes=list(words.beneath(table)),
@@ -66,7 +67,8 @@ def case_grid(table: Table, case: CaseSummary) -> Grid:
     ]
     notes += [f"Flagged: {flag}." for flag in case.flags]
     notes += list(words.blind_spots(table))
-    notes.append(f"Run {run}; to make it again: `{case.command}`.")
+    made = f"{' to '.join(case.created)}, source {words.revisions([case])}"
+    notes.append(f"Run {run}, {made}; to make it again: `{case.command}`.")
     title = f"{words.case(case)} on {table.machine}"
     return Grid(title, f"{case.model}: {words.network(case)}.", header, rows, notes)
 
@@ -81,7 +83,11 @@ def same_grid(table: Table, network: str) -> Grid:
         caption="The same build measured twice in every round; a ratio whose interval excludes 1 is a false alarm.",
         header=["case", "system", "ratio", ""],
         rows=rows,
-        notes=[*([words.same_system(rate)] if rate else []), *_first_command(table, network)],
+        notes=[
+            *([words.same_system(rate)] if rate else []),
+            *([f"Records: {words.provenance(table)}."] if table.cases else []),
+            *_first_command(table, network),
+        ],
     )
 
 

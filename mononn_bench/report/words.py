@@ -15,6 +15,7 @@ SMALLEST = 1e-3
 MODEL_COLUMNS = (
     ("time, ms", "median_ms"),
     ("p90, ms", "p90_ms"),
+    ("samples", "samples"),
     ("roofline", "roofline_share"),
     ("rel. L2 error", "rel_l2"),
     ("build, s", "build_s"),
@@ -27,14 +28,15 @@ MODEL_COLUMNS = (
     ("in huge pages, MB", "huge_mb"),
     ("artifact, MB", "artifact_mb"),
     ("one call, µs", "identity_us"),
-    ("inferences/s", "inferences_per_s"),
+    ("batch/latency, 1/s", "batch_per_latency_s"),
     ("tuning, s", "tuning_s"),
 )
 """What a model's table shows of each system, by the name of its column in cells.csv."""
 AA_LIMIT = "at most 9 in 100 may"
 FEW_CASES = 10
 """Flagged cases of a network whose flags are listed one by one; of more, their kinds."""
-ROUND, NUMBER = re.compile(r"^round \d+: "), re.compile(r"\d+(\.\d+)?")
+ROUND, NUMBER = re.compile(r"^(run \d+, )?(round \d+: )?"), re.compile(r"\d+(\.\d+)?")
+REVISION_DIGITS = 12
 
 
 def number(column: str, value: float | None) -> str:
@@ -109,7 +111,7 @@ def headline(one: Headline) -> str:
     if one.missing:
         return f"Geometric mean over {one.name}: {one.missing}."
     means = [
-        f"{label} {m.value:.2f}" + (f" ({m.count} of {m.total})" if m.count < m.total else "")
+        f"{label} {interval(m.value, m.low, m.high)}" + (f" ({m.count} of {m.total})" if m.count < m.total else "")
         for label, m in one.means.items()
     ]
     total = next((m.total for m in one.means.values()), 0)
@@ -124,13 +126,33 @@ def same_system(rate: Rate) -> str:
     )
 
 
+def detectable(table: Table) -> str:
+    """What a comparison of the table finds, of the test that its verdicts come from."""
+    assert table.detectable is not None
+    hardest = f", as the hardest of {table.comparisons} comparisons (Holm)" if table.comparisons > 1 else ""
+    return f"smallest difference found four times in five{hardest}: {(table.detectable - 1) * 100:.1f} %"
+
+
+def provenance(table: Table) -> str:
+    """When the records of a table were made, and from which sources."""
+    days = sorted({created[:10] for case in table.cases for created in case.created})
+    return f"measured {' to '.join(dict.fromkeys([days[0], days[-1]]))}, source {revisions(table.cases)}"
+
+
+def revisions(cases: Iterable[CaseSummary]) -> str:
+    """The source revisions of some cases, in short; a plus sign says that the checkout differed from its commit."""
+    found = dict.fromkeys(revision for case in cases for revision in case.revisions)
+    return " and ".join(r[:REVISION_DIGITS] + ("+" if r.endswith("+") else "") for r in found)
+
+
 def blind_spots(table: Table) -> Iterable[str]:
     """What a table could miss, or could show that is not there: it stands under each."""
     few = sorted({c.model for c in table.cases if c.rounds < FEWEST_ROUNDS})
     if few:
         yield f"No intervals and no verdicts for {', '.join(few)}: fewer than {FEWEST_ROUNDS} rounds."
     if table.detectable is not None:
-        yield f"Smallest difference found four times in five: {(table.detectable - 1) * 100:.1f} %."
+        text = detectable(table)
+        yield f"{text[0].upper()}{text[1:]}."
     yield same_system(table.same_system) if table.same_system else "No system was measured against itself."
     if table.rivals:
         yield "Verdicts are adjusted over this table (Holm): a difference that does not survive reads unresolved."
@@ -154,7 +176,9 @@ def troubles(table: Table) -> Iterable[str]:
     for model in dict.fromkeys(c.model for c in table.cases):
         cases = [c for c in table.cases if c.model == model]
         flagged = [c for c in cases if c.flags]
-        if len(flagged) > FEW_CASES:
+        if flagged and table.runs > 1:
+            yield f"Flagged: {model} ({'; '.join(flag_kinds(flag for c in flagged for flag in c.flags))})."
+        elif len(flagged) > FEW_CASES:
             kinds = "; ".join(flag_kinds(flag for c in flagged for flag in c.flags))
             yield f"Flagged: {len(flagged)} of {len(cases)} cases of {model} ({kinds}); the records name each."
         elif flagged:
@@ -172,7 +196,8 @@ def flag_kinds(flags: Iterable[str]) -> Iterable[str]:
         found.setdefault((before, after), []).append(number)
     for (before, after), numbers in sorted(found.items(), key=lambda kind: -len(kind[1])):
         most = max(numbers, key=lambda n: float(n or 0))
-        yield f"{len(numbers)} times {before}{'up to ' if most else ''}{most}{after}"
+        many = len(numbers) > 1
+        yield f"{f'{len(numbers)} times ' if many else ''}{before}{'up to ' if most and many else ''}{most}{after}"
 
 
 def network(one: CaseSummary) -> str:
@@ -193,5 +218,7 @@ def beneath(table: Table) -> Iterable[str]:
     yield from (headline(one) for one in table.headlines if table.rivals)
     yield from networks(table.cases)
     yield from blind_spots(table)
+    if table.cases:
+        yield f"Records: {provenance(table)}."
     yield from tuning(table)
     yield from troubles(table)

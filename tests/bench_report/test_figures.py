@@ -64,6 +64,24 @@ def test_latency_shows_medians_of_samples_and_reasons(drawn):
     ]  # fmt: skip
 
 
+def test_latency_shows_how_many_samples_and_no_quantile_beyond_them():
+    many, few = (figures.draw_figures(make_table([a_case("mlp", TRIO, rounds=r)]))["latency"] for r in (12, 2))
+    ticks, whiskers = ([_latency_marks(f) for f in (many, few)][i] for i in (0, 1))
+    assert ticks == {"boxes": 3, "whiskers": 3, "far": 3} and whiskers == {"boxes": 3, "whiskers": 3, "far": 0}
+    alone = _latency_marks(figures.draw_figures(make_table([a_case("mlp", TRIO, rounds=1)]))["latency"])
+    assert alone == {"boxes": 3, "whiskers": 0, "far": 0}
+    assert "mononn (72)" in words_of(few)
+
+
+def _latency_marks(figure):
+    axes = figure.axes[0]
+    flat = [line for line in axes.lines if len(line.get_xdata()) == 2 and len(set(line.get_ydata())) == 1]
+    return {
+        "boxes": len(axes.patches), "whiskers": len(flat),
+        "far": sum(line.get_marker() == "|" for line in axes.lines),
+    }  # fmt: skip
+
+
 def test_the_roofline_has_its_ceilings_and_each_share(drawn, whole_run):
     left, right = drawn["roofline"].axes
     assert "240 GFLOP/s" in words_of(drawn["roofline"]) and "memory, 45 GB/s" in words_of(drawn["roofline"])

@@ -1,41 +1,71 @@
 """The README says what the published records say."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from bench_report.records import a_case, a_system, a_whole_run
+from PIL import Image
 
 from mononn_bench.analysis.table import make_table
 from mononn_bench.record import write_record
-from mononn_bench.report.published import Published, published_figure, published_grid, read_published, read_suites
-from mononn_bench.report.readme import BEGIN, END, DocumentError, main, with_suites, with_tables
+from mononn_bench.report.figures import DRAWN_DIGEST, drawn_digest
+from mononn_bench.report.published import Published, read_published, read_suites, runs_grid
+from mononn_bench.report.readme import BEGIN, END, DocumentError, main, pictures, with_runs, with_suites, with_tables
+from mononn_bench.report.tables import speed_grid
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_the_readme_holds_what_the_published_records_give():
-    text = (ROOT / "README.md").read_text()
-    assert with_tables(text, read_published(ROOT / "results" / "reference")) == text
+@pytest.fixture(scope="module")
+def published():
+    return read_published(ROOT / "results" / "reference")
+
+
+@pytest.fixture(scope="module")
+def suites():
+    return read_suites(ROOT / "results" / "reference")
+
+
+def test_the_documents_hold_what_the_published_records_give(published, suites):
+    readme, runs, page = ((ROOT / name).read_text() for name in ("README.md", "docs/published.md", "docs/suites.md"))
+    assert with_tables(readme, published) == readme
+    assert with_runs(runs, published) == runs
+    assert with_suites(page, suites) == page
+
+
+@pytest.mark.parametrize("name", ["speedup.png", "ablation.png"])
+def test_the_pictures_were_drawn_from_the_records_that_stand(name, published, suites):
+    with Image.open(ROOT / "docs" / name) as picture:
+        carried = picture.text[DRAWN_DIGEST]
+    assert carried == drawn_digest(pictures(published, suites)[name])
+
+
+def test_another_record_gives_another_picture(published):
+    digests = set()
+    for low in (None, 1.01, 1.1):
+        table = published[0].pooled
+        cell = table.cell("bert-base", "openvino")
+        cells = [replace(c, speedup_low=low) if c is cell and low else c for c in table.cells]
+        changed = Published("m", [replace(table, cells=cells)])
+        digests.add(drawn_digest(pictures([changed], {})["speedup.png"]))
+    assert len(digests) == 3
 
 
 def test_filling_is_repeatable_and_touches_nothing_else(records, tmp_path):
     (tmp_path / "docs").mkdir()
     for record in records:
         write_record(record, tmp_path / "results" / "reference" / "m" / "run-1" / "raw" / f"{record.model.name}.json")
-    (tmp_path / "README.md").write_text(f"before\n\n{BEGIN}\nold\n{END}\n\nafter\n")
+    for name in ("README.md", "docs/published.md"):
+        (tmp_path / name).write_text(f"before\n\n{BEGIN}\nold\n{END}\n\nafter\n")
     main(tmp_path)
     first = (tmp_path / "README.md").read_text()
     main(tmp_path)
     assert (tmp_path / "README.md").read_text() == first
     assert first.startswith("before\n") and first.endswith("after\n")
     assert "old" not in first
-    assert "| bert-base | " in first
+    assert "| bert-base | " in first and "## The runs on " in (tmp_path / "docs" / "published.md").read_text()
     assert (tmp_path / "docs" / "speedup.png").stat().st_size > 10_000
-
-
-def test_the_page_of_suites_holds_what_their_records_give():
-    text = (ROOT / "docs" / "suites.md").read_text()
-    assert with_suites(text, read_suites(ROOT / "results" / "reference")) == text
 
 
 def test_a_published_suite_gets_its_table_and_picture(tmp_path):
@@ -61,23 +91,54 @@ def test_a_document_without_marks_is_refused(records):
 TRIO = {"mononn": 1e-3, "onnxruntime": 2e-3, "openvino": 1.5e-3}
 
 
-def test_several_runs_show_their_median_and_range():
-    runs = [a_case("mlp", {**TRIO, "openvino": seconds}, noise=0.0) for seconds in (1.5e-3, 1.7e-3, 1.6e-3)]
-    grid = published_grid(Published("m", [make_table([run]) for run in runs]))
-    row = dict(zip(grid.header, grid.rows[0], strict=True))
-    assert row["openvino"] == "1.60 [1.50, 1.70] faster"
-    assert row["best rival"] == "1.60 [1.50, 1.70] openvino"
-    assert grid.caption.startswith("3 full runs in a row")
-    assert any("openvino 1.60 [1.50, 1.70]" in note for note in grid.notes)
+def runs_of(*records):
+    return Published("m", [make_table([record]) for record in records])
 
 
-def test_a_run_without_a_speed_is_counted_and_named():
+def row_of(grid):
+    return dict(zip(grid.header, grid.rows[0], strict=True))
+
+
+def test_several_runs_are_pooled_and_their_ranges_stand_on_a_page_of_their_own():
+    published = runs_of(*(a_case("mlp", {**TRIO, "openvino": s}, noise=0.0) for s in (1.5e-3, 1.7e-3, 1.6e-3)))
+    grid = speed_grid(published.pooled)
+    assert grid.caption.startswith("3 full runs in a row, pooled.")
+    cell = published.pooled.cell("mlp", "openvino")
+    assert cell.speedup == pytest.approx((1.5 * 1.6 * 1.7) ** (1 / 3))
+    assert row_of(grid)["openvino"] == "1.60 [1.37, 1.87] faster"  # wider than the range: three runs say little
+    assert row_of(grid)["best rival"].startswith("1.60 [")
+    assert any("openvino 1.60 [1.37, 1.87]" in note for note in grid.notes)
+    assert row_of(runs_grid(published))["openvino"] == "1.60 [1.50, 1.70] faster in 3"
+    assert published.pooled.cases[0].rounds == 12
+
+
+def test_verdicts_are_adjusted_over_the_pooled_table():
+    times = {**TRIO, "openvino": 1.012e-3} | {f"other{i}": 1e-3 for i in range(20)}
+    few = {**TRIO, "openvino": 1.012e-3}
+    alone, crowded = (
+        runs_of(*(a_case("mlp", t, noise=0.012, seed=seed) for seed in range(3))).pooled for t in (few, times)
+    )
+    assert alone.comparisons == 2 and crowded.comparisons == 22
+    assert crowded.detectable > alone.detectable
+
+
+def test_a_run_without_a_speed_is_named_and_its_system_still_counts_as_a_rival():
     good = a_case("mlp", TRIO, noise=0.0)
     bad = a_case("mlp", TRIO, {"openvino": a_system("openvino", "failed", "no luck")}, noise=0.0)
-    published = Published("m", [make_table([one]) for one in (good, bad, good)])
-    row = dict(zip(published_grid(published).header, published_grid(published).rows[0], strict=True))
-    assert row["openvino"] == "1.50 [1.50, 1.50] faster 2 of 3 runs failed"
-    assert any(note == "mlp, openvino: failed, no luck." for note in published_grid(published).notes)
+    published = runs_of(good, bad, good)
+    assert row_of(speed_grid(published.pooled))["openvino"] == "1.50 [1.50, 1.50] faster failed"
+    assert published.pooled.cases[0].best[0] == "openvino"
+    assert published.pooled.headlines[0].means["openvino"].count == 1
+    said = "mlp, openvino: failed, in 1 of 3 runs, no luck."
+    assert said in speed_grid(published.pooled).notes
+    assert row_of(runs_grid(published))["openvino"] == "1.50 [1.50, 1.50] faster in 2 failed"
+
+
+def test_ours_must_be_ok_in_every_run():
+    good = a_case("mlp", TRIO, noise=0.0)
+    bad = a_case("mlp", TRIO, {"mononn": a_system("mononn", "incorrect", "NaN in y")}, noise=0.0)
+    pooled = runs_of(good, bad, good).pooled
+    assert pooled.headlines[0].means == {} and "mlp" in pooled.headlines[0].missing
 
 
 def test_three_runs_of_four_networks_and_eight_systems(tmp_path):
@@ -86,13 +147,12 @@ def test_three_runs_of_four_networks_and_eight_systems(tmp_path):
             path = tmp_path / "some-machine" / f"run-{number + 1}" / "raw" / f"{record.model.name}.json"
             write_record(record, path)
     (published,) = read_published(tmp_path)
-    grid = published_grid(published)
+    grid = speed_grid(published.pooled)
     assert [row[0] for row in grid.rows] == ["vit-base", "bert-base", "resnet50", "t5-small"]
     assert len(grid.header) == 10
     assert any(note.startswith("A system against itself: ") and " of 12 " in note for note in grid.notes)
-    bars = published_figure(published).axes[0].patches
-    assert len(bars) == sum(
-        len(published.cells(c, s)) > 0 and any(cell.speedup for cell in published.cells(c, s))
-        for c in published.cases
-        for s in published.systems
-    )
+    bars = pictures([published], {})["speedup.png"].axes[0].patches
+    table = published.pooled
+    assert len(bars) == sum(cell.speedup is not None for cell in table.cells) + len(table.headlines[0].means) + 1
+    cell = table.cell("bert-base", "mononn")
+    assert cell.samples == 3 * 144 and cell.run_id == "run-bert-base"

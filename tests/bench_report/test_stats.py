@@ -2,6 +2,8 @@
 
 import itertools
 import math
+from dataclasses import replace
+from statistics import median
 
 import numpy as np
 import pytest
@@ -23,11 +25,11 @@ def paired(draw):
 
 
 @given(paired())
-def test_the_estimate_is_the_mean_over_rounds_of_the_mean_over_cycles(pair):
+def test_the_estimate_is_the_mean_over_rounds_of_the_median_over_cycles(pair):
     ours, rival = pair
     rounds = []
     for mine, theirs in zip(ours, rival, strict=True):
-        rounds.append(sum(math.log(t / m) for m, t in zip(mine, theirs, strict=True)) / len(mine))
+        rounds.append(median(math.log(t / m) for m, t in zip(mine, theirs, strict=True)))
     found = stats.estimate(stats.round_values(ours, rival))
     assert found.ratio == pytest.approx(math.exp(sum(rounds) / len(rounds)), rel=1e-9)
     if np.std(rounds) > 1e-9:
@@ -59,6 +61,17 @@ def test_a_missing_block_leaves_its_cycle_out_and_an_empty_round_is_no_round():
     ours = np.array([[1.0, 1.0], [1.0, np.nan], [np.nan, np.nan]])
     rival = np.array([[2.0, 8.0], [2.0, 4.0], [1.0, 1.0]])
     np.testing.assert_allclose(stats.round_values(ours, rival), [math.log(4), math.log(2)])
+
+
+@pytest.mark.parametrize("cycles", [3, 4, 5])
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_no_single_block_sets_a_round(cycles, factor):
+    rng = np.random.default_rng(cycles)
+    ours, rival = (np.exp(rng.normal(0, 0.01, (200, cycles))) for _ in range(2))
+    struck = ours.copy()
+    struck[np.arange(200), rng.integers(0, cycles, 200)] *= factor
+    moved = np.abs(stats.round_values(struck, rival) - stats.round_values(ours, rival))
+    assert moved.max() < 0.05 < abs(math.log(factor)) / cycles
 
 
 @pytest.mark.parametrize(("ours", "rival"), [([1.0], [1.0]), ([[1.0]], [[1.0, 2.0]]), ([[0.0]], [[1.0]])])
@@ -118,9 +131,9 @@ def test_the_best_rival_is_the_minimum_and_its_interval_covers_the_minimum():
     rng = np.random.default_rng(11)
     hits = 0
     for _ in range(1500):
-        values = {name: rng.normal(math.log(1.2), 0.03, 4) for name in "abc"}
-        name, found = stats.best_rival(values)
-        assert found.ratio == min(math.exp(v.mean()) for v in values.values()) == math.exp(values[name].mean())
+        rivals = {name: stats.estimate(rng.normal(math.log(1.2), 0.03, 4)) for name in "abc"}
+        name, found = stats.best_rival(rivals)
+        assert found.ratio == min(e.ratio for e in rivals.values()) == rivals[name].ratio
         hits += found.low <= 1.2 <= found.high
     assert hits / 1500 > 0.945
 
@@ -140,17 +153,72 @@ def test_clopper_pearson_by_its_definition(total, data):
         assert scipy_stats.binom.cdf(count, total, rate.high) == pytest.approx(0.025, rel=1e-4)
 
 
-def test_smallest_detectable_difference_is_found_four_times_in_five():
-    ratio = stats.smallest_detectable([0.02, 0.02], rounds=4)
+@pytest.mark.parametrize("comparisons", [1, 24])
+def test_smallest_detectable_difference_is_found_four_times_in_five_by_the_adjusted_test(comparisons):
     rng = np.random.default_rng(3)
-    found = [stats.estimate(rng.normal(math.log(ratio), 0.02, 4)).p_value < 0.05 for _ in range(4000)]
-    assert 0.78 < np.mean(found) < 0.82
-    assert stats.smallest_detectable([0.02], rounds=2) is None
+    typical = replace(stats.estimate(rng.normal(0, 0.02, 6)), error=0.02 / math.sqrt(6))
+    shift = math.log(stats.smallest_detectable([typical], comparisons))
+    equal = [stats.estimate(rng.normal(0, 1, 6)) for _ in range(comparisons - 1)]
+    equal = [replace(e, p_value=1.0) for e in equal]
+    found = [stats.verdicts([stats.estimate(rng.normal(shift, 0.02, 6)), *equal])[0] for _ in range(3000)]
+    assert 0.77 < np.mean([verdict == "faster" for verdict in found]) < 0.83
+    assert stats.smallest_detectable([stats.estimate(np.array([0.1, 0.2]))]) is None
 
 
-def test_geometric_mean_takes_one_value_a_network():
-    ratios = {"bert": [2.0, 8.0], "mlp": [1.0], "vit": []}
+def test_one_run_pooled_is_that_run():
+    values = np.array([0.10, 0.05, 0.12, 0.04])
+    assert stats.pooled_estimate([values]) == stats.estimate(values)
+    assert stats.pooled_estimate([values, np.empty(0)]) == stats.estimate(values)
+
+
+def test_pooled_runs_by_hand():
+    runs = [np.array([0.1, 0.3]), np.array([0.2, 0.6]), np.array([0.3, 0.9])]
+    found = stats.pooled_estimate(runs)
+    between, within = 0.04 / 3, (0.02 + 0.08 + 0.18) / 3 / 6  # of the means 0.2, 0.4, 0.6; of rounds about them
+    freedom = (between + within) ** 2 / (between**2 / 2 + within**2 / 3)
+    assert math.log(found.ratio) == pytest.approx(0.4)
+    assert found.error == pytest.approx(math.sqrt(between + within))
+    assert found.freedom == pytest.approx(freedom)
+    half = scipy_stats.t.ppf(0.975, freedom) * found.error
+    assert (math.log(found.low), math.log(found.high)) == pytest.approx((0.4 - half, 0.4 + half))
+    assert found.p_value == pytest.approx(2 * scipy_stats.t.sf(0.4 / found.error, freedom))
+    assert found.rounds == 6
+
+
+@pytest.mark.parametrize("run_spread", [0.0, 0.01, 0.03])
+def test_pooled_intervals_cover_the_truth_whatever_the_runs_add(run_spread):
+    rng = np.random.default_rng(5)
+    hits = 0
+    for _ in range(1500):
+        runs = [rng.normal(0.1 + rng.normal(0, run_spread), 0.03, 8) for _ in range(3)]
+        found = stats.pooled_estimate(runs)
+        hits += found.low <= math.exp(0.1) <= found.high
+    assert hits / 1500 > 0.92
+
+
+def test_geometric_mean_takes_one_value_a_network_and_carries_every_error():
+    bert = [exact(2.0, error=0.02), exact(8.0, error=0.02)]
+    ratios = {"bert": bert, "mlp": [exact(1.0, error=0.03)], "vit": []}
     found = stats.geometric_mean(ratios, ["bert", "mlp", "vit"])
     assert (found.count, found.total) == (2, 3)
     assert found.value == pytest.approx(2.0)
+    parts = [(0.02 / 4) ** 2, (0.02 / 4) ** 2, (0.03 / 2) ** 2]
+    freedom = sum(parts) ** 2 / sum(p**2 / 7 for p in parts)
+    half = scipy_stats.t.ppf(0.975, freedom) * math.sqrt(sum(parts))
+    assert (math.log(found.low), math.log(found.high)) == pytest.approx((math.log(2) - half, math.log(2) + half))
     assert stats.geometric_mean({}, ["bert"]) is None
+    assert stats.geometric_mean({"mlp": [stats.estimate(np.array([0.1]))]}, ["mlp"]).low is None
+
+
+def exact(ratio, error):
+    return stats.Estimate(ratio, None, None, 0.5, error, 7, 8)
+
+
+@pytest.mark.parametrize(("quantile", "least"), [(0.5, 6), (0.9, 36), (0.05, 72), (0.95, 72), (0.99, 368)])
+def test_a_quantile_needs_samples_on_both_sides(quantile, least):
+    def both_ends_exist(samples):
+        counts = scipy_stats.binom(samples, quantile)
+        return counts.pmf(0) <= 0.025 and counts.pmf(samples) <= 0.025
+
+    assert stats.supports(quantile, least) and both_ends_exist(least)
+    assert not stats.supports(quantile, least - 1) and not both_ends_exist(least - 1)

@@ -30,12 +30,33 @@ def test_ratios_come_back(records):
     assert cells["mlp", "onnxruntime"].speedup == pytest.approx(31 / 13, rel=0.03)
     assert cells["mlp", "onnxruntime"].verdict == "faster"
     assert cells["mlp", "mononn"].speedup == 1.0
-    assert cells["bert-base", "torch-eager"].inferences_per_s == pytest.approx(1 / 0.151, rel=0.2)
+    assert cells["mlp", "mononn"].samples == 4 * 4 * 9
+    assert cells["bert-base", "torch-eager"].batch_per_latency_s == pytest.approx(1 / 0.151, rel=0.2)
 
 
 def test_repeated_blocks_do_not_count(records):
     assert all(block.accepted and block.value_s < 0.9 for block in accepted_blocks(records[0], "mononn"))
     assert len(accepted_blocks(records[0], "mononn")) == 16
+
+
+def test_what_the_samples_do_not_support_is_not_shown():
+    table = make_table([a_case("mlp", TRIO, rounds=1)])  # 36 samples: enough for 90 %
+    cell = cells_of(table)["mlp", "mononn"]
+    assert (cell.samples, cell.p90_ms is None) == (36, False)
+    record = a_case("mlp", TRIO, rounds=1)
+    first = replace(record.rounds[0], cycles=record.rounds[0].cycles[:3])
+    cell = cells_of(make_table([replace(record, rounds=(first,))]))["mlp", "mononn"]
+    assert (cell.samples, cell.p90_ms) == (27, None)
+
+
+def test_tables_say_when_and_from_which_source_they_were_measured():
+    dirty = replace(a_case("mlp", TRIO), source_revision="abcdef0123456789+", created="2026-01-03T01:02:03+00:00")
+    table = make_table([a_case("b", TRIO), dirty])
+    said = "measured 2026-01-01 to 2026-01-03, source 000000000000 and abcdef012345+."
+    assert any(note.endswith(said) for note in speed_grid(table).notes)
+    assert "2026-01-03T01:02:03+00:00, source abcdef012345+;" in tables.case_grid(table, table.cases[1]).notes[-1]
+    alone = make_table(same_system_runs("mlp", 1e-3, 2))
+    assert any("source 000000000000" in note for note in tables.same_grid(alone, "").notes)
 
 
 def test_a_system_without_a_speed_keeps_its_row_and_reason(records):
@@ -48,7 +69,7 @@ def test_a_system_without_a_speed_keeps_its_row_and_reason(records):
 def test_a_wrong_answer_has_no_speed_even_with_blocks(status):
     record = a_case("mlp", TRIO, {"openvino": a_system("openvino", status, "because")})
     cell = cells_of(make_table([record]))["mlp", "openvino"]
-    assert (cell.median_ms, cell.speedup, cell.inferences_per_s) == (None, None, None)
+    assert (cell.median_ms, cell.speedup, cell.batch_per_latency_s) == (None, None, None)
 
 
 def test_the_best_rival_is_the_minimum():
@@ -207,7 +228,12 @@ def test_what_could_be_missed_stands_under_every_table(whole_run):
     grids = [speed_grid(table), *(tables.case_grid(table, case) for case in table.cases)]
     for grid in grids:
         assert any(note.startswith("A system against itself: 0 of 4 comparisons") for note in grid.notes)
-        assert any(note.startswith("Smallest difference found four times in five") for note in grid.notes)
+        assert any(
+            note.startswith(
+                f"Smallest difference found four times in five, as the hardest of {table.comparisons} comparisons"
+            )
+            for note in grid.notes
+        )
 
 
 def test_batches_and_repetitions_have_names_of_their_own():
@@ -215,7 +241,7 @@ def test_batches_and_repetitions_have_names_of_their_own():
     table = make_table([single, batched])
     assert [case.name for case in table.cases] == ["resnet50", "resnet50-b8"]
     assert table.headlines[0].means["openvino"].total == 1
-    assert cells_of(table, by="case")["resnet50-b8", "mononn"].inferences_per_s == pytest.approx(8000, rel=0.3)
+    assert cells_of(table, by="case")["resnet50-b8", "mononn"].batch_per_latency_s == pytest.approx(8000, rel=0.3)
     again = make_table(same_system_runs("mlp", 1e-3, 3))
     assert [case.name for case in again.cases] == ["mlp.01", "mlp.02", "mlp.03"]
     assert speed_grid(again).rows == []

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedFormatter
 
 from mononn_bench.analysis.cells import OURS, Table, variant_of
 from mononn_bench.report.figures.ablation import ablation_figure
@@ -24,6 +27,8 @@ DRAWN: dict[str, Callable[[Table], Figure]] = {
     "roofline": roofline_figure,
     "accuracy": accuracy_figure,
 }
+DRAWN_DIGEST = "Drawn"
+"""The key of `drawn_digest` among a PNG's texts."""
 METADATA = {"pdf": {"CreationDate": None, "Creator": "mononn-bench"}, "svg": {"Date": None, "Creator": None}}
 
 
@@ -39,11 +44,29 @@ def draw_figures(table: Table) -> dict[str, Figure]:
 
 
 def figure_bytes(figure: Figure, suffix: str) -> bytes:
-    """The figure as pdf, svg or png (300 dots an inch), without a date."""
+    """The figure as pdf, svg or png (300 dots an inch), without a date; a PNG carries the digest of what it shows."""
     stream = io.BytesIO()
+    metadata = {DRAWN_DIGEST: drawn_digest(figure)} if suffix == "png" else METADATA[suffix]
     with styled():
-        figure.savefig(stream, format=suffix, dpi=300, metadata=METADATA.get(suffix))
+        figure.savefig(stream, format=suffix, dpi=300, metadata=metadata)
     return stream.getvalue()
+
+
+def drawn_digest(figure: Figure) -> str:
+    """A hash of the texts of a figure and of its lines and bars in the units of its axes: what it says, whatever the
+    fonts and the renderer of a machine make of it.
+    """
+    drawn: list[str] = []
+    for axes in figure.axes:
+        drawn += [axes.get_title(loc="left"), *(text.get_text() for text in axes.texts)]
+        ticks = (axis.get_major_formatter() for axis in (axes.xaxis, axes.yaxis))
+        drawn += [label for formatter in ticks if isinstance(formatter, FixedFormatter) for label in formatter.seq]
+        shapes: list[np.ndarray] = [np.asarray(line.get_xydata(), dtype=np.float64) for line in axes.lines]
+        shapes += [np.asarray(path.vertices) for group in axes.collections for path in group.get_paths()]
+        shapes += [bar.get_path().transformed(bar.get_patch_transform()).vertices for bar in axes.patches]
+        numbers = [number for shape in shapes for number in shape.ravel()]
+        drawn += [f"{number:.5g}" for number in numbers]
+    return hashlib.sha256("\n".join(drawn).encode()).hexdigest()
 
 
 def write_figures(figures: dict[str, Figure], folder: Path) -> dict[str, str]:

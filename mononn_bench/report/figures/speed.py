@@ -31,7 +31,7 @@ CROWDED = 5
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar: `speed` over ours with its interval or range, or None and the `reason` why there is none."""
+    """One bar: `speed` over ours with its interval, or None and the `reason` why there is none."""
 
     system: str
     speed: float | None
@@ -56,10 +56,10 @@ def speed_figure(table: Table) -> Figure:
     """
     groups = [_case_group(table, case.name) for case in table.cases]
     groups += [group for h in table.headlines if (group := _mean_group(table, h)) is not None]
-    return draw_groups(groups, table.systems)
+    return _draw_groups(groups, table.systems)
 
 
-def draw_groups(groups: Sequence[Group], systems: Sequence[str]) -> Figure:
+def _draw_groups(groups: Sequence[Group], systems: Sequence[str]) -> Figure:
     """Rows of at most five groups, all on one scale."""
     rows = [groups[i : i + GROUPS_A_ROW] for i in range(0, len(groups), GROUPS_A_ROW)] or [[]]
     figure = new_figure(0.35 + ROW_INCHES * len(rows))
@@ -90,12 +90,16 @@ def _case_group(table: Table, case: str) -> Group:
         if cell.speedup is None:
             bars.append(Bar(system, None, reason=_reason(cell, len(table.systems))))
             continue
-        low = None if cell.speedup_high is None else 1 / cell.speedup_high
-        high = None if cell.speedup_low is None else 1 / cell.speedup_low
-        bars.append(Bar(system, 1 / cell.speedup, low, high, note="" if cell.status == "ok" else cell.status))
+        note = "" if cell.status == "ok" else cell.status
+        bars.append(_speed_bar(system, cell.speedup, cell.speedup_low, cell.speedup_high, note))
     ours = table.cell(case, OURS)
     time = f"\n({time_text(ours.median_ms)})" if ours and ours.median_ms is not None else ""
     return Group(f"{case}{time}", bars)
+
+
+def _speed_bar(system: str, ratio: float, low: float | None, high: float | None, note: str) -> Bar:
+    """The bar of a ratio of times: speed is its inverse."""
+    return Bar(system, 1 / ratio, None if high is None else 1 / high, None if low is None else 1 / low, note=note)
 
 
 def _reason(cell: Cell, systems: int) -> str:
@@ -115,7 +119,7 @@ def _mean_group(table: Table, headline: Headline) -> Group | None:
             bars.append(Bar(system, None, reason="no mean"))
         else:
             note = f"{mean.count} of {mean.total}" if mean.count < mean.total else ""
-            bars.append(Bar(system, 1 / mean.value, note=note))
+            bars.append(_speed_bar(system, mean.value, mean.low, mean.high, note))
     return Group(f"geometric mean\n({headline.name})", bars)
 
 
