@@ -12,6 +12,7 @@ from pathlib import Path
 from mononn_bench import by_hand, commands
 from mononn_bench.errors import BenchError
 from mononn_bench.measure.worker import die_with_parent
+from mononn_bench.record import Settings
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -28,6 +29,8 @@ def make_parser() -> argparse.ArgumentParser:
     report = _add(steps, "report", commands.report, "tables and figures from records")
     report.add_argument("records", nargs="+", type=Path, metavar="RECORD")
     report.add_argument("--output", type=Path, required=True, metavar="FOLDER")
+    simulate = _add(steps, "simulate", commands.simulate, "judge estimators, rounds and cycles on kept records")
+    simulate.add_argument("reference", type=Path, metavar="FOLDER", help="such as results/reference")
     _add_environment(steps)
     _add_export(steps)
     reference = _add(steps, "reference", commands.reference, "compute a model's right answers, float64")
@@ -49,8 +52,8 @@ def _add(steps: Steps, name: str, run: object, text: str) -> argparse.ArgumentPa
 def _add_measure(steps: Steps) -> None:
     parser = _add(steps, "measure", by_hand.measure, "measure one model on several systems, side by side")
     _add_case(parser)
-    parser.add_argument("--rounds", type=_positive, default=4)
-    parser.add_argument("--cycles", type=_positive, default=4)
+    parser.add_argument("--rounds", type=_positive, default=Settings.rounds)
+    parser.add_argument("--cycles", type=_positive, default=Settings.cycles)
     parser.add_argument("--block-seconds", type=float, default=0.2)
     parser.add_argument("--seed", type=int, default=0, help="tells repetitions of a case apart")
     parser.add_argument(

@@ -97,5 +97,13 @@ def report(options: Namespace) -> int:
     return 0
 
 
+def simulate(options: Namespace) -> int:
+    """Print what the choice of estimator, rounds and cycles rests on."""
+    from mononn_bench.report.design import simulation
+
+    print(simulation(options.reference), end="")
+    return 0
+
+
 def _requirements(system: str) -> Path:
     return ROOT / "envs" / f"{get_system(system).environment}.txt"

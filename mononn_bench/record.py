@@ -304,8 +304,8 @@ class Settings:
     starts.
     """
 
-    rounds: int = 4
-    cycles: int = 4
+    rounds: int = 6
+    cycles: int = 3
     block_s: float = 0.2
     block_runs: int = 3
     warm_up_s: float = 0.05

@@ -15,15 +15,18 @@ def accepted_blocks(record: CaseRecord, label: str) -> list[Block]:
 
 
 def paired_rounds(record: CaseRecord, ours: str, rival: str) -> np.ndarray:
-    """`round_values` of the rounds in which both systems took part, shape (rounds,).
+    """`round_values` of the rounds in which both systems took part, shape (rounds,)."""
+    ours_s, rival_s = paired_blocks(record, ours, rival)
+    return round_values(ours_s, rival_s)
 
-    In pairs mode those are the rounds of the rival's group; cycles in which a block is missing are left out.
+
+def paired_blocks(record: CaseRecord, ours: str, rival: str) -> np.ndarray:
+    """Seconds of the blocks of two systems, shape (2, rounds, cycles): of the rounds in which both took part, NaN where
+    a block is missing. In pairs mode those are the rounds of the rival's group.
     """
     rounds = [r for r in record.rounds if ours in r.systems and rival in r.systems]
     cycles = max((len(r.cycles) for r in rounds), default=0)
-    if cycles == 0:
-        return np.empty(0)
-    return round_values(_values(rounds, ours, cycles), _values(rounds, rival, cycles))
+    return np.stack([_values(rounds, label, cycles) for label in (ours, rival)])
 
 
 def median_and_p90(record: CaseRecord, label: str) -> tuple[float, float | None] | None:

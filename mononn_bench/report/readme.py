@@ -1,4 +1,4 @@
-"""What README.md, docs/published.md and docs/suites.md show, generated from the published records under
+"""What README.md, published.md, suites.md and measuring.md in docs/ show of the published records under
 results/reference.
 """
 
@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from mononn_bench.analysis.cells import Table
 from mononn_bench.codec import write_text
 from mononn_bench.errors import BenchError
+from mononn_bench.report.design import simulation
 from mononn_bench.report.figures import figure_bytes, write_bytes
 from mononn_bench.report.figures.ablation import ablation_figure
 from mononn_bench.report.figures.speed import speed_figure
@@ -55,6 +56,11 @@ def with_suites(text: str, suites: Mapping[str, Table]) -> str:
     return _filled(text, blocks)
 
 
+def with_simulation(text: str, tables: str) -> str:
+    """As `with_tables`, what `mononn-bench simulate` prints."""
+    return _filled(text, [tables])
+
+
 def pictures(published: list[Published], suites: Mapping[str, Table]) -> dict[str, Figure]:
     """The figures of the documents by the name of their file: speed on the first machine, and the ablation."""
     with styled():
@@ -63,7 +69,7 @@ def pictures(published: list[Published], suites: Mapping[str, Table]) -> dict[st
 
 
 def main(root: Path) -> None:
-    """Fill README.md, docs/published.md and docs/suites.md under `root`, and draw their pictures."""
+    """Fill README.md and the documents in docs/ under `root` that show records, and draw their pictures."""
     reference = root / "results" / "reference"
     published, suites = read_published(reference), read_suites(reference)
     _fill(root / "README.md", lambda text: with_tables(text, published))
@@ -71,6 +77,8 @@ def main(root: Path) -> None:
         _fill(root / "docs" / "published.md", lambda text: with_runs(text, published))
     if suites:
         _fill(root / "docs" / "suites.md", lambda text: with_suites(text, suites))
+    if published and "aa" in suites:
+        _fill(root / "docs" / "measuring.md", lambda text: with_simulation(text, simulation(reference)))
     for name, figure in pictures(published, suites).items():
         write_bytes(root / "docs" / name, figure_bytes(figure, "png"))
 

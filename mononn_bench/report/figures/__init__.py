@@ -63,7 +63,7 @@ def drawn_digest(figure: Figure) -> str:
         drawn += [label for formatter in ticks if isinstance(formatter, FixedFormatter) for label in formatter.seq]
         shapes: list[np.ndarray] = [np.asarray(line.get_xydata(), dtype=np.float64) for line in axes.lines]
         shapes += [np.asarray(path.vertices) for group in axes.collections for path in group.get_paths()]
-        shapes += [bar.get_path().transformed(bar.get_patch_transform()).vertices for bar in axes.patches]
+        shapes += [np.asarray(bar.get_path().transformed(bar.get_patch_transform()).vertices) for bar in axes.patches]
         numbers = [number for shape in shapes for number in shape.ravel()]
         drawn += [f"{number:.5g}" for number in numbers]
     return hashlib.sha256("\n".join(drawn).encode()).hexdigest()
