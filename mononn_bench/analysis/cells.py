@@ -38,7 +38,8 @@ class Cell:
     interval; times are in the unit the name ends with, `p90_ms` that of all kept `samples` where they are enough;
     `roofline_share`, `rel_l2` and its limit are fractions; `algorithm` names what saves arithmetic, so that a share may
     be over 1; load and first run are medians over fresh processes with warm files, and with cold ones; `peak_mb`,
-    `rest_mb` and `huge_mb` medians of `Start`'s; `batch_per_latency_s` is no throughput but batch over `median_ms`; `tuning_s` is what its search spent, its database's past included.
+    `rest_mb` and `huge_mb` medians of `Start`'s; `batch_per_latency_s` is no throughput but batch over `median_ms`;
+    `tuning_s` is what its search spent, its database's past included.
     """
 
     case: str

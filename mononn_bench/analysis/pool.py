@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Any
@@ -10,15 +10,17 @@ from typing import Any
 from mononn_bench.analysis.cells import COLUMNS, OURS, CaseSummary, Cell, Table
 from mononn_bench.analysis.compare import Key, concluded
 
-NOT_POOLED = {"batch", "speedup", "speedup_low", "speedup_high"}
+SUMMED: dict[str, Callable[[Sequence[Any]], Any]] = {"samples": sum, "rel_l2": max}
+"""Columns of which runs do not give the median."""
 
 
 def pool_tables(runs: Sequence[Table]) -> Table:
     """One table of several runs of the same cases on one machine; the table of the only one.
 
-    A number is the median over the runs that have it, samples add up, and ratios come from `pooled_estimate`. A system
-    that is not ok in some runs says so; its ratio is that of the runs where it is, with which it counts as a rival:
-    to leave it out would be kind to us. Our own system must be ok in every run. Twins are those of each run.
+    A number is the median over the runs that have it, of errors the largest; samples add up, and ratios come from
+    `pooled_estimate`. A system that is not ok in some runs says so; its ratio is that of the runs where it is, with
+    which it counts as a rival: to leave it out would be kind to us. Our own system must be ok in every run. Twins are
+    those of each run.
     """
     if len(runs) == 1:
         return runs[0]
@@ -58,8 +60,8 @@ def _pooled_cell(runs: Sequence[Table], key: Key) -> Cell:
     values: dict[str, Any] = {column: getattr(last, column) for column in COLUMNS}
     for column in COLUMNS:
         found = [value for cell in counted if (value := getattr(cell, column)) is not None]
-        if column not in NOT_POOLED and found and isinstance(found[0], int | float):
-            values[column] = sum(found) if column == "samples" else median(found)
+        if column in SUMMED or (found and isinstance(found[0], float)):
+            values[column] = SUMMED.get(column, median)(found) if found else None
     values |= {"reason": reason, "verdict": None, "speedup": None, "speedup_low": None, "speedup_high": None}
     if key[1] == OURS and all(cell.speedup is not None for cell in counted):
         values["speedup"] = 1.0

@@ -51,6 +51,7 @@ def _choices(runs: Sequence[Sequence[CaseRecord]], same: Sequence[CaseRecord]) -
     records = [record for run in runs for record in run]
     rivals, twins = rival_pairs(records), same_pairs(same)
     halved, readings = halved_readings(records)
+    chance = halved / max(1, readings)
     how = records[0].settings
     estimators = [
         [
@@ -61,7 +62,7 @@ def _choices(runs: Sequence[Sequence[CaseRecord]], same: Sequence[CaseRecord]) -
             f"{j.struck[0]:.1%}, {j.struck[1]:.1%}",
             f"{j.coverage:.1%}",
         ]
-        for j in judge_estimators(rivals, twins, halved / readings)
+        for j in judge_estimators(rivals, twins, chance)
     ]
     comparisons = make_table(runs[0]).comparisons
     designs = [
@@ -71,9 +72,9 @@ def _choices(runs: Sequence[Sequence[CaseRecord]], same: Sequence[CaseRecord]) -
     return (
         Grid(
             "What a round's value is",
-            f"On the published rounds ({how.rounds} x {how.cycles} blocks), logarithms as per cent. One block in "
-            f"{readings / max(1, halved):.0f} is halved at random in the last column: {halved} of {readings} readings "
-            "of the sentinel were made at half speed.",
+            f"On the published rounds ({how.rounds} x {how.cycles} blocks), logarithms as per cent. In the last column "
+            f"each block is halved with a chance of {chance:.1%}: {halved} of {readings} readings of the sentinel were "
+            "made at half speed.",
             ["value", "A/A alarms", "spread", "half-width", "one block moves it (median, worst 5 %)", "A/A coverage"],
             estimators,
             [],

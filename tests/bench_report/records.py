@@ -112,7 +112,7 @@ def a_case(model, times, results=None, rounds=4, noise=0.01, seed=0, full_size=F
         target="cpu",
         machine=MACHINE,
         cores=(0, 1),
-        settings=Settings(rounds=rounds),
+        settings=Settings(rounds=rounds, cycles=4),
         pairs_mode=False,
         systems=tuple(results.get(label) or a_system(label) for label in labels),
         rounds=tuple(measured),

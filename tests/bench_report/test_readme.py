@@ -134,6 +134,21 @@ def test_a_run_without_a_speed_is_named_and_its_system_still_counts_as_a_rival()
     assert row_of(runs_grid(published))["openvino"] == "1.50 [1.50, 1.50] faster in 2 failed"
 
 
+def test_pooled_numbers_are_medians_but_errors_the_largest_and_samples_add_up():
+    runs = [
+        a_case("mlp", {**TRIO, "mononn": s}, {"mononn": a_system("mononn", error=error)}, noise=0.0, seed=7)
+        for s, error in ((1e-3, 2e-7), (1.5e-3, 9e-7), (1.1e-3, 3e-7))
+    ]
+    published = runs_of(*runs)
+    cell = published.pooled.cell("mlp", "mononn")
+    assert cell.median_ms == published.runs[2].cell("mlp", "mononn").median_ms
+    assert (cell.rel_l2, cell.samples, cell.batch, cell.speedup) == (9e-7, 3 * 144, 1, 1.0)
+    flagged = replace(runs[0], rounds=(replace(runs[0].rounds[0], flags=("it drifted by 9%",)), *runs[0].rounds[1:]))
+    notes = speed_grid(runs_of(runs[1], flagged).pooled).notes
+    assert "Flagged: mlp (it drifted by 9%)." in notes
+    assert "mlp, flagged: run 2, round 1: it drifted by 9%." in runs_grid(runs_of(runs[1], flagged)).notes
+
+
 def test_ours_must_be_ok_in_every_run():
     good = a_case("mlp", TRIO, noise=0.0)
     bad = a_case("mlp", TRIO, {"mononn": a_system("mononn", "incorrect", "NaN in y")}, noise=0.0)

@@ -13,7 +13,7 @@ LEAST = {"models": {"mlp": None}, "systems": ["mononn"]}
 def test_defaults_are_filled_in():
     config = load_config({**LEAST, "measuring": {"rounds": 8}})
     assert config.measuring.rounds == 8
-    assert config.measuring.cycles == 4
+    assert config.measuring.cycles == 3
     assert config.measuring.block_seconds == 0.2
     assert config.threads >= 1
     assert config.models[0].weights == "seeded"
