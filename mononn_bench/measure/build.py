@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from mononn_bench.codec import from_plain, read_record, write_record
+from mononn_bench.measure.exclusive import LOCK, exclusive_machine
 from mononn_bench.measure.process import Limits, Worker, WorkerFailedError
 from mononn_bench.models.zoo import IDENTITY
 from mononn_bench.record import BuildRecord, EnvironmentRecord, ModelRecord, Option, Tuning
@@ -34,9 +36,11 @@ def build_system(
     target: str,
     limits: Limits,
     defaults: bool = False,
+    say: Callable[[str], None] = print,
+    lock: Path = LOCK,
 ) -> BuildRecord:
     """Build the model and the one-node Identity model into `output`/model and `output`/identity; write build.json
-    last.
+    last. Alone on this machine: some systems tune by timing, and a build's seconds stand in the tables.
     """
     model = read_record(ModelRecord, model_folder / "model.json")
     record = BuildRecord(
@@ -51,7 +55,8 @@ def build_system(
     if found.status != "ok":
         record = replace(record, status="unavailable", reason=found.reason)
     else:
-        record = _built(record, Path(found.interpreter), model_folder, output, common, limits)
+        with exclusive_machine(say, lock):
+            record = _built(record, Path(found.interpreter), model_folder, output, common, limits)
         record = replace(record, versions={**record.versions, **found.packages})
     write_record(record, output / RECORD)
     return record

@@ -1,4 +1,4 @@
-"""One measurement a machine at a time, whoever starts it."""
+"""One measurement or build a machine at a time, whoever starts it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,24 @@ LOCK = Path(tempfile.gettempdir()) / "mononn-bench.lock"
 
 @contextmanager
 def exclusive_machine(say: Callable[[str], None], path: Path = LOCK) -> Iterator[None]:
-    """Hold the machine's lock; waits while another measurement holds it. The kernel lets go when the process dies."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    """Hold the machine's lock; waits while another measurement or build holds it. The kernel lets go when the process
+    dies.
+    """
+    descriptor = _opened(path)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("another measurement holds this machine; waiting for it to end")
+            say("another measurement or build holds this machine; waiting for it to end")
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)
+
+
+def _opened(path: Path) -> int:
+    """The lock's file, which may be another user's: in a shared folder the kernel refuses to open that for creation."""
+    try:
+        return os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)

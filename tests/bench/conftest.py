@@ -81,6 +81,7 @@ def contestants(linear_folder: Path, driver_environment: Path, tmp_path: Path) -
                 precision="fp32",
                 target="cpu",
                 limits=Limits(20, QUICK.memory_limit_mb),
+                lock=tmp_path / "lock",
             )
         return linear_folder, make_contestants(systems, builds, dict.fromkeys(systems, driver_environment))
 

@@ -11,6 +11,7 @@ import pytest
 from mononn_bench.cli import main
 from mononn_bench.codec import read_record
 from mononn_bench.measure import case
+from mononn_bench.measure.build import build_system
 from mononn_bench.record import CaseRecord
 from tests.bench.conftest import ROOT, linear_model
 
@@ -60,7 +61,9 @@ def test_ill_formed_options_are_refused(capsys: pytest.CaptureFixture[str]) -> N
 def test_a_case_step_by_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(case.measure_case, "__kwdefaults__", {"lock": tmp_path / "lock"})
+    for function in (case.measure_case, build_system):
+        kept = {**function.__kwdefaults__, "lock": tmp_path / "lock"}
+        monkeypatch.setattr(function, "__kwdefaults__", kept)
     monkeypatch.chdir(tmp_path)
     onnx.save(linear_model(), "mine.onnx")
     steps = [

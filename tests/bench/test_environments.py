@@ -64,6 +64,7 @@ def test_a_build_in_an_unavailable_environment_is_a_row(linear_folder: Path, tmp
         precision="fp32",
         target="cpu",
         limits=Limits(20, 1000),
+        lock=tmp_path / "lock",
     )
     assert (built.status, built.reason) == ("unavailable", "No matching distribution found for it==1")
 
