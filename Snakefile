@@ -1,23 +1,25 @@
 # Compares inference systems on this machine: README.md says how, docs/measuring.md what the numbers mean.
 import sys
 
-from mononn_bench.errors import BenchError
 from mononn_bench.workflow.config import ROOT
-from mononn_bench.workflow.plan import make_plan, stale_tables
+from mononn_bench.workflow.machine import require_settled
+from mononn_bench.workflow.plan import plan_of, stale_tables
 
-if "models" not in config:
+
+report: "workflows/report/workflow.rst"
+
+
+if not workflow.overwrite_configfiles:
 
     configfile: "workflows/config.yaml"
 
 
-try:
-    plan = make_plan(config)
-except BenchError as error:
-    print(error, file=sys.stderr)
-    raise SystemExit(2)
+plan = plan_of(config, workflow.overwrite_configfiles, workflow.config_settings.config)
 
 # Jobs replace their shell, so that they die with Snakemake and leave no orphan.
-shell.prefix(f"export PYTHONPATH={str(ROOT)!r} MONONN_DIE_WITH_PARENT=1; exec ")
+shell.prefix(
+    f"export PYTHON={sys.executable!r} PYTHONPATH={str(ROOT)!r} MONONN_DIE_WITH_PARENT=1; exec "
+)
 
 
 include: "workflows/rules/models.smk"
@@ -34,11 +36,9 @@ rule all:
         plan.timelines,
 
 
-rule environments:
-    input:
-        [environment.stamp for environment in plan.environments.values()],
+onstart:
+    require_settled(config, local=workflow.local_exec)
 
 
 onerror:
-    for line in stale_tables(plan):
-        print(line, file=sys.stderr)
+    print(*stale_tables(plan), sep="\n", file=sys.stderr)

@@ -28,6 +28,7 @@ from mononn_bench.profile.timeline import timeline
 from mononn_bench.record import BuildRecord, CaseRecord, ModelRecord, Settings
 from mononn_bench.systems import OURS, REAL, built_as, get_system
 from mononn_bench.systems.environment import adopt_environment, make_environment
+from mononn_bench.workflow.machine import require_builds, require_machine
 
 if TYPE_CHECKING:
     from mononn_bench.workflow.plan import Plan
@@ -48,7 +49,7 @@ def measure(options: Namespace) -> int:
         order_seed=secrets.randbits(32) if options.order_seed is None else options.order_seed,
     )  # fmt: skip
     course = replace(course, settings=settings, scratch=output.absolute().parent / f".{output.stem}.scratch")
-    record = measure_case(contestants, course, machine_name=options.machine, command="", say=_say)
+    record = measure_case(contestants, course, machine_name=_machine(options), command="", say=_say)
     record = replace(record, command=_command(record))
     write_record(record, output)
     print(summary(record))
@@ -63,7 +64,7 @@ def profile(options: Namespace) -> int:
     model = read_record(ModelRecord, course.model_folder / "model.json")
     systems = ",".join(contestant.label for contestant in contestants)
     command = f"mononn-bench profile --model {_name(model)} --systems {shlex.quote(systems)} --output profiles"
-    record, spans = profile_case(contestants, course, machine_name=options.machine, command=command, say=_say)
+    record, spans = profile_case(contestants, course, machine_name=_machine(options), command=command, say=_say)
     write_record(record, options.output / f"{_name(model)}.json")
     write_text(options.output / f"{_name(model)}.perfetto.json", timeline(spans))
     for row in record.profiles:
@@ -110,10 +111,18 @@ def _case(options: Namespace, *, twin: bool) -> tuple[Course, list[Contestant]]:
         scratch=folder,
     )
     contestants = make_contestants(with_twin(names) if twin else names, builds, environments)
+    require_builds((contestant.build_folder, contestant.build) for contestant in contestants)
     views = {contestant.build.defaults for contestant in contestants}
     if len(views) > 1:
         raise BadOptionError("Some of these builds have options set, others none: build all with --defaults, or none.")
     return replace(course, defaults=True in views), contestants
+
+
+def _machine(options: Namespace) -> str:
+    """The name that this machine's record gives it; empty without a record. OtherMachineError on another machine."""
+    if options.machine is None:
+        return ""
+    return require_machine(options.machine, options.threads, options.target).name
 
 
 def _name(model: ModelRecord) -> str:

@@ -13,6 +13,7 @@ from mononn_bench import by_hand, commands
 from mononn_bench.errors import BenchError
 from mononn_bench.measure.worker import die_with_parent
 from mononn_bench.record import Settings
+from mononn_bench.workflow.machine import AUTO
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -23,6 +24,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add(steps, "doctor", commands.doctor, "what this machine has, and which systems would work")
     _add(steps, "models", commands.models, "the catalogue of models")
     _add(steps, "systems", commands.systems, "the systems that can be compared")
+    _add_machine(steps)
     _add_measure(steps)
     _add_profile(steps)
     _add_tune(steps)
@@ -47,6 +49,14 @@ def _add(steps: Steps, name: str, run: object, text: str) -> argparse.ArgumentPa
     parser: argparse.ArgumentParser = steps.add_parser(name, help=text, description=text)
     parser.set_defaults(run=run)
     return parser
+
+
+def _add_machine(steps: Steps) -> None:
+    parser = _add(steps, "machine", commands.machine, "what auto in a configuration means on this machine")
+    parser.add_argument("--output", type=Path, help="write the record that binds a folder of results to this machine")
+    parser.add_argument("--name", default=AUTO, help="of that folder")
+    parser.add_argument("--threads", type=_positive, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--targets", type=_names, help="cpu,cuda")
 
 
 def _add_measure(steps: Steps) -> None:
@@ -84,7 +94,7 @@ def _add_case(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model-folder", type=Path, help="an exported model, with --build and --environment")
     parser.add_argument("--build", type=_pair, action="append", default=[], metavar="SYSTEM=FOLDER")
     parser.add_argument("--environment", type=_pair, action="append", default=[], metavar="SYSTEM=FOLDER")
-    parser.add_argument("--machine", default="", help="the machine's name in the record")
+    parser.add_argument("--machine", type=Path, metavar="FILE", help="record of the machine that this must be")
     parser.add_argument("--threads", type=_positive, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--answer-limit", type=float, default=120.0, help="seconds")
     parser.add_argument("--memory-limit", type=_positive, default=8192, help="10^6 bytes")

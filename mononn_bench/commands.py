@@ -12,6 +12,7 @@ from mononn_bench.measure.process import PACKAGE, Limits
 from mononn_bench.models.zoo import ZOO
 from mononn_bench.systems import REAL, get_system
 from mononn_bench.systems.environment import adopt_environment, make_environment, requirement_lines
+from mononn_bench.workflow.machine import AUTO, note_machine, settled
 
 ROOT = PACKAGE.parent
 
@@ -19,6 +20,15 @@ ROOT = PACKAGE.parent
 def doctor(_: Namespace) -> int:
     """Print what the machine has, what the default comparison would take, and for each system whether it would work."""
     return examine_here([])
+
+
+def machine(options: Namespace) -> int:
+    """Print the lines of a configuration that `auto` stands for here, or write down that results are this machine's."""
+    here = settled({"machine": options.name, "threads": options.threads, "targets": options.targets or AUTO})
+    if options.output:
+        note_machine(here["machine"], here["threads"], here["targets"], options.output)
+    print(f"machine: {here['machine']}\nthreads: {here['threads']}\ntargets: [{', '.join(here['targets'])}]")
+    return 0
 
 
 def models(_: Namespace) -> int:

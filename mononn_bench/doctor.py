@@ -185,12 +185,12 @@ def _default_environments() -> list[str]:
 def _planned(configfile: Path) -> tuple[list[str], int | None]:
     """The environments a configuration needs, and the minutes of what it still has to make."""
     from mononn_bench.errors import BenchError
-    from mononn_bench.workflow.config import read_config
+    from mononn_bench.workflow.config import read_comparison
     from mononn_bench.workflow.plan import make_plan
     from mononn_bench.workflow.progress import DURATIONS, recall, steps_to_make, whole_minutes
 
     try:
-        plan = make_plan(read_config(configfile))
+        plan = make_plan(read_comparison(configfile))
     except BenchError:
         return _default_environments(), None  # the driver says what is wrong with the configuration
     names = [name for name, environment in plan.environments.items() if not environment.existing]

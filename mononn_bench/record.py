@@ -133,7 +133,8 @@ class Tuning:
 class BuildRecord:
     """build.json: a system's build of one model (or why there is none). `artifact_mb` counts all files it left.
 
-    `version` is what the library says of itself; `versions` also names every package of its environment.
+    `version` is what the library says of itself; `versions` also names every package of its environment; `processor`
+    is what it was built on (`processor_name`), empty where that was not kept.
     """
 
     system: str
@@ -153,6 +154,7 @@ class BuildRecord:
     tuning: Tuning | None
     details: Mapping[str, Any]
     defaults: bool = False
+    processor: str = ""
     schema_version: int = SCHEMA_VERSION
 
     @property

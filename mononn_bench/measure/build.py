@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mononn_bench.codec import from_plain, read_record, write_record
+from mononn_bench.measure.environment import describe_machine, processor_name
 from mononn_bench.measure.exclusive import LOCK, exclusive_machine
 from mononn_bench.measure.process import Limits, Worker, WorkerFailedError
 from mononn_bench.models.zoo import IDENTITY
@@ -46,7 +47,7 @@ def build_system(
     record = BuildRecord(
         system=system, model=model.name, model_digest=model.digest, precision=precision, target=target, threads=threads,
         status="ok", reason="", version="", versions={}, options=(), build_s=None, artifact_mb=None, peak_mb=None,
-        tuning=None, details={}, defaults=defaults,
+        tuning=None, details={}, defaults=defaults, processor=processor_name(describe_machine()),
     )  # fmt: skip
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)

@@ -13,6 +13,8 @@ from mononn_bench.record import NOT_EXPOSED, Machine
 
 CPU = Path("/sys/devices/system/cpu/cpu0")
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+VECTORS = ("amx", "asimd", "avx", "bmi", "fma", "sse", "sve")
+"""How the flags of vector extensions begin."""
 
 
 def describe_machine() -> Machine:
@@ -40,6 +42,13 @@ def describe_machine() -> Machine:
         governor=_read(CPU / "cpufreq" / "scaling_governor"),
         huge_pages=_chosen(_read(HUGE_PAGES)),
     )
+
+
+def processor_name(machine: Machine) -> str:
+    """A machine's processor, with a short hash of all that code generated for it depends on."""
+    vectors = [flag for flag in machine.flags if flag.startswith(VECTORS)]
+    identity = repr((machine.architecture, sorted(machine.caches_kib.items()), vectors))
+    return f"{machine.cpu} ({hashlib.sha256(identity.encode()).hexdigest()[:6]})"
 
 
 def memory_bytes() -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,11 @@ import yaml
 from mononn_bench.errors import BenchError
 from mononn_bench.models.zoo import ZOO, get_model
 from mononn_bench.systems import get_system
-from mononn_bench.systems.cuda import find_gpus
+from mononn_bench.workflow.machine import ASKED, AUTO, settled
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = ROOT / "workflows" / "schemas" / "config.schema.yaml"
+DEFAULT, SUITES, RESULTS = ROOT / "workflows" / "config.yaml", ROOT / "workflows" / "suites", "results"
 
 
 class ConfigError(BenchError):
@@ -61,7 +62,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class WorkflowConfig:
-    """A whole configuration, defaults filled in and every name known."""
+    """A whole configuration, defaults filled in, every name known, `auto` settled."""
 
     machine: str
     suite: str
@@ -81,7 +82,8 @@ class WorkflowConfig:
 
 
 def load_config(mapping: Mapping[str, Any]) -> WorkflowConfig:
-    """Check `mapping` against the schema and the catalogues of models and systems.
+    """Check `mapping` against the schema and the catalogues of models and systems, and settle what it leaves to this
+    machine.
 
     Raises ConfigError for a key or value the schema refuses, UnknownNameError for an unknown model or system.
     """
@@ -92,7 +94,7 @@ def load_config(mapping: Mapping[str, Any]) -> WorkflowConfig:
     filled = _with_defaults(mapping, schema)
     for name in filled["systems"]:
         get_system(name)
-    threads = filled["threads"]
+    filled = settled(filled)
     return WorkflowConfig(
         machine=filled["machine"],
         suite=filled["suite"],
@@ -101,8 +103,8 @@ def load_config(mapping: Mapping[str, Any]) -> WorkflowConfig:
         models=_model_choices(filled["models"]),
         systems=tuple(filled["systems"]),
         precision=filled["precision"],
-        targets=_targets(filled["targets"]),
-        threads=len(os.sched_getaffinity(0)) if threads == "auto" else threads,
+        targets=tuple(filled["targets"]),
+        threads=filled["threads"],
         measuring=Measuring(**filled["measuring"]),
         limits=Limits(**filled["limits"]),
         environments=filled["environments"],
@@ -126,11 +128,34 @@ def read_config(path: Path) -> dict[str, Any]:
     return mapping
 
 
-def _targets(wanted: str | list[str]) -> tuple[str, ...]:
-    """`auto` is the CPU and, where the driver lists a GPU, that."""
-    if wanted == "auto":
-        return ("cpu", "cuda") if find_gpus() else ("cpu",)
-    return tuple(wanted)
+def named(mapping: Mapping[str, Any], files: Sequence[Path], said: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """A configuration with the name of its folder, so that nothing but the default one writes the default's tables.
+
+    `files` are those that `mapping` was read from, `said` what the command line put on top. A file that names neither
+    `suite` nor `results` is a suite of the file's own name. Raises ConfigError where the tables of another comparison
+    would be written over.
+    """
+    said = said or {}
+    if "models" in said:
+        raise ConfigError("--config models=... adds to a file's models, it does not choose among them: write a file.")
+    placed = {"suite", "results"} & said.keys()
+    own_machine = "machine" in said or mapping.get("machine", AUTO) == AUTO
+    where = {"suite", "results", "cache", *(ASKED if own_machine else ())}
+    if said.keys() - where and not placed:
+        keys = ", ".join(sorted(said.keys() - where))
+        raise ConfigError(f"--config changes {keys}, and the whole tables would be written over: add suite=NAME to it.")
+    own = [path for path in files if path.resolve() != DEFAULT]
+    if not own or "suite" in mapping or mapping.get("results", RESULTS) != RESULTS:
+        return dict(mapping)
+    name = re.sub(r"[^a-z0-9._-]+", "-", own[-1].stem.lower()).strip("-._")
+    if not name or (SUITES / f"{name}.yaml").exists():
+        raise ConfigError(f"The configuration {own[-1]} would write over the suite {name!r}: give it another name.")
+    return {**mapping, "suite": name}
+
+
+def read_comparison(path: Path) -> dict[str, Any]:
+    """The configuration in a file, with the name of its folder (see `named`)."""
+    return named(read_config(path), [path])
 
 
 def _model_choices(entries: Mapping[str, Any]) -> tuple[ModelChoice, ...]:

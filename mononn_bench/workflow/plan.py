@@ -11,24 +11,24 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from mononn_bench.errors import BenchError
 from mononn_bench.models.zoo import get_model
-from mononn_bench.report.names import report_files
+from mononn_bench.report.names import PAGE, report_files
 from mononn_bench.systems import built_as, get_system
 from mononn_bench.systems.base import System
-from mononn_bench.systems.cuda import Gpu, find_gpus
-from mononn_bench.workflow.config import ROOT, Measuring, ModelChoice, WorkflowConfig, load_config
+from mononn_bench.workflow.config import ROOT, Measuring, ModelChoice, WorkflowConfig, load_config, named
 from mononn_bench.workflow.identity import (
     adapter_sources,
     digest,
     file_digest,
-    machine_name,
     requirements_id,
     source_id,
 )
+from mononn_bench.workflow.machine import CUDA
 
 PACKAGE = ROOT / "mononn_bench"
 RECORDS = (PACKAGE / "record.py", PACKAGE / "profiled.py")
-DRIVER, CUDA = "driver", "cuda"
+DRIVER = "driver"
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,13 @@ class Model:
 
     @property
     def reference(self) -> Path:
-        """The record of the reference answers."""
+        """The record of the reference answers, which stand in reference.npz beside it."""
         return self.folder / "reference.json"
+
+    @property
+    def sources(self) -> list[Path]:
+        """The user's own file; a catalogued model has none."""
+        return [] if self.choice.path is None else [Path(self.choice.path)]
 
     @property
     def export_options(self) -> str:
@@ -121,9 +126,13 @@ class Case:
 
     model: Model
     builds: tuple[Build, ...]
-    machine: str
     measuring: Measuring
     record: Path
+
+    @property
+    def inputs(self) -> list[Path]:
+        """The files it is measured from."""
+        return _inputs(self.builds)
 
     @property
     def options(self) -> str:
@@ -131,24 +140,20 @@ class Case:
         how = self.measuring
         options = [f"--rounds={how.rounds}", f"--cycles={how.cycles}", f"--block-seconds={how.block_seconds}"]
         options += [f"--seed={how.seed}", f"--starts={how.starts}", *(["--cold"] if how.cold else [])]
-        return shlex.join([*_parts(self.builds, self.machine), *options])
+        return shlex.join([*_parts(self.builds), *options])
 
 
 class Plan:
-    """All paths of one configuration on this machine."""
+    """All paths of one configuration. The same configuration, sources and Python make the same plan on any machine."""
 
     EXPORTER = "torch"
 
     def __init__(self, config: WorkflowConfig) -> None:
         self.config = config
         self.cache = config.cache
-        if config.machine == "auto":
-            self.machine = machine_name(Path("/proc/cpuinfo").read_text(), config.threads)
-        else:
-            self.machine = config.machine
-        if CUDA in config.targets:
-            self.machine += gpu_name(find_gpus())
+        self.machine = config.machine
         self.results = config.results / self.machine
+        self.machine_record = self.results / "machine.json"
         if config.suite:
             self.results = self.results / "suites" / config.suite
 
@@ -207,9 +212,19 @@ class Plan:
             for seed, name in enumerate(names)
         }
 
+    @property
+    def machine_options(self) -> str:
+        """How `mononn-bench machine` is told which machine this should be."""
+        targets = ",".join(self.config.targets)
+        return shlex.join([f"--name={self.machine}", f"--threads={self.config.threads}", f"--targets={targets}"])
+
+    def inputs(self, group: str) -> list[Path]:
+        """The files that a group is profiled from."""
+        return _inputs(self.groups[group])
+
     def profile_options(self, group: str) -> str:
         """How `mononn-bench profile` is told what to look into."""
-        return shlex.join(_parts(self.groups[group], self.machine))
+        return shlex.join(_parts(self.groups[group]))
 
     @cached_property
     def report_identity(self) -> str:
@@ -226,6 +241,34 @@ class Plan:
     def report(self) -> list[Path]:
         """Everything the report leaves: tables, figures and the page."""
         return [self.results / name for name in report_files(list(self.cases), self.config.systems)]
+
+    @property
+    def page(self) -> Path:
+        """The whole report on one page."""
+        return self.results / PAGE
+
+    @property
+    def tables(self) -> list[Path]:
+        """The report's tables, to be read as they are."""
+        return self._reported(".csv", ".md")
+
+    @property
+    def figures(self) -> list[Path]:
+        """The report's figures, to be looked at in a browser."""
+        return self._reported(".svg")
+
+    @property
+    def prints(self) -> list[Path]:
+        """The same tables and figures, for papers."""
+        return self._reported(".tex", ".pdf", ".png")
+
+    def _reported(self, *suffixes: str) -> list[Path]:
+        return [path for path in self.report if path.suffix in suffixes]
+
+    @property
+    def profiles(self) -> list[Path]:
+        """What each system's profiler found in each case, beside the timeline."""
+        return [path.with_name(path.name.replace(".perfetto", "")) for path in self.timelines]
 
     @property
     def timelines(self) -> list[Path]:
@@ -282,14 +325,21 @@ class Plan:
         measuring = replace(self.config.measuring, repeats=1, seed=self.config.measuring.seed + later)
         identity = digest(protocol, [(b.system, b.identity) for b in builds], repr(measuring), repr(self.config.limits))
         record = self.results / "raw" / f"{group}{number}-{identity}.json"
-        return Case(builds[0].model, builds, self.machine, measuring, record)
+        return Case(builds[0].model, builds, measuring, record)
 
 
-def _parts(builds: Sequence[Build], machine: str) -> list[str]:
+def _inputs(builds: Sequence[Build]) -> list[Path]:
+    """The records that stand for what builds are run from; each is written when the rest of its folder is."""
+    model = builds[0].model
+    stamps = dict.fromkeys(build.environment.stamp for build in builds)
+    answers = model.reference.with_suffix(".npz")
+    return [*(build.record for build in builds), *stamps, model.record, model.reference, answers]
+
+
+def _parts(builds: Sequence[Build]) -> list[str]:
     """The options that name a model, its builds and their environments."""
     config = builds[0].config
-    parts = [f"--model-folder={builds[0].model.folder}", f"--machine={machine}", f"--threads={config.threads}"]
-    parts += [f"--target={builds[0].target}"]
+    parts = [f"--model-folder={builds[0].model.folder}", f"--threads={config.threads}", f"--target={builds[0].target}"]
     for build in builds:
         parts += [f"--build={build.system}={build.folder}"]
         parts += [f"--environment={build.system}={build.environment.folder}"]
@@ -319,17 +369,21 @@ def gpu_only(system: str) -> bool:
     return found.environment == DRIVER and bool(found.cuda_environment)
 
 
-def gpu_name(gpus: Sequence[Gpu]) -> str:
-    """What a GPU and its driver add to the machine's name."""
-    if not gpus:
-        return "-no-gpu"
-    words = re.sub(r"[^a-z0-9]+", "-", gpus[0].name.lower()).strip("-")
-    return f"-{words}-{digest([(gpu.name, gpu.driver) for gpu in gpus])[:4]}"
-
-
 def make_plan(mapping: Mapping[str, Any]) -> Plan:
     """The plan of a configuration as Snakemake read it; raises BenchError for one that cannot be."""
     return Plan(load_config(mapping))
+
+
+def plan_of(mapping: Mapping[str, Any], files: Sequence[Path], said: Mapping[str, Any]) -> Plan:
+    """The plan of what Snakemake read from `files`, with what its command line `said` on top.
+
+    Where there is none, one sentence of why, and exit status 2.
+    """
+    try:
+        return make_plan(named(mapping, files, said))
+    except BenchError as error:
+        print(error, file=sys.stderr)
+        raise SystemExit(2) from None
 
 
 def stale_tables(plan: Plan) -> list[str]:

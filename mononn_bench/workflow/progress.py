@@ -18,7 +18,7 @@ DURATIONS = "durations.json"
 ENVIRONMENT_S = {"torch": 120.0}
 BUILD_S = {"mononn": 20.0, "torch-inductor": 90.0, "xla": 30.0, "tvm": 60.0}
 USUAL_S = {"environment": 40.0, "export": 25.0, "reference": 20.0, "build": 6.0, "profile": 8.0, "report": 20.0}
-LOAD_S, ALONE_S, SENTINEL_S = 3.0, 5.0, 0.3
+LOAD_S, ALONE_S, SENTINEL_S, MACHINE_S = 3.0, 5.0, 0.3, 1.0
 FULL_SIZE_RUN_S, RUNS_OF_A_BLOCK = 0.12, 5
 PACE = (0.5, 3.0)
 
@@ -51,6 +51,7 @@ def steps_to_make(plan: Plan) -> dict[str, Step]:
 
     for name, environment in plan.environments.items():
         add(f"Building the environment of {name}", environment.stamp, ENVIRONMENT_S.get(name, USUAL_S["environment"]))
+    add("Describing the machine", plan.machine_record, MACHINE_S)
     for name, model in plan.models.items():
         add(f"Exporting {name}", model.record, USUAL_S["export"])
         add(f"Computing the reference answers of {name}", model.reference, USUAL_S["reference"])

@@ -15,7 +15,7 @@ from mononn_bench.errors import BenchError
 from mononn_bench.measure.worker import die_with_parent
 from mononn_bench.models.user import read_user_model
 from mononn_bench.report.names import PAGE
-from mononn_bench.workflow.config import ROOT, read_config
+from mononn_bench.workflow.config import DEFAULT, ROOT, read_comparison
 from mononn_bench.workflow.plan import Plan, make_plan
 from mononn_bench.workflow.progress import DURATIONS, Progress, steps_to_make
 
@@ -36,10 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--cores", default="all", help="cores the workflow may use (default: all)")
-    parser.add_argument("--configfile", type=Path, default=ROOT / "workflows" / "config.yaml")
+    parser.add_argument("--configfile", type=Path, default=DEFAULT)
     options = parser.parse_args(arguments)
     try:
-        plan = make_plan(read_config(options.configfile))
+        plan = make_plan(read_comparison(options.configfile))
         for choice in plan.config.models:
             if choice.path:
                 read_user_model(Path(choice.path), choice.shapes)
@@ -99,7 +99,8 @@ def _snakemake(options: argparse.Namespace, target: str, plan: Plan) -> int:
     Raises KeyboardInterrupt once Snakemake, which the terminal interrupts too, has ended its jobs.
     """
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", options.cores]
-    command += ["--configfile", str(options.configfile), "--", target]
+    command += ["--configfile", str(options.configfile)]
+    command += ["--config", *settled_options(plan), "--", target]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     progress = Progress(steps_to_make(plan), plan.cache / DURATIONS)
     with subprocess.Popen(
@@ -114,6 +115,12 @@ def _snakemake(options: argparse.Namespace, target: str, plan: Plan) -> int:
             except subprocess.TimeoutExpired:
                 process.kill()
             raise
+
+
+def settled_options(plan: Plan) -> list[str]:
+    """What `auto` was found to mean, so that whoever reads the configuration again, wherever, has the same plan."""
+    config = plan.config
+    return [f"machine={config.machine}", f"threads={config.threads}", f"targets=[{','.join(config.targets)}]"]
 
 
 def _follow(process: subprocess.Popen[bytes], progress: Progress) -> None:

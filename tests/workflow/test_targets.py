@@ -19,14 +19,14 @@ GPU = cuda.Gpu("NVIDIA A10", "570.86.15", "8.6", 23028)
 @pytest.fixture
 def gpu(monkeypatch):
     """A machine whose driver lists one GPU."""
-    for module in ("mononn_bench.systems.cuda", "mononn_bench.workflow.config", "mononn_bench.workflow.plan"):
+    for module in ("mononn_bench.systems.cuda", "mononn_bench.workflow.machine"):
         monkeypatch.setattr(f"{module}.find_gpus", lambda: (GPU,))
 
 
 @pytest.fixture
 def no_gpu(monkeypatch):
     """A machine without one."""
-    for module in ("mononn_bench.systems.cuda", "mononn_bench.workflow.config", "mononn_bench.workflow.plan"):
+    for module in ("mononn_bench.systems.cuda", "mononn_bench.workflow.machine"):
         monkeypatch.setattr(f"{module}.find_gpus", tuple)
 
 
@@ -66,7 +66,7 @@ def no_gpu_name(gpu):
 def test_another_driver_is_another_machine(gpu, monkeypatch):
     before = make_plan(CONFIG).machine
     newer = (cuda.Gpu(GPU.name, "580.1", GPU.compute_capability, GPU.memory_mib),)
-    monkeypatch.setattr("mononn_bench.workflow.plan.find_gpus", lambda: newer)
+    monkeypatch.setattr("mononn_bench.workflow.machine.find_gpus", lambda: newer)
     assert make_plan(CONFIG).machine != before
 
 

@@ -1,5 +1,6 @@
 # One system's build of one model. Its seconds stand in the tables, so it holds the machine alone. A rival that
-# cannot be built leaves a record with its status and reason; a job that fails is our own fault.
+# cannot be built leaves a record with its status and reason; a job that fails is our own fault. build.json is written
+# last and stands for its folder: model/ and identity/ hold what the system itself chose to write, log.txt what it said.
 
 
 rule build:
@@ -10,6 +11,7 @@ rule build:
         plan.cache / "builds" / plan.machine / "{model}/{system}-{id}/build.json",
     log:
         plan.cache / "logs/build/{model}/{system}-{id}.txt",
+    threads: plan.config.threads
     resources:
         machine=1000,
     params:
@@ -18,4 +20,4 @@ rule build:
     message:
         "Building {wildcards.model} with {wildcards.system}"
     shell:
-        "{sys.executable} -m mononn_bench.cli build {params.options} --output {params.folder} > {log} 2>&1"
+        "$PYTHON -m mononn_bench.cli build {params.options} --output {params.folder} > {log} 2>&1"

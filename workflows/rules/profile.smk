@@ -3,12 +3,14 @@
 
 rule profile:
     input:
-        lambda w: [build.record for build in plan.groups[w.group]],
-        lambda w: plan.groups[w.group][0].model.reference,
+        lambda w: plan.inputs(w.group),
+        machine=ancient(plan.machine_record),
     output:
-        plan.results / "profiles/{group}.perfetto.json",
+        record=plan.results / "profiles/{group}.json",
+        timeline=plan.results / "profiles/{group}.perfetto.json",
     log:
         plan.cache / "logs/profile/{group}.txt",
+    threads: plan.config.threads
     resources:
         machine=1000,
     params:
@@ -18,4 +20,5 @@ rule profile:
     message:
         "Profiling {wildcards.group}: a few runs of each system"
     shell:
-        "{sys.executable} -m mononn_bench.cli profile {params.options} --output {params.folder} > {log} 2>&1"
+        "$PYTHON -m mononn_bench.cli profile {params.options} --machine {input.machine}"
+        " --output {params.folder} > {log} 2>&1"
