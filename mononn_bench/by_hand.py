@@ -122,7 +122,7 @@ def _machine(options: Namespace) -> str:
     """The name that this machine's record gives it; empty without a record. OtherMachineError on another machine."""
     if options.machine is None:
         return ""
-    return require_machine(options.machine, options.threads, options.target).name
+    return require_machine(options.machine, options.threads, options.target).machine.name
 
 
 def _name(model: ModelRecord) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,6 @@ class MachineRecord:
     """machine.json: the machine that a folder of results belongs to; `gpus` are names with drivers."""
 
     created: str
-    name: str
     machine: Machine
     gpus: tuple[str, ...]
     schema_version: int = SCHEMA_VERSION
@@ -92,9 +91,8 @@ def note_machine(name: str, threads: int, targets: Collection[str], path: Path) 
             "mononn-bench machine prints here into the configuration."
         )
     _require_cores(threads)
-    record = MachineRecord(
-        created=datetime.now(UTC).isoformat(timespec="seconds"), name=name, machine=describe_machine(), gpus=_gpus()
-    )
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    record = MachineRecord(created, replace(describe_machine(), name=name), _gpus())
     write_record(record, path)
     return record
 
@@ -107,8 +105,8 @@ def require_machine(path: Path, threads: int, target: str) -> MachineRecord:
         kept, here = "; ".join(record.gpus) or "no GPU", "; ".join(_gpus()) or "no GPU"
     if kept != here:
         raise OtherMachineError(
-            f"{path} says that results of {record.name} come from {kept}, and this is {here}: name this machine "
-            "differently in the configuration."
+            f"{path} says that results of {record.machine.name} come from {kept}, and this is {here}: name this "
+            "machine differently in the configuration."
         )
     _require_cores(threads)
     return record

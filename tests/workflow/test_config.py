@@ -4,8 +4,8 @@ import pytest
 
 from mononn_bench.errors import BenchError
 from mononn_bench.models.zoo import get_model
-from mononn_bench.workflow.config import ROOT, load_config, read_config
-from mononn_bench.workflow.plan import make_plan
+from mononn_bench.workflow.config import ROOT, ConfigError, load_config, named, read_comparison, read_config
+from mononn_bench.workflow.plan import make_plan, plan_of
 
 LEAST = {"models": {"mlp": None}, "systems": ["mononn"]}
 
@@ -36,6 +36,55 @@ def test_the_suites_stand_beside_the_full_comparison():
             assert plan.results.parts[-3:] == ("here", "suites", path.stem)
             assert all(case.record.is_relative_to(plan.results) for case in plan.cases.values())
             assert not set(plan.report) & set(make_plan({**mapping, "machine": "here", "suite": ""}).report)
+
+
+def written(tmp_path, name, **said):
+    """A configuration of that file name, and the plan of both roads: make bench's, and plain Snakemake's."""
+    path = tmp_path / name
+    path.write_text("models: {mlp-test: }\nsystems: [mononn]\nmachine: here\n")
+    return make_plan(read_comparison(path)), plan_of({**read_config(path), **said}, [path], said)
+
+
+def test_a_configuration_of_ones_own_writes_beside_the_full_comparison(tmp_path):
+    default = ROOT / "workflows" / "config.yaml"
+    full = make_plan({**read_comparison(default), "machine": "here"})
+    assert full.results.as_posix() == "results/here"
+    for plan in written(tmp_path, "My networks.yaml"):
+        assert plan.results.as_posix() == "results/here/suites/my-networks"
+        assert not set(plan.report) & set(full.report)
+        assert plan.machine_record == full.machine_record
+    assert written(tmp_path, "mine.yaml", suite="few")[1].results.as_posix() == "results/here/suites/few"
+    assert written(tmp_path, "mine.yaml", results="few", systems=["mononn"])[1].results.as_posix() == "few/here"
+
+
+def test_a_configuration_may_not_take_the_name_of_a_suite(tmp_path):
+    with pytest.raises(ConfigError, match="suite 'cpu'"):
+        written(tmp_path, "CPU.yaml")
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"systems": ["mononn"]}, ["systems", "suite=NAME"]),
+        ({"measuring": {"rounds": 1}, "cache": "c"}, ["measuring", "suite=NAME"]),
+        ({"models": {"mlp": None}, "suite": "few"}, ["models", "write a file"]),
+    ],
+)
+def test_the_command_line_does_not_write_over_the_full_tables(said, words):
+    mapping = read_config(ROOT / "workflows" / "config.yaml")
+    with pytest.raises(ConfigError) as caught:
+        named({**mapping, **said}, [], said)
+    assert all(word in str(caught.value) for word in words)
+    placed = {"systems": ["mononn"], "suite": "few"}
+    assert named({**mapping, **placed}, [], placed)["suite"] == "few"
+
+
+def test_what_names_the_machine_may_be_said_where_it_names_the_folder():
+    mapping, said = read_config(ROOT / "workflows" / "config.yaml"), {"threads": 1, "targets": ["cpu"]}
+    assert "suite" not in named({**mapping, **said}, [], said)
+    assert "suite" not in named({**mapping, **said, "machine": "lab"}, [], {**said, "machine": "lab"})
+    with pytest.raises(ConfigError, match="targets, threads"):
+        named({**mapping, "machine": "lab", **said}, [], said)
 
 
 def test_a_hundred_comparisons_half_of_them_on_a_large_network():

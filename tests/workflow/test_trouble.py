@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+RECORDS = "results/*/suites/config/raw/*.json"
+"""A configuration that is not the default writes under its file's name."""
 SETTINGS = {"rounds": 1, "cycles": 1, "block_seconds": 0.01}
 
 
@@ -57,7 +59,7 @@ def test_every_way_to_fail_is_a_row_with_its_reason(checkout):
     }
     result = checkout.run("--configfile", write_config(checkout, systems=list(expected)))
     assert result.returncode == 0, result.stdout + result.stderr
-    (path,) = checkout.folder.glob("results/*/tables/cells.csv")
+    (path,) = checkout.folder.glob("results/*/suites/config/tables/cells.csv")
     rows = {row["system"]: row for row in csv.DictReader(path.open())}
     assert list(rows) == list(expected)
     for system, (status, word) in expected.items():
@@ -78,9 +80,9 @@ def test_a_killed_run_leaves_no_orphan_and_is_taken_up_again(checkout):
     os.kill(running.pid, signal.SIGKILL)
     running.wait()
     assert wait_for(lambda: not processes_of(checkout.folder), 10), processes_of(checkout.folder)
-    assert not list(checkout.folder.glob("results/*/raw/*.json"))
+    assert not list(checkout.folder.glob(RECORDS))
 
     again = checkout.run("--configfile", config, module="mononn_bench.workflow.run")
     assert again.returncode == 0, again.stdout + again.stderr
-    assert len(list(checkout.folder.glob("results/*/raw/*.json"))) == 1
+    assert len(list(checkout.folder.glob(RECORDS))) == 1
     assert {p: p.stat().st_mtime_ns for p in checkout.folder.glob(".cache/builds/**/build.json")} == built

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import time
+import zipfile
 from pathlib import Path
 
 import onnx
@@ -58,6 +59,16 @@ def test_the_report_is_there_and_its_table_is_printed(finished):
     assert (folder / "tables" / "speedup.md").read_text() in finished.output
     assert "installation:" in finished.output
     assert len(list((folder / "raw").iterdir())) == 2
+
+
+def test_snakemake_makes_its_own_report_of_it(finished):
+    result = finished.run("--configfile", CONFIG, "--report", "report.zip")
+    assert result.returncode == 0, result.stderr[-3000:]
+    with zipfile.ZipFile(finished.folder / "report.zip") as archive:
+        names = {Path(name).name for name in archive.namelist()}
+        text = archive.read("report/report.html").decode()
+    assert {"report.html", "cells.csv", "speedup.md", "bert-test.md", "speedup.svg", "roofline.svg"} <= names
+    assert "alone on the machine" in text and "A cross with a reason" in text, "captions"
 
 
 def test_our_own_system_ran_twice_and_every_system_was_profiled(finished):
