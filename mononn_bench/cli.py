@@ -13,7 +13,6 @@ from mononn_bench import by_hand, commands
 from mononn_bench.errors import BenchError
 from mononn_bench.measure.worker import die_with_parent
 from mononn_bench.record import Settings
-from mononn_bench.workflow.machine import AUTO
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -54,9 +53,7 @@ def _add(steps: Steps, name: str, run: object, text: str) -> argparse.ArgumentPa
 def _add_machine(steps: Steps) -> None:
     parser = _add(steps, "machine", commands.machine, "what auto in a configuration means on this machine")
     parser.add_argument("--output", type=Path, help="write the record that binds a folder of results to this machine")
-    parser.add_argument("--name", default=AUTO, help="of that folder")
-    parser.add_argument("--threads", type=_positive, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--targets", type=_names, help="cpu,cuda")
+    parser.add_argument("--name", help="of that folder (default: what auto would call it)")
 
 
 def _add_measure(steps: Steps) -> None:

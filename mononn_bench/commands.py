@@ -12,7 +12,7 @@ from mononn_bench.measure.process import PACKAGE, Limits
 from mononn_bench.models.zoo import ZOO
 from mononn_bench.systems import REAL, get_system
 from mononn_bench.systems.environment import adopt_environment, make_environment, requirement_lines
-from mononn_bench.workflow.machine import AUTO, note_machine, settled
+from mononn_bench.workflow.machine import note_machine, require_cores, settled
 
 ROOT = PACKAGE.parent
 
@@ -24,9 +24,10 @@ def doctor(_: Namespace) -> int:
 
 def machine(options: Namespace) -> int:
     """Print the lines of a configuration that `auto` stands for here, or write down that results are this machine's."""
-    here = settled({"machine": options.name, "threads": options.threads, "targets": options.targets or AUTO})
+    here = settled({})
     if options.output:
-        note_machine(here["machine"], here["threads"], here["targets"], options.output)
+        note_machine(options.name or here["machine"], options.output)
+        return 0
     print(f"machine: {here['machine']}\nthreads: {here['threads']}\ntargets: [{', '.join(here['targets'])}]")
     return 0
 
@@ -84,6 +85,7 @@ def reference(options: Namespace) -> int:
 def build(options: Namespace) -> int:
     """Build one model with one system; 0 even where the system fails, which the record says."""
     get_system(options.system)
+    require_cores(options.threads)
     record = build_system(
         options.system,
         environment=options.environment,

@@ -148,7 +148,8 @@ def named(mapping: Mapping[str, Any], files: Sequence[Path], said: Mapping[str, 
     if not own or "suite" in mapping or mapping.get("results", RESULTS) != RESULTS:
         return dict(mapping)
     name = re.sub(r"[^a-z0-9._-]+", "-", own[-1].stem.lower()).strip("-._")
-    if not name or (SUITES / f"{name}.yaml").exists():
+    shipped = SUITES / f"{name}.yaml"
+    if not name or (shipped.exists() and own[-1].resolve() != shipped):
         raise ConfigError(f"The configuration {own[-1]} would write over the suite {name!r}: give it another name.")
     return {**mapping, "suite": name}
 

@@ -20,8 +20,8 @@ from mononn_bench.workflow.identity import digest, machine_name
 AUTO, CUDA = "auto", "cuda"
 ASKED = ("machine", "threads", "targets")
 """The keys of a configuration that may say `auto`. Where all three are stated, a plan asks no machine for anything."""
-MADE_HERE = re.compile(r"-\d+c-[0-9a-f]{6}(-|$)")
-"""In a name that `name_here` made, not in one that a person chose."""
+MADE_HERE = re.compile(r"-(\d+)c-[0-9a-f]{6}(-.+)?$")
+"""The cores and the GPU in a name that `name_here` made; a name that a person chose does not match."""
 
 
 @dataclass(frozen=True)
@@ -79,18 +79,14 @@ def gpu_name(gpus: Sequence[Gpu]) -> str:
     return f"-{words}-{digest([(gpu.name, gpu.driver) for gpu in gpus])[:4]}"
 
 
-def note_machine(name: str, threads: int, targets: Collection[str], path: Path) -> MachineRecord:
-    """Write down that results under `name` are of this machine.
-
-    Raises OtherMachineError where the name was made on another machine, or this one has too few cores.
-    """
-    here = name_here(threads, targets)
-    if MADE_HERE.search(name) and name != here:
+def note_machine(name: str, path: Path) -> MachineRecord:
+    """Write down that results under `name` are of this machine; OtherMachineError where another one made the name."""
+    made = MADE_HERE.search(name)
+    if made and name != (here := name_here(int(made[1]), [CUDA] if made[2] else [])):
         raise OtherMachineError(
             f"This machine is {here}, and the plan is for {name}: start the workflow there, or put what "
             "mononn-bench machine prints here into the configuration."
         )
-    _require_cores(threads)
     created = datetime.now(UTC).isoformat(timespec="seconds")
     record = MachineRecord(created, replace(describe_machine(), name=name), _gpus())
     write_record(record, path)
@@ -108,7 +104,7 @@ def require_machine(path: Path, threads: int, target: str) -> MachineRecord:
             f"{path} says that results of {record.machine.name} come from {kept}, and this is {here}: name this "
             "machine differently in the configuration."
         )
-    _require_cores(threads)
+    require_cores(threads)
     return record
 
 
@@ -122,7 +118,8 @@ def require_builds(builds: Iterable[tuple[Path, BuildRecord]]) -> None:
             )
 
 
-def _require_cores(threads: int) -> None:
+def require_cores(threads: int) -> None:
+    """Raises OtherMachineError where this process may use fewer cores than every system is to have."""
     available = len(os.sched_getaffinity(0))
     if threads > available:
         raise OtherMachineError(

@@ -212,12 +212,6 @@ class Plan:
             for seed, name in enumerate(names)
         }
 
-    @property
-    def machine_options(self) -> str:
-        """How `mononn-bench machine` is told which machine this should be."""
-        targets = ",".join(self.config.targets)
-        return shlex.join([f"--name={self.machine}", f"--threads={self.config.threads}", f"--targets={targets}"])
-
     def inputs(self, group: str) -> list[Path]:
         """The files that a group is profiled from."""
         return _inputs(self.groups[group])

@@ -1,7 +1,6 @@
 """The machine that measures: a plan that states it asks none, and no other machine adds to its results."""
 
 import re
-import shlex
 from dataclasses import replace
 
 import pytest
@@ -24,7 +23,7 @@ def everything(plan):
     """All that Snakemake takes from a plan."""
     cases = [(case.record, case.inputs, case.options) for case in plan.cases.values()]
     builds = [(build.record, build.options) for build in plan.builds.values()]
-    return plan.report, plan.timelines, plan.machine_options, cases, builds
+    return plan.report, plan.timelines, plan.machine_record, cases, builds
 
 
 def test_a_plan_that_states_its_machine_asks_none(monkeypatch):
@@ -55,20 +54,21 @@ def test_what_another_machine_would_have_to_answer_is_not_asked_of_this_one():
         machine.require_settled({**CONFIG, "machine": "lab-1"}, local=False)
 
 
-def test_a_name_made_elsewhere_is_refused_and_a_chosen_one_taken(tmp_path):
-    here = machine.name_here(1, ["cpu"])
-    for name in (here, "lab-1"):
-        assert note_machine(name, 1, ["cpu"], tmp_path / f"{name}.json").machine.name == name
-    with pytest.raises(OtherMachineError, match=f"This machine is {here}, and the plan is for intel-xeon-1c-123456"):
-        note_machine("intel-xeon-1c-123456", 1, ["cpu"], tmp_path / "no.json")
-    with pytest.raises(OtherMachineError, match="9999 cores"):
-        note_machine("lab-1", 9999, ["cpu"], tmp_path / "no.json")
+def test_a_name_made_elsewhere_is_refused_and_a_chosen_one_taken(tmp_path, monkeypatch):
+    for name in (machine.name_here(1, ["cpu"]), machine.name_here(9, ["cuda"]), "lab-1"):
+        assert note_machine(name, tmp_path / f"{name}.json").machine.name == name
+    with pytest.raises(OtherMachineError, match=r"This machine is .*-1c-.*, and the plan is for intel-xeon-1c-123456"):
+        note_machine("intel-xeon-1c-123456", tmp_path / "no.json")
+    without = machine.name_here(1, ["cuda"])
+    monkeypatch.setattr(machine, "find_gpus", lambda: (GPU,))
+    with pytest.raises(OtherMachineError, match="nvidia-a10"):
+        note_machine(without, tmp_path / "no.json")
     assert not (tmp_path / "no.json").exists()
 
 
 def test_results_and_builds_stay_on_their_machine(tmp_path, monkeypatch):
     path = tmp_path / "machine.json"
-    record = note_machine("lab-1", 1, ["cpu"], path)
+    record = note_machine("lab-1", path)
     assert require_machine(path, 1, "cuda").machine.name == "lab-1"
     monkeypatch.setattr(machine, "find_gpus", lambda: (GPU,))
     require_machine(path, 1, "cpu")
@@ -92,7 +92,7 @@ def test_a_build_says_where_it_was_made(finished):
 
 def test_the_rules_command_fails_where_the_plan_is_for_another_machine(tmp_path, capsys):
     plan = make_plan({**CONFIG, "machine": "intel-xeon-1c-123456", "threads": 1, "targets": ["cpu"]})
-    command = ["machine", *shlex.split(plan.machine_options), "--output", str(tmp_path / "machine.json")]
+    command = ["machine", "--name", plan.machine, "--output", str(tmp_path / "machine.json")]
     assert main(command) == 2
     assert "the plan is for intel-xeon-1c-123456" in capsys.readouterr().err
     assert not (tmp_path / "machine.json").exists()

@@ -11,11 +11,11 @@ rule machine:
     resources:
         machine=1000,
     params:
-        options=plan.machine_options,
+        name=plan.machine,
     message:
         "Describing the machine"
     shell:
-        "$PYTHON -m mononn_bench.cli machine {params.options} --output {output} > {log} 2>&1"
+        "$PYTHON -m mononn_bench.cli machine --name {params.name} --output {output} > {log} 2>&1"
 
 
 rule measure:

@@ -33,7 +33,7 @@ rule environment:
 
 
 # Beside these a model that PyTorch knows has its weights.safetensors, and one over 2 GB its model.onnx.data. What comes
-# after takes model.json as its input, which carries the digest of them all and is written last: Snakemake hashes every
+# after takes model.json as its input, which carries the network's digest and is written last: Snakemake hashes every
 # input of a job when it ends, and half a gigabyte of that would disturb whatever is timed next.
 rule export:
     input:
