@@ -276,7 +276,8 @@ class SystemResult:
 
     `slow` marks over 2 s a run (raw times only). `algorithm` names what saves arithmetic, or is empty where the direct
     algorithms are used. `load_ms` and `first_run_ms` are medians over `starts` with warm files, `peak_mb` over all. In
-    records without starts they are of rounds in a fixed order, and `peak_mb` was polled.
+    records without starts they are of rounds in a fixed order, and `peak_mb` was polled. `computes` is the precision it
+    computes in, empty in records that did not say.
     """
 
     label: str
@@ -297,6 +298,7 @@ class SystemResult:
     accuracy: tuple[AccuracyCheck, ...]
     algorithm: str = ""
     starts: tuple[Start, ...] = ()
+    computes: str = ""
 
 
 @dataclass(frozen=True)

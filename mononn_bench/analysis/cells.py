@@ -37,7 +37,8 @@ class Cell:
     `case` names model, batch, precision and target as the tables do. `speedup` is the system's time over ours with its
     interval; times are in the unit the name ends with, `p90_ms` that of all kept `samples` where they are enough;
     `roofline_share`, `rel_l2` and its limit are fractions; `algorithm` names what saves arithmetic, so that a share may
-    be over 1; load and first run are medians over fresh processes with warm files, and with cold ones; `peak_mb`,
+    be over 1; `computes` is the precision of the arithmetic where the record says it; load and first run are medians
+    over fresh processes with warm files, and with cold ones; `peak_mb`,
     `rest_mb` and `huge_mb` medians of `Start`'s; `batch_per_latency_s` is no throughput but batch over `median_ms`;
     `tuning_s` is what its search spent, its database's past included.
     """
@@ -60,6 +61,7 @@ class Cell:
     verdict: Verdict | None = None
     roofline_share: float | None = None
     algorithm: str = ""
+    computes: str = ""
     rel_l2: float | None = None
     rel_l2_limit: float | None = None
     build_s: float | None = None
@@ -90,7 +92,8 @@ class CaseSummary:
     before a run: warm, cold or as warm. `needed` are the systems without which there is no best rival. `latency` maps
     a system with a speed to the quantiles of its raw samples, in seconds, at `QUANTILES`. `flops` and
     `compulsory_bytes` are the model's, `ceilings` the sentinel's. `created` and `revisions` say when and from which
-    sources it was measured.
+    sources it was measured. `view`: experts' settings or each system's own defaults; `huge_pages`: the kernel's mode,
+    where the systems' processes asked for them.
     """
 
     name: str
@@ -112,6 +115,8 @@ class CaseSummary:
     ceilings: Ceilings | None
     created: Sequence[str]
     revisions: Sequence[str]
+    view: str
+    huge_pages: str
 
 
 QUANTILES = tuple(i / 200 for i in range(201))
@@ -138,13 +143,26 @@ class Twin:
 
 
 @dataclass(frozen=True)
+class Effect:
+    """The time of `variant` over that of its system as it is measured: over 1 means that the option makes it slower.
+
+    `verdict` is adjusted over all effects of a table; `faster` says that the system as it is measured is.
+    """
+
+    case: str
+    variant: str
+    estimate: Estimate
+    verdict: Verdict | None = None
+
+
+@dataclass(frozen=True)
 class Table:
     """Everything a report prints.
 
     `systems` are those of the rows, ours first where it takes part; `same_system` is how often a system differed from
     its own twin (None where none ran twice); `detectable` the smallest ratio that the hardest of the table's
     comparisons finds four times in five. `values` are the logs of each comparison's rounds by case and system,
-    `runs` is how many runs the table pools.
+    `runs` is how many runs the table pools, `effects` what changed options change.
     """
 
     machine: str
@@ -157,6 +175,12 @@ class Table:
     detectable: float | None
     values: Mapping[tuple[str, str], np.ndarray]
     runs: int = 1
+    effects: Sequence[Effect] = ()
+
+    @property
+    def view(self) -> str:
+        """That of all its cases: `experts` or `defaults`."""
+        return next((case.view for case in self.cases), "experts")
 
     @property
     def comparisons(self) -> int:

@@ -11,8 +11,10 @@ import numpy as np
 from mononn_bench.analysis.blocks import latency_quantiles, median_and_p90, paired_rounds, sample_count
 from mononn_bench.analysis.cells import OURS, WITH_SPEED, CaseSummary, Cell, Table, is_twin
 from mononn_bench.analysis.compare import concluded
+from mononn_bench.analysis.options import effects
 from mononn_bench.analysis.roofline import roofline_share
 from mononn_bench.analysis.twins import twins_of
+from mononn_bench.errors import RecordError
 from mononn_bench.record import CaseRecord, ModelRecord, SystemResult
 
 ALWAYS_NEEDED = ("onnxruntime",)
@@ -20,12 +22,17 @@ NEEDED_ON_X86 = ("openvino",)
 
 
 def make_table(records: Sequence[CaseRecord]) -> Table:
-    """Analyse records of one machine, in the order in which the table shall show their models."""
+    """Analyse records of one machine and one view, in the order in which the table shall show their models.
+
+    Raises RecordError where systems with experts' settings and with their own defaults would be mixed.
+    """
+    if len({record.view for record in records}) > 1:
+        raise RecordError("These records are of two views, experts' settings and defaults: report each by itself.")
     records = [_judged(record) for record in records]
     names = case_names(records)
     named = list(zip(names, records, strict=True))
     cells = [_cell(record, result, name) for name, record in named for result in record.systems if _is_row(result)]
-    return concluded(
+    table = concluded(
         machine=records[0].machine.name if records else "",
         cells=cells,
         cases=[_summary(record, name) for name, record in named],
@@ -33,6 +40,7 @@ def make_table(records: Sequence[CaseRecord]) -> Table:
         runs_of={(name, label): [v] for name, record in named for label, v in _compared(record).items()},
         counted={(cell.case, cell.system) for cell in cells if cell.status == "ok"},
     )
+    return replace(table, effects=effects(named))
 
 
 def case_names(records: Sequence[CaseRecord]) -> list[str]:
@@ -125,6 +133,7 @@ def _cell(record: CaseRecord, result: SystemResult, name: str) -> Cell:
         build_s=result.build_s,
         artifact_mb=result.artifact_mb,
         algorithm=result.algorithm,
+        computes=result.computes,
         tuning_s=tuning.seconds if tuning else None,
         tuning_cores=tuning.cores if tuning else None,
         tuning_trials=tuning.trials if tuning else None,
@@ -187,4 +196,6 @@ def _summary(record: CaseRecord, name: str) -> CaseSummary:
         ceilings=record.ceilings,
         created=(record.created,),
         revisions=(record.source_revision,),
+        view=record.view,
+        huge_pages=record.machine.huge_pages,
     )

@@ -28,6 +28,7 @@ from mononn_bench.models.folder import package_versions
 from mononn_bench.models.inputs import TIMED_SETS, UNSEEN_SETS
 from mononn_bench.record import (
     AccuracyCheck,
+    BuildRecord,
     CaseRecord,
     Ceilings,
     Cycle,
@@ -228,7 +229,7 @@ def _judge(
     judged: dict[str, Verdict] = {}
     for contestant in contestants:
         tally, build = tallies[contestant.label], contestant.build
-        precision = str(build.details.get("precision", course.precision))
+        precision = _computes(build)
         limits = rel_l2_limits(precision, anything, errors, reference.fp32_errors)
         checks = tuple(_compared(tally, course, model, limits, precision))
         wrong = failure_reason(checks)
@@ -292,7 +293,13 @@ def _result(contestant: Contestant, tally: Tally, verdict: Verdict) -> SystemRes
         accuracy=verdict.checks,
         algorithm=str(build.details.get("algorithm", "")),
         starts=tuple(tally.starts),
+        computes=_computes(build),
     )
+
+
+def _computes(build: BuildRecord) -> str:
+    """The precision a system computes in: the case's, or its own choice."""
+    return str(build.details.get("precision", build.precision))
 
 
 def _ceilings(sentinel: Sentinel, rounds: Sequence[Round]) -> Ceilings | None:

@@ -21,7 +21,7 @@ from mononn_bench.report.figures.speed import speed_figure
 from mononn_bench.report.figures.style import styled
 from mononn_bench.report.grids import markdown
 from mononn_bench.report.published import Published, read_published, read_suites, runs_grid
-from mononn_bench.report.tables import speed_grid
+from mononn_bench.report.tables import OPTIONS, options_grid, speed_grid
 
 BEGIN, END = "<!-- table:begin -->", "<!-- table:end -->"
 
@@ -52,7 +52,8 @@ def with_suites(text: str, suites: Mapping[str, Table]) -> str:
     for name, table in suites.items():
         if name == ABLATION:
             blocks.append(ABLATION_PICTURE)
-        blocks.append(markdown(replace(speed_grid(table), title=f"{name} on {table.machine}"), level=2))
+        grid = options_grid(table) if name == OPTIONS else speed_grid(table)
+        blocks.append(markdown(replace(grid, title=f"{name} on {table.machine}"), level=2))
     return _filled(text, blocks)
 
 

@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pandas as pd
 
-from mononn_bench.analysis.cells import COLUMNS, OURS, CaseSummary, Cell, Table, Twin, is_variant
+from mononn_bench.analysis.cells import COLUMNS, OURS, CaseSummary, Cell, Table, Twin, is_variant, variant_of
 from mononn_bench.analysis.twins import same_system_rate
 from mononn_bench.codec import write_text
 from mononn_bench.report import words
 from mononn_bench.report.grids import Grid, latex, markdown
 from mononn_bench.report.names import REPEATED
+
+DEFAULTS = ", each system with its own defaults"
+OPTIONS = "options"
 
 
 def cells_frame(cells: Sequence[Cell]) -> pd.DataFrame:
@@ -41,11 +44,26 @@ def speed_grid(table: Table) -> Grid:
     header = ["model", f"{OURS}, ms", *table.rivals, *(["best rival"] if _shows_best(table) else [])]
     what = f"Each rival's time over that of {OURS}, with its 95 % interval: over 1 means that {OURS} is faster."
     return Grid(
-        title=f"Speed on {table.machine}",
+        title=f"Speed on {table.machine}" + (DEFAULTS if table.view == "defaults" else ""),
         caption=what if table.runs == 1 else f"{table.runs} full runs in a row, pooled. {what}",
         header=header,
         rows=rows if table.rivals else [],
         notes=list(words.beneath(table)),
+    )
+
+
+def options_grid(table: Table) -> Grid:
+    """A row an option that was changed in a system, a column a case: what it changes."""
+    variants = dict.fromkeys(effect.variant for effect in table.effects)
+    cases = [case.name for case in table.cases]
+    found = {(effect.variant, effect.case): effect for effect in table.effects}
+    return Grid(
+        title=f"Options on {table.machine}",
+        caption="The time of a system with an option changed over its time as it is measured, with the 95 % interval: "
+        "over 1 means that the change makes it slower.",
+        header=["system [option]", *cases],
+        rows=[[variant, *(words.effect(found.get((variant, case))) for case in cases)] for variant in variants],
+        notes=[*words.beneath(table)],
     )
 
 
@@ -98,6 +116,8 @@ def write_tables(table: Table, folder: Path) -> None:
     if not table.rivals and table.twins:
         grids = {name: same_grid(table, name) for name in grids}
     grids["speedup"] = speed_grid(table)
+    if any(variant_of(effect.variant) != OURS for effect in table.effects):
+        grids[OPTIONS] = options_grid(table)
     if table.twins:
         grids["aa"] = same_grid(table, "")
     for name, grid in grids.items():

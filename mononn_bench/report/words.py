@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from mononn_bench.analysis.cells import OURS, CaseSummary, Cell, Headline, Table
+from mononn_bench.analysis.cells import OURS, CaseSummary, Cell, Effect, Headline, Table
 from mononn_bench.analysis.stats import FEWEST_ROUNDS, Rate
 from mononn_bench.errors import BenchError
 from mononn_bench.models.zoo import get_model
@@ -33,6 +33,12 @@ MODEL_COLUMNS = (
 )
 """What a model's table shows of each system, by the name of its column in cells.csv."""
 AA_LIMIT = "at most 9 in 100 may"
+HUGE_PAGES = {
+    "always": "every system has them",
+    "madvise": "every system's processes ask for them",
+    "never": "no system has any",
+}
+"""What each mode of the kernel means for a comparison."""
 FEW_CASES = 10
 """Flagged cases of a network whose flags are listed one by one; of more, their kinds."""
 ROUND, NUMBER = re.compile(r"^(run \d+, )?(round \d+: )?"), re.compile(r"\d+(\.\d+)?")
@@ -90,7 +96,8 @@ def ratio_cell(cell: Cell | None) -> str:
     if cell.speedup is None:
         return f"{time(cell)} ms" if cell.median_ms is not None else cell.status
     status = f" {cell.status}" if cell.status != "ok" else ""
-    return f"{ratio(cell)} {cell.verdict or ''}".rstrip() + status
+    computes = f" in {cell.computes}" if cell.computes not in ("", cell.precision) else ""
+    return f"{ratio(cell)} {cell.verdict or ''}".rstrip() + computes + status
 
 
 def case(one: CaseSummary) -> str:
@@ -208,6 +215,21 @@ def network(one: CaseSummary) -> str:
         return one.source
 
 
+def effect(one: Effect | None) -> str:
+    """What an option changes in one case; empty where it was not measured."""
+    if one is None:
+        return NOTHING
+    said = {"faster": "slower", "slower": "faster"}.get(one.verdict or "", one.verdict or "")
+    return f"{interval(one.estimate.ratio, one.estimate.low, one.estimate.high)} {said}".rstrip()
+
+
+def huge_pages(table: Table) -> Iterable[str]:
+    """What the kernel does about huge pages, where the records say it."""
+    for mode in dict.fromkeys(case.huge_pages for case in table.cases):
+        if mode in HUGE_PAGES:
+            yield f"Huge pages: {mode}, so that {HUGE_PAGES[mode]}."
+
+
 def networks(cases: Iterable[CaseSummary]) -> Iterable[str]:
     """A sentence for each network, whatever its batches and repetitions."""
     return dict.fromkeys(f"{one.model}: {network(one)}." for one in cases)
@@ -217,6 +239,7 @@ def beneath(table: Table) -> Iterable[str]:
     """Everything that stands under the table of speed."""
     yield from (headline(one) for one in table.headlines if table.rivals)
     yield from networks(table.cases)
+    yield from huge_pages(table)
     yield from blind_spots(table)
     if table.cases:
         yield f"Records: {provenance(table)}."
