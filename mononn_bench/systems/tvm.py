@@ -42,6 +42,7 @@ class Tvm(System):
     cuda_environment: ClassVar[str] = "tvm-cuda"
     on_cuda: ClassVar[tuple[str, ...]] = ("tvm",)
     data: ClassVar[Path | None] = SHIPPED
+    has_defaults: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._machine: Any = None
@@ -62,6 +63,8 @@ class Tvm(System):
         return {"apache-tvm": tvm.__version__, "apache-tvm-ffi": tvm_ffi.__version__}
 
     def options(self, task: Task) -> tuple[Option, ...]:
+        if task.defaults:
+            return ()
         return (
             Option("target", str(make_target(task.target, task.threads)), "TVM: Target, -mcpu"),
             Option("MetaScheduleApplyDatabase", "best of each task", "TVM: End-to-End Optimize Model"),
@@ -95,7 +98,9 @@ class Tvm(System):
         return replace(built, undertuned=reason, details={**built.details, "left_out": True})
 
     def _scheduled(self, module: Any, target: Any, task: Task) -> tuple[Any, Built]:
-        """`module` with the schedules of the database, and whether they match."""
+        """`module` with the schedules of the database, and whether they match; by default there is no search."""
+        if task.defaults:
+            return module, Built(undertuned="TVM's own default is no search for schedules")
         found = find_database(target)
         if found is None:
             return module, Built(
