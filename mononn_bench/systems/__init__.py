@@ -7,6 +7,8 @@ from functools import cache
 from mononn_bench.errors import BadOptionError, UnknownNameError
 from mononn_bench.systems.base import COMMON_VARIANTS, System
 from mononn_bench.systems.fake import FAKES
+from mononn_bench.systems.litert import LiteRt
+from mononn_bench.systems.mnn import Mnn
 from mononn_bench.systems.mononn import Mononn
 from mononn_bench.systems.onnxruntime import OnnxRuntime
 from mononn_bench.systems.onnxruntime_gpu import OnnxRuntimeCuda, OnnxRuntimeTensorRt
@@ -16,16 +18,17 @@ from mononn_bench.systems.torch_eager import TorchEager
 from mononn_bench.systems.torch_inductor import TorchInductor
 from mononn_bench.systems.tvm import Tvm, TvmUntuned
 from mononn_bench.systems.xla import Xla
+from mononn_bench.systems.zentorch import ZenTorch
 
 REAL: tuple[type[System], ...] = (
-    Mononn, OnnxRuntime, OpenVino, TorchEager, TorchInductor, Xla, Tvm, TensorRt,
+    Mononn, OnnxRuntime, OpenVino, TorchEager, TorchInductor, ZenTorch, Xla, Tvm, TensorRt,
 )  # fmt: skip
 """What a comparison names, ours first."""
 
 GPU_ONLY: tuple[type[System], ...] = (OnnxRuntimeCuda, OnnxRuntimeTensorRt)
 """What stands for others in a case on an NVIDIA GPU (`on_cuda`)."""
 
-SUITES_ONLY: tuple[type[System], ...] = (TvmUntuned,)
+SUITES_ONLY: tuple[type[System], ...] = (TvmUntuned, Mnn, LiteRt)
 """What a suite may name and a plain comparison leaves out."""
 
 SYSTEMS: dict[str, type[System]] = {system.name: system for system in REAL + GPU_ONLY + SUITES_ONLY + FAKES}

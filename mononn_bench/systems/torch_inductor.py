@@ -9,7 +9,7 @@ import os
 import time
 from importlib import import_module
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from mononn_bench.models.inputs import make_inputs
 from mononn_bench.models.zoo import get_model
@@ -27,6 +27,8 @@ class TorchInductor(TorchSystem):
     name: ClassVar[str] = "torch-inductor"
     on_cuda: ClassVar[tuple[str, ...]] = ("torch-inductor",)
 
+    backend: ClassVar[str] = "inductor"
+    """Of `torch.compile`, by default."""
     _defaults = False
 
     def probe(self) -> dict[str, str]:
@@ -46,6 +48,10 @@ class TorchInductor(TorchSystem):
             Option("attn_implementation", "sdpa", "transformers: Attention backends"),
             *(CUDA_OPTIONS if task.target == "cuda" else ()),
         )
+
+    def compiler_settings(self) -> dict[str, Any]:
+        """What differs from torch._inductor.config."""
+        return {"freezing": True, "max_autotune": True}
 
     def build(self, task: Task) -> Built:
         require_fp32(task, self.name)
@@ -70,7 +76,7 @@ class TorchInductor(TorchSystem):
             torch._inductor.aoti_compile_and_package(
                 program,
                 package_path=str(task.build_folder / PACKAGE),
-                inductor_configs={"freezing": True, "max_autotune": True},
+                inductor_configs=self.compiler_settings(),
             )
         seconds = time.perf_counter() - started
         _drop_weights(_cache_folder(task))
@@ -87,7 +93,9 @@ class TorchInductor(TorchSystem):
             from mononn_bench.models.modules import load_module
 
             weights = task.model_folder / WEIGHTS
-            self._call = torch.compile(load_module(get_model(task.model.name), weights, attention="sdpa"))
+            self._call = torch.compile(
+                load_module(get_model(task.model.name), weights, attention="sdpa"), backend=self.backend
+            )
             return
         self._on_gpu = task.target == "cuda"
         package = torch._inductor.aoti_load_package(str(task.build_folder / PACKAGE)).loader.run
