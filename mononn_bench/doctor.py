@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from ctypes.util import find_library
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,6 +48,7 @@ COSTS = {
     "torch": Cost(260, 1210),
     "tvm": Cost(650, 1500),
     "xla": Cost(150, 720),
+    "zentorch": Cost(290, 1270),
 }
 """Measured on Linux, x86_64. Other environments have no size here."""
 
@@ -70,6 +72,9 @@ def examine(machine: Machine, disk_free_gb: float, disk_needed_gb: float, folder
         _disk(disk_free_gb, disk_needed_gb, folder),
         Finding("clock, governor", f"{machine.clock}, {machine.governor}"),
         Finding("compilers", _compilers() or "none: torch-inductor needs g++ and will read unavailable"),
+        Finding(
+            "allocator", find_library("tcmalloc_minimal") or "no tcmalloc: Debian's libtcmalloc-minimal4 helps PyTorch"
+        ),
         Finding("GPU", gpu_name() or "none found (nvidia-smi); the comparison is the CPU's"),
     ]
 

@@ -62,7 +62,7 @@ class OnnxRuntime(System):
         settings.intra_op_num_threads = threads
         settings.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_DISABLE_ALL
         settings.log_severity_level = 3
-        if self.chosen.get("affinity") == "on":
+        if self.chosen.get("affinity") == "on" and threads > 1:
             cores = sorted(os.sched_getaffinity(0))[1:threads]  # the calling thread is the first
             settings.add_session_config_entry(
                 "session.intra_op_thread_affinities", ";".join(str(core + 1) for core in cores)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from ctypes.util import find_library
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -24,16 +25,18 @@ CUDA_OPTIONS = (
 
 
 TUNING_GUIDE = "PyTorch: Performance Tuning Guide, CPU specific optimizations"
+TCMALLOC = "tcmalloc_minimal"
 PRELOADED = {"tcmalloc": "libtcmalloc_minimal.so.4", "jemalloc": "libjemalloc.so.2"}
 
 
 def tuning_guide(chosen: Mapping[str, str]) -> tuple[Option, ...]:
-    """What the guide offers beyond the defaults, where a variant chooses it."""
+    """What the guide offers beyond the defaults: tcmalloc where it is installed; more where a variant asks."""
     found = []
     if chosen.get("bind") == "on":
         found += [Option("OMP_PROC_BIND", "CLOSE", TUNING_GUIDE), Option("OMP_SCHEDULE", "STATIC", TUNING_GUIDE)]
-    if chosen.get("malloc", "glibc") != "glibc":
-        found.append(Option("LD_PRELOAD", PRELOADED[chosen["malloc"]], TUNING_GUIDE))
+    malloc = chosen.get("malloc", "tcmalloc" if find_library(TCMALLOC) else "glibc")
+    if malloc != "glibc":
+        found.append(Option("LD_PRELOAD", PRELOADED[malloc], TUNING_GUIDE))
     return tuple(found)
 
 

@@ -29,7 +29,7 @@ class TorchInductor(TorchSystem):
 
     backend: ClassVar[str] = "inductor"
     """Of `torch.compile`, by default."""
-    _defaults = False
+    _at_first_call = False
 
     def probe(self) -> dict[str, str]:
         versions = probe_torch()
@@ -58,7 +58,8 @@ class TorchInductor(TorchSystem):
         require_module(task, self.name)
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(_cache_folder(task))
         if task.defaults:
-            return self._compiled_once(task)
+            self._compile_once(task)
+            return Built()
         import torch
         from torch._inductor.select_algorithm import add_feedback_saver
 
@@ -70,8 +71,9 @@ class TorchInductor(TorchSystem):
         spec = get_model(task.model.name)
         module = load_module(spec, task.model_folder / WEIGHTS, attention="sdpa").to(task.target)
         example = make_inputs(spec.inputs, sets=2, seed=0)[1]
+        arguments = tuple(torch.from_numpy(array).to(task.target) for array in example.values())
         with torch.no_grad():
-            program = torch.export.export(module, tuple(torch.from_numpy(a).to(task.target) for a in example.values()))
+            program = torch.export.export(module, arguments)
             started = time.perf_counter()
             torch._inductor.aoti_compile_and_package(
                 program,
@@ -88,28 +90,31 @@ class TorchInductor(TorchSystem):
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(_cache_folder(task))
         prepare_torch(task)
         self._names = [tensor.name for tensor in task.model.outputs]
-        self._defaults = task.defaults
         if task.defaults:
-            from mononn_bench.models.modules import load_module
-
-            weights = task.model_folder / WEIGHTS
-            self._call = torch.compile(
-                load_module(get_model(task.model.name), weights, attention="sdpa"), backend=self.backend
-            )
+            self._compile_at_first_call(task)
             return
         self._on_gpu = task.target == "cuda"
         package = torch._inductor.aoti_load_package(str(task.build_folder / PACKAGE)).loader.run
         self._call = (lambda *arguments: package(list(arguments))) if self._on_gpu else package
 
     def run(self) -> None:
-        self._result = self._call(*self._arguments) if self._defaults else self._call(self._arguments)
+        self._result = self._call(*self._arguments) if self._at_first_call else self._call(self._arguments)
 
-    def _compiled_once(self, task: Task) -> Built:
-        """`torch.compile` does its work at the first call; what it leaves in its cache later processes find."""
+    def _compile_at_first_call(self, task: Task) -> None:
+        """What `torch.compile` makes of the module, in place of a package."""
+        import torch
+
+        from mononn_bench.models.modules import load_module
+
+        module = load_module(get_model(task.model.name), task.model_folder / WEIGHTS, attention="sdpa")
+        self._call = torch.compile(module, backend=self.backend)
+        self._at_first_call = True
+
+    def _compile_once(self, task: Task) -> None:
+        """Make that first call; what it leaves in the cache later processes find."""
         self.load(task)
         self.bind(make_inputs(get_model(task.model.name).inputs, sets=1, seed=0)[0])
         self.run()
-        return Built()
 
 
 def _cache_folder(task: Task) -> Path:

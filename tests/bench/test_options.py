@@ -10,7 +10,7 @@ import pytest
 from mononn_bench.errors import SystemUnavailableError
 from mononn_bench.measure import case
 from mononn_bench.measure.process import worker_variables
-from mononn_bench.systems import built_as
+from mononn_bench.systems import built_as, torch_eager
 from mononn_bench.systems.torch_eager import probe_torch
 from mononn_bench.workflow.config import read_config
 from mononn_bench.workflow.plan import ROOT, make_plan
@@ -54,11 +54,20 @@ def test_in_pairs_a_system_stands_beside_its_variants(measure: Measure, monkeypa
 
 
 def test_the_tuning_guides_variables_are_set_where_a_variant_chooses_them(tmp_path: Path) -> None:
-    plain = worker_variables("torch-eager", tmp_path)
-    chosen = worker_variables("torch-eager[malloc=tcmalloc,bind=on]", tmp_path)
+    plain = worker_variables("torch-eager[malloc=glibc]", tmp_path)
+    chosen = worker_variables("torch-eager[malloc=jemalloc,bind=on]", tmp_path)
     assert set(chosen) - set(plain) >= {"LD_PRELOAD", "OMP_PROC_BIND"}
-    assert chosen["LD_PRELOAD"] == "libtcmalloc_minimal.so.4"
+    assert chosen["LD_PRELOAD"] == "libjemalloc.so.2"
     assert worker_variables("xla[flags=vectors512]", tmp_path)["XLA_FLAGS"] == "--xla_cpu_prefer_vector_width=512"
+
+
+@pytest.mark.parametrize("system", ["torch-eager", "torch-inductor", "zentorch"])
+def test_pytorch_has_tcmalloc_where_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str
+) -> None:
+    for found, wanted in (("libtcmalloc_minimal.so.4", "libtcmalloc_minimal.so.4"), (None, None)):
+        monkeypatch.setattr(torch_eager, "find_library", lambda name, found=found: found)
+        assert worker_variables(system, tmp_path).get("LD_PRELOAD") == wanted
 
 
 def test_an_allocator_that_is_not_there_is_a_row_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:

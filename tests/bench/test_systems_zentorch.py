@@ -4,11 +4,19 @@ import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
+import torch
+import torch._inductor.config
 from bench.small_networks import make_task, product
 
 from mononn_bench.errors import SystemUnavailableError
+from mononn_bench.models.folder import write_catalogued_model
+from mononn_bench.models.modules import load_module
+from mononn_bench.models.zoo import get_model
+from mononn_bench.record import ModelRecord, read_record
 from mononn_bench.systems import REAL, get_system, torch_inductor
-from mononn_bench.systems.torch_inductor import TorchInductor
+from mononn_bench.systems.base import Built, Task
+from mononn_bench.systems.torch_eager import WEIGHTS
+from mononn_bench.systems.torch_inductor import PACKAGE, TorchInductor
 from mononn_bench.systems.zentorch import ZenTorch
 
 
@@ -62,3 +70,49 @@ def test_without_its_package_the_row_says_so(zentorch, monkeypatch):
 def test_a_gpu_is_refused(zentorch, tmp_path):
     with pytest.raises(SystemUnavailableError, match="set up here for fp32 on a CPU, not fp32 on cuda"):
         ZenTorch().build(make_task(product(), tmp_path, target="cuda"))
+
+
+@pytest.fixture(scope="module")
+def mlp_task(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mlp")
+    write_catalogued_model("mlp-test", "seeded", 0, folder / "model", folder)
+    model = read_record(ModelRecord, folder / "model" / "model.json")
+    (folder / "build").mkdir()
+    return Task(model, folder / "model", folder / "build", 1, "fp32", "cpu")
+
+
+class FromPackage(ZenTorch):
+    """A package that answers as its module does, or keeps what it saw first for a weight."""
+
+    stale = False
+
+    def load(self, task):
+        if not (task.build_folder / PACKAGE).exists():
+            super().load(task)
+            return
+        module = load_module(get_model(task.model.name), task.model_folder / WEIGHTS, attention="sdpa")
+        first = []
+
+        def call(arguments):
+            first[:] = first or [argument.clone() for argument in arguments]
+            return module(*(first if self.stale else arguments))
+
+        self._call, self._names = call, [tensor.name for tensor in task.model.outputs]
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_a_package_that_takes_an_activation_for_a_weight_is_not_used(zentorch, mlp_task, monkeypatch, stale):
+    compiled = []
+    monkeypatch.setattr(torch, "compile", lambda module, backend: compiled.append(backend) or module)
+    monkeypatch.setattr(torch_inductor.TorchInductor, "build", lambda self, task: Built(details={"kept": 1}))
+    package = mlp_task.build_folder / PACKAGE
+    package.touch()
+    adapter = FromPackage()
+    adapter.stale = stale
+    with torch._inductor.config.patch(freezing=False):
+        built = adapter.build(mlp_task)
+        froze = torch._inductor.config.freezing
+    assert package.exists() is not stale
+    assert compiled == (["zentorch"] if stale else [])
+    assert ("answers wrongly after the first input" in built.details.get("note", "")) is stale
+    assert built.details["kept"] == 1 and froze is stale

@@ -59,12 +59,13 @@ LOOKS = {
     "openvino": Look("#e69f00", "////", "^"),
     "torch-eager": Look("#009e73", "....", "v"),
     "torch-inductor": Look("#cc79a7", "", "D"),
+    "zentorch": Look("#882255", "----", "<"),
     "xla": Look("#56b4e9", "\\\\\\\\", "P"),
     "tvm": Look("#d55e00", "xxxx", "X"),
     "tensorrt": Look("#f0e442", "", "*"),
 }
 MORE = (
-    Look("#882255", "", "<"),
+    Look("#7f7f00", "++++", "<"),
     Look("#44aa99", "////", ">"),
     Look("#ddcc77", "----", "p"),
     Look("#332288", "....", "h"),
