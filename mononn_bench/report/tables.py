@@ -63,7 +63,7 @@ def options_grid(table: Table) -> Grid:
         "over 1 means that the change makes it slower.",
         header=["system [option]", *cases],
         rows=[[variant, *(words.effect(found.get((variant, case))) for case in cases)] for variant in variants],
-        notes=[*words.beneath(table)],
+        notes=[*words.networks(table.cases), words.HOLM, *words.records(table), *words.troubles(table)],
     )
 
 

@@ -32,6 +32,7 @@ MODEL_COLUMNS = (
     ("tuning, s", "tuning_s"),
 )
 """What a model's table shows of each system, by the name of its column in cells.csv."""
+HOLM = "Verdicts are adjusted over this table (Holm): a difference that does not survive reads unresolved."
 AA_LIMIT = "at most 9 in 100 may"
 HUGE_PAGES = {
     "always": "every system has them",
@@ -162,7 +163,7 @@ def blind_spots(table: Table) -> Iterable[str]:
         yield f"{text[0].upper()}{text[1:]}."
     yield same_system(table.same_system) if table.same_system else "No system was measured against itself."
     if table.rivals:
-        yield "Verdicts are adjusted over this table (Holm): a difference that does not survive reads unresolved."
+        yield HOLM
 
 
 def tuning(table: Table) -> Iterable[str]:
@@ -235,13 +236,18 @@ def networks(cases: Iterable[CaseSummary]) -> Iterable[str]:
     return dict.fromkeys(f"{one.model}: {network(one)}." for one in cases)
 
 
+def records(table: Table) -> Iterable[str]:
+    """Where the table's records come from."""
+    if table.cases:
+        yield f"Records: {provenance(table)}."
+
+
 def beneath(table: Table) -> Iterable[str]:
     """Everything that stands under the table of speed."""
     yield from (headline(one) for one in table.headlines if table.rivals)
     yield from networks(table.cases)
     yield from huge_pages(table)
     yield from blind_spots(table)
-    if table.cases:
-        yield f"Records: {provenance(table)}."
+    yield from records(table)
     yield from tuning(table)
     yield from troubles(table)
