@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import re
 import sys
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mononn_bench import by_hand, commands
-from mononn_bench.errors import BenchError
+from mononn_bench.errors import BenchError, DiskFullError
 from mononn_bench.measure.worker import die_with_parent
 from mononn_bench.record import Settings
 
@@ -160,8 +161,8 @@ def _positive(text: str) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one sub-command; 0 when done, 2 on bad input, 1 on what trying again may cure. The entry point of
-    mononn-bench.
+    """Run one sub-command; 0 when done, 2 on bad input, 1 on what trying again, or room on the disk, may cure. The
+    entry point of mononn-bench.
     """
     if os.environ.pop("MONONN_DIE_WITH_PARENT", ""):
         die_with_parent()
@@ -171,6 +172,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BenchError as error:
         print(error, file=sys.stderr)
         return error.exit_status
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        print(DiskFullError(error.filename or Path.cwd()), file=sys.stderr)
+        return DiskFullError.exit_status
 
 
 if __name__ == "__main__":

@@ -48,6 +48,17 @@ class EnvironmentBuildError(BenchError):
     exit_status = 1
 
 
+class DiskFullError(BenchError):
+    """There is no room for files: what fails now is no system's fault, so nothing is recorded."""
+
+    exit_status = 1
+
+    def __init__(self, folder: object) -> None:
+        super().__init__(
+            f"The disk that holds {folder} is full: free some of it, and the same command goes on from here."
+        )
+
+
 class MeasurementError(BenchError):
     """A measurement cannot be made at all (not: a system that failed in it, which is a row)."""
 

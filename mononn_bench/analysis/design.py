@@ -86,8 +86,8 @@ class Cost:
     cycle_s: float
 
     def minutes(self, rounds: int, cycles: int) -> float:
-        """What a case takes; that every system is checked alone first costs as much as one more start."""
-        return ((rounds + 1) * self.start_s + rounds * cycles * self.cycle_s) / 60
+        """What a case takes whose systems are started once a round and no more."""
+        return rounds * (self.start_s + cycles * self.cycle_s) / 60
 
 
 def rival_pairs(records: Sequence[CaseRecord]) -> list[Pair]:
@@ -179,12 +179,16 @@ def _test(values: np.ndarray, comparisons: int) -> tuple[np.ndarray, np.ndarray,
 
 
 def cost_of(record: CaseRecord) -> Cost:
-    """From what a case took: its blocks, repeats too, and the sentinel are cycles; the rest is starting systems."""
+    """From what a case took: its blocks, repeats too, and the sentinel are cycles; the rest is starting systems.
+
+    Records from before starts were kept have one for the check of each system and one a round.
+    """
     cycles = [cycle for one in record.rounds for cycle in one.cycles]
     timed = sum(b.disturbance.elapsed_s for cycle in cycles for b in cycle.blocks)
     timed += SENTINEL_S * sum(cycle.sentinel is not None for cycle in cycles)
     rounds = record.settings.rounds
-    return Cost((record.wall_s - timed) / (rounds + 1), timed / (rounds * record.settings.cycles))
+    starts = max(len(row.starts) for row in record.systems) or rounds + 1
+    return Cost((record.wall_s - timed) / starts, timed / (rounds * record.settings.cycles))
 
 
 def judge_designs(

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from mononn_bench.measure.exclusive import LOCK, exclusive_machine
 from mononn_bench.measure.process import Limits, Worker, WorkerFailedError
 from mononn_bench.models.zoo import IDENTITY
 from mononn_bench.record import BuildRecord, EnvironmentRecord, ModelRecord, Option, Tuning
+from mononn_bench.systems import get_system
 
 RECORD = "build.json"
 
@@ -41,7 +43,7 @@ def build_system(
     lock: Path = LOCK,
 ) -> BuildRecord:
     """Build the model and the one-node Identity model into `output`/model and `output`/identity; write build.json
-    last. Alone on this machine: some systems tune by timing, and a build's seconds stand in the tables.
+    last. A system that tunes by timing is alone on this machine; others may be built beside each other.
     """
     model = read_record(ModelRecord, model_folder / "model.json")
     record = BuildRecord(
@@ -51,12 +53,13 @@ def build_system(
     )  # fmt: skip
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
-    common = {"threads": threads, "precision": precision, "target": target, "defaults": defaults}
+    kept = str(environment / "kept" / f"{target}-{system}")
+    common = {"threads": threads, "precision": precision, "target": target, "defaults": defaults, "kept": kept}
     found = read_environment(environment)
     if found.status != "ok":
         record = replace(record, status="unavailable", reason=found.reason)
     else:
-        with exclusive_machine(say, lock):
+        with exclusive_machine(say, lock, shared=not get_system(system).tunes_by_timing):
             record = _built(record, Path(found.interpreter), model_folder, output, common, limits)
         record = replace(record, versions={**record.versions, **found.packages})
     write_record(record, output / RECORD)
@@ -68,10 +71,20 @@ def _built(
 ) -> BuildRecord:
     scratch = output / "temporary"
     cores = sorted(os.sched_getaffinity(0))[: record.threads]
+
+    def started(stack: ExitStack) -> tuple[Worker, dict[str, str]]:
+        worker = stack.enter_context(
+            Worker(record.system, python, cores=cores, scratch=scratch, defaults=record.defaults)
+        )
+        return worker, worker.ask("probe", limits)["versions"]
+
     try:
-        with Worker(record.system, python, cores=cores, scratch=scratch) as worker:
-            versions = worker.ask("probe", limits)["versions"]
+        with ExitStack() as stack:
+            worker, versions = started(stack)
             record = replace(record, versions=versions, version=next(iter(versions.values())))
+            if not _build_identity(worker, model_folder, output, common, limits):
+                worker.kill()
+                worker, _ = started(stack)
             base = worker.resident_bytes()
             folders = {"model_folder": str(model_folder), "build_folder": str(output / "model")}
             built = worker.ask("build", limits, **folders, **common)
@@ -87,7 +100,6 @@ def _built(
                 status="undertuned" if built["undertuned"] else "ok",
                 reason=built["undertuned"],
             )
-            _build_identity(worker, model_folder, output, common, limits)
     except WorkerFailedError as error:
         record = replace(record, status=error.status, reason=error.reason)
     finally:
@@ -95,13 +107,18 @@ def _built(
     return record
 
 
-def _build_identity(worker: Worker, model_folder: Path, output: Path, common: dict[str, Any], limits: Limits) -> None:
-    """What a call costs is a column, not a case: a system that cannot build Identity has no value there."""
+def _build_identity(worker: Worker, model_folder: Path, output: Path, common: dict[str, Any], limits: Limits) -> bool:
+    """Before the model, so that what a compiler does once a process or once a machine is not in the model's seconds.
+
+    False where the system cannot: then it has no value in the column of what a call costs.
+    """
     folders = {"model_folder": str(model_folder / IDENTITY.name), "build_folder": str(output / IDENTITY.name)}
     try:
         worker.ask("build", limits, **folders, **common)
     except WorkerFailedError:
         shutil.rmtree(output / IDENTITY.name, ignore_errors=True)
+        return False
+    return True
 
 
 def _keep_log(scratch: Path, system: str, output: Path) -> None:

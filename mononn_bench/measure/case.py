@@ -1,13 +1,15 @@
-"""A case measured whole: every system checked alone, then rounds side by side, then one record."""
+"""A case measured whole: every system checked, then rounds side by side, then one record."""
 
 from __future__ import annotations
 
 import math
+import random
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -82,13 +84,12 @@ def _measure(
     sentinel = make_sentinel(course.scratch, course.cores, caches.get("L2", 0) * 1024, last_level * 1024)
     state, course = _tempered(contestants, course, model, sentinel.last_level_cache_bytes)
     tallies = {c.label: Tally() for c in contestants}
-    for contestant in contestants:
-        if contestant.build.stands:
-            say(f"{model.name}: checking {contestant.label} alone")
-            _check_alone(contestant, course, tallies[contestant.label])
-    judged = _judge(contestants, course, model, reference, tallies)
-    running = [c for c in contestants if c.build.stands and judged[c.label].status in ("ok", "undertuned")]
-    rounds, in_pairs = _rounds(running, course, tallies, sentinel, model, say)
+    available = available_bytes()
+    with ExitStack() as stack:
+        checked = _checked(contestants, course, tallies, available, model, stack, say)
+        judged = _judge(contestants, course, model, reference, tallies)
+        running = [c for c in contestants if c.build.stands and judged[c.label].status in ("ok", "undertuned")]
+        rounds, in_pairs = _rounds(running, checked, course, tallies, available, sentinel, model, say)
     judged = _judge(contestants, course, model, reference, tallies)
     created = datetime.now(UTC)
     return CaseRecord(
@@ -101,7 +102,7 @@ def _measure(
         cores=course.cores,
         settings=course.settings,
         pairs_mode=in_pairs,
-        systems=tuple(_result(c, tallies[c.label], judged[c.label]) for c in contestants),
+        systems=tuple(_result(c, tallies[c.label], judged[c.label], defaults=course.defaults) for c in contestants),
         rounds=tuple(rounds),
         ceilings=_ceilings(sentinel, rounds),
         reference=reference,
@@ -133,17 +134,26 @@ def _tempered(
 
 def _rounds(
     running: Sequence[Contestant],
+    checked: dict[str, Runner],
     course: Course,
     tallies: Mapping[str, Tally],
+    available: int,
     sentinel: Sentinel,
     model: ModelRecord,
     say: Say,
 ) -> tuple[list[Round], bool]:
-    """All rounds, slow systems' first, and whether they were in pairs; then the starts that are still wanted."""
+    """All rounds, slow systems' first, and whether they were in pairs; then the starts that are still wanted.
+
+    The workers that systems were `checked` in serve in the first round, where all are there and are measured side by
+    side. `available`: bytes of memory before any was started.
+    """
     slow = [c for c in running if tallies[c.label].slow]
     fast = [c for c in running if not tallies[c.label].slow]
-    needed_mb = sum(start.peak_mb for c in fast for start in tallies[c.label].starts)
-    in_pairs = needed_mb * 1e6 > MEMORY_SHARE * available_bytes()
+    in_pairs = _needed_mb(fast, tallies) * 1e6 > MEMORY_SHARE * available
+    reused = not in_pairs and all(c.label in checked for c in fast)
+    first = {label: checked[label] for label in (c.label for c in fast)} if reused else {}
+    for label in checked.keys() - first.keys():
+        checked[label].close()
     case = f"{model.name}-{model.batch}"
     groups = [make_group(i, g, course.settings, case) for i, g in enumerate(_groups(fast, in_pairs))]
     rounds = [_slow_round(c, course, tallies[c.label], len(groups) + i) for i, c in enumerate(slow)]
@@ -151,23 +161,50 @@ def _rounds(
         for group in groups:
             names = ", ".join(c.label for c in group.contestants)
             say(f"{model.name}: round {index + 1} of {course.settings.rounds}: {names}")
-            rounds.append(run_round(index, group, course, tallies, sentinel))
+            rounds.append(run_round(index, group, course, tallies, sentinel, {} if index else first))
     say(f"{model.name}: loads and first runs")
     complete_starts(fast, course, tallies)
     return rounds, in_pairs
 
 
-def _check_alone(contestant: Contestant, course: Course, tally: Tally) -> None:
-    """Load in a process of its own, follow its memory, answer every timed input set."""
-    runner = Runner(contestant, course, "alone")
-    try:
-        runner.imported()
-        runner.load(tally, watch=True)
-        runner.check(tally, range(TIMED_SETS), "before")
-    except WorkerFailedError as error:
-        tally.failure = error
-    finally:
-        runner.close()
+def _checked(
+    contestants: Sequence[Contestant],
+    course: Course,
+    tallies: Mapping[str, Tally],
+    available: int,
+    model: ModelRecord,
+    stack: ExitStack,
+    say: Say,
+) -> dict[str, Runner]:
+    """Load each system while no other runs, follow its memory, and have it answer every timed input set.
+
+    Their workers, stopped, by label, and closed with `stack`; none where all together need too much memory.
+    """
+    standing = [c for c in contestants if c.build.stands]
+    chance = random.Random(f"{course.settings.seed}/{course.settings.order_seed}/{model.name}/checks")
+    kept: dict[str, Runner] = {}
+    for contestant in chance.sample(standing, len(standing)):
+        say(f"{model.name}: checking {contestant.label}")
+        tally = tallies[contestant.label]
+        runner = Runner(contestant, course, "checked")
+        stack.callback(runner.close)
+        try:
+            runner.imported()
+            runner.load(tally, watch=True)
+            runner.check(tally, range(TIMED_SETS), "before")
+        except WorkerFailedError as error:
+            tally.failure = error
+        if tally.failure or tally.slow or _needed_mb(standing, tallies) * 1e6 > MEMORY_SHARE * available:
+            runner.close()
+        else:
+            runner.worker.stop()
+            kept[contestant.label] = runner
+    return kept
+
+
+def _needed_mb(contestants: Sequence[Contestant], tallies: Mapping[str, Tally]) -> float:
+    """What those of the systems that are not slow held at most, together."""
+    return sum(start.peak_mb for c in contestants if not tallies[c.label].slow for start in tallies[c.label].starts)
 
 
 def _slow_round(contestant: Contestant, course: Course, tally: Tally, group: int) -> Round:
@@ -271,7 +308,7 @@ def _compared(
     return checks
 
 
-def _result(contestant: Contestant, tally: Tally, verdict: Verdict) -> SystemResult:
+def _result(contestant: Contestant, tally: Tally, verdict: Verdict, *, defaults: bool) -> SystemResult:
     build = contestant.build
     warm = [start for start in tally.starts if start.files == "warm"]
     return SystemResult(
@@ -281,7 +318,7 @@ def _result(contestant: Contestant, tally: Tally, verdict: Verdict) -> SystemRes
         reason=verdict.reason,
         version=build.version,
         versions=build.versions,
-        options=(*build.options, *get_system(contestant.system).process_variables()),
+        options=(*build.options, *get_system(contestant.system).process_variables(defaults=defaults)),
         tuning=build.tuning,
         build_s=build.build_s,
         artifact_mb=build.artifact_mb,

@@ -1,4 +1,4 @@
-"""One measurement or build a machine at a time, whoever starts it."""
+"""One measurement a machine at a time, whoever starts it, and no build beside it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ LOCK = Path(tempfile.gettempdir()) / "mononn-bench.lock"
 
 
 @contextmanager
-def exclusive_machine(say: Callable[[str], None], path: Path = LOCK) -> Iterator[None]:
-    """Hold the machine's lock; waits while another measurement or build holds it. The kernel lets go when the process
-    dies.
+def exclusive_machine(say: Callable[[str], None], path: Path = LOCK, *, shared: bool = False) -> Iterator[None]:
+    """Hold the machine's lock, alone or with others that are `shared`; waits while somebody holds it otherwise. The
+    kernel lets go when the process dies.
     """
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     descriptor = _opened(path)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             say("another measurement or build holds this machine; waiting for it to end")
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            fcntl.flock(descriptor, kind)
         yield
     finally:
         os.close(descriptor)

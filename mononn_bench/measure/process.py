@@ -6,6 +6,7 @@ import json
 import os
 import re
 import select
+import shutil
 import signal
 import subprocess
 import time
@@ -16,11 +17,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
+from mononn_bench.errors import DiskFullError
 from mononn_bench.systems import get_system
 
 PACKAGE = Path(__file__).resolve().parents[1]
 SERVER = "mononn_bench.measure.worker"
 _KILOBYTES = re.compile(r"^(\w+):\s+(\d+) kB$", re.MULTILINE)
+FULL_BYTES = 16_000_000
+"""A disk with less room than this is full: no build and no answer would fit."""
 WATCH_S = 0.1
 """How often memory is looked at while a worker loads or builds; during a block the parent looks once a second."""
 
@@ -83,10 +87,19 @@ class WorkerFailedError(Exception):
 class Worker:
     """A process of its own session for one system; leaving the `with` block kills its whole group.
 
-    `server` is the module whose `serve` answers.
+    `server` is the module whose `serve` answers; `defaults` as in `Task`.
     """
 
-    def __init__(self, system: str, python: Path, *, cores: Sequence[int], scratch: Path, server: str = SERVER) -> None:
+    def __init__(
+        self,
+        system: str,
+        python: Path,
+        *,
+        cores: Sequence[int],
+        scratch: Path,
+        server: str = SERVER,
+        defaults: bool = False,
+    ) -> None:
         self.system = system
         self.peak_bytes = 0
         scratch.mkdir(parents=True, exist_ok=True)
@@ -98,7 +111,7 @@ class Worker:
             self._process = subprocess.Popen(
                 worker_command(system, python, server, settings),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(to_child, from_child),
-                env=worker_variables(system, scratch), start_new_session=True,
+                env=worker_variables(system, scratch, defaults=defaults), start_new_session=True,
             )  # fmt: skip
         os.close(to_child)
         os.close(from_child)
@@ -131,7 +144,15 @@ class Worker:
             self._requests.write(json.dumps({"call": call, "arguments": arguments}) + "\n")
 
     def receive(self, call: str, limits: Limits) -> dict[str, Any]:
-        """The answer to what was sent; errors as in `ask`."""
+        """The answer to what was sent; errors as in `ask`, but DiskFullError where the disk is full by then."""
+        try:
+            return self._received(call, limits)
+        except WorkerFailedError:
+            if shutil.disk_usage(self._log.parent).free < FULL_BYTES:
+                raise DiskFullError(self._log.parent) from None
+            raise
+
+    def _received(self, call: str, limits: Limits) -> dict[str, Any]:
         line = b""
         deadline = time.monotonic() + limits.seconds
         while not line.endswith(b"\n"):
@@ -234,12 +255,12 @@ def _is_package(folder: Path) -> bool:
     return (folder / "__init__.py").is_file()
 
 
-def worker_variables(system: str, scratch: Path) -> dict[str, str]:
+def worker_variables(system: str, scratch: Path, *, defaults: bool = False) -> dict[str, str]:
     """The parent's environment without what steers threads, memory or Python, with a temporary folder of its own and
-    the system's own variables.
+    the system's own variables; `defaults` as in `Task`.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_STEERING_VARIABLES)}
-    own = {option.name: option.value for option in get_system(system).process_variables()}
+    own = {option.name: option.value for option in get_system(system).process_variables(defaults=defaults)}
     return {**inherited, "TMPDIR": str(scratch), **own}
 
 

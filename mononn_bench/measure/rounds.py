@@ -71,19 +71,29 @@ def measured_block(runner: Runner, settings: Settings, first: int, *, slow: bool
     return blocks
 
 
-def run_round(index: int, group: Group, course: Course, tallies: Mapping[str, Tally], sentinel: Sentinel) -> Round:
+def run_round(
+    index: int,
+    group: Group,
+    course: Course,
+    tallies: Mapping[str, Tally],
+    sentinel: Sentinel,
+    checked: Mapping[str, Runner] | None = None,
+) -> Round:
     """Measure one round of a group. A system that fails is noted in its tally and leaves; the others go on.
 
-    Every other round begins with the builds' files dropped from the page cache.
+    Workers are fresh, unless `checked` holds stopped ones that have run only to be checked. Every other round begins
+    with the builds' files dropped from the page cache.
     """
     settings = course.settings
     chance = random.Random(f"{settings.seed}/{settings.order_seed}/{index}/{group.number}")
     steal = steal_and_total()
     labels = tuple(c.label for c in group.contestants)
     with ExitStack() as stack:
-        runners = _imported(group.contestants, course, tallies, f"{index}.{group.number}", stack)
-        for label in chance.sample(list(runners), len(runners)):
-            _guarded(runners, tallies, label, partial(_start, files="warm" if index % 2 else "cold"))
+        runners = dict(checked or {})
+        if not runners:
+            runners = _imported(group.contestants, course, tallies, f"{index}.{group.number}", stack)
+            for label in chance.sample(list(runners), len(runners)):
+                _guarded(runners, tallies, label, partial(_start, files="warm" if index % 2 else "cold"))
         orders = group.orders[index * settings.cycles : (index + 1) * settings.cycles]
         cycles = tuple(_cycle(i, order, runners, course, tallies, sentinel, chance) for i, order in enumerate(orders))
         for label in list(runners):

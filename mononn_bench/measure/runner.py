@@ -72,7 +72,13 @@ class Runner:
         self._quiet = replace(self._watched, watch_s=1.0)
         self._tag = f"{contestant.label}-{tag}"
         self._scratch = course.scratch / self._tag
-        self.worker = Worker(contestant.system, contestant.python, cores=course.cores, scratch=self._scratch)
+        self.worker = Worker(
+            contestant.system,
+            contestant.python,
+            cores=course.cores,
+            scratch=self._scratch,
+            defaults=course.defaults,
+        )
         self.worker.send("probe")
 
     def imported(self) -> None:

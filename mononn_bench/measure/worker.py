@@ -171,10 +171,17 @@ def summarise(samples: list[int]) -> dict[str, Any]:
 
 
 def _task(
-    model_folder: str, build_folder: str, threads: int, precision: str, target: str, defaults: bool = False
+    model_folder: str,
+    build_folder: str,
+    threads: int,
+    precision: str,
+    target: str,
+    defaults: bool = False,
+    kept: str = "",
 ) -> Task:
     model = read_record(ModelRecord, Path(model_folder) / "model.json")
-    return Task(model, Path(model_folder), Path(build_folder), threads, precision, target, defaults)
+    own, outliving = Path(build_folder), Path(kept) if kept else None
+    return Task(model, Path(model_folder), own, threads, precision, target, defaults, outliving)
 
 
 def _answer(server: Server, request: Mapping[str, Any]) -> dict[str, Any]:

@@ -63,7 +63,14 @@ def _own(contestant: Contestant, course: Course) -> tuple[ProfileRecord, tuple[S
         return ProfileRecord(label, "", "unavailable", contestant.build.reason or contestant.build.status), ()
     scratch = course.scratch / label
     try:
-        with Worker(contestant.system, contestant.python, cores=course.cores, scratch=scratch, server=SERVER) as worker:
+        with Worker(
+            contestant.system,
+            contestant.python,
+            cores=course.cores,
+            scratch=scratch,
+            server=SERVER,
+            defaults=course.defaults,
+        ) as worker:
             answer = worker.ask("profile", _limits(course), scratch=str(scratch), **_load(contestant, course))
     except WorkerFailedError as error:
         return ProfileRecord(label, "", error.status, error.reason), ()
@@ -99,7 +106,7 @@ def _watched(contestant: Contestant, course: Course, suffix: str, launcher: Call
     settings = {"cores": course.cores, "once": once}
     nsight.run(
         [*command, *worker_command(contestant.system, contestant.python, SERVER, settings)],
-        worker_variables(contestant.system, scratch), course.settings.answer_limit_s,
+        worker_variables(contestant.system, scratch, defaults=course.defaults), course.settings.answer_limit_s,
     )  # fmt: skip
     return report
 

@@ -40,6 +40,8 @@ class Task:
     precision: str
     target: str
     defaults: bool = False
+    kept: Path | None = None
+    """A folder of the environment's that outlives the build, for what a compiler finds out once a machine."""
 
     @property
     def onnx(self) -> Path:
@@ -83,6 +85,8 @@ class System(ABC):
     """Variants that change how a build is run and not the build: they share one."""
     chosen: ClassVar[Mapping[str, str]] = {}
     """The variant's values; empty for the system as it is."""
+    tunes_by_timing: ClassVar[bool] = False
+    """Whether a build times what it chooses from: then nothing else may run on the machine."""
     variables: ClassVar[tuple[Option, ...]] = ()
     """Environment variables of this system's processes, each with the vendor's page that recommends it."""
     huge_pages: ClassVar[tuple[Option, ...]] = ()
@@ -99,8 +103,8 @@ class System(ABC):
         cls.sources = (Path(__file__), Path(own or __file__), *cls.more_sources)
 
     @classmethod
-    def process_variables(cls) -> tuple[Option, ...]:
-        """The environment variables of every process of this system or variant."""
+    def process_variables(cls, *, defaults: bool = False) -> tuple[Option, ...]:
+        """The environment variables of every process of this system or variant; `defaults` as in Task."""
         pages = () if cls.chosen.get("pages") == "small" else (HUGE_PAGES, *cls.huge_pages)
         return (*pages, *cls.variables)
 

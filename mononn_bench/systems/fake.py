@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mononn_bench.errors import SystemUnavailableError
+from mononn_bench.models.zoo import IDENTITY
 from mononn_bench.record import Option
 from mononn_bench.systems.base import Arrays, Built, System, Task
 
@@ -73,6 +74,24 @@ class FakeBroken(FakeOk):
 
     def build(self, task: Task) -> Built:
         raise ValueError("operator Softmax is not supported")
+
+
+class FakeNoIdentity(FakeOk):
+    """A library that reads address zero when it builds the one-node model."""
+
+    name: ClassVar[str] = "fake-no-identity"
+
+    def build(self, task: Task) -> Built:
+        if task.model.name == IDENTITY.name:
+            ctypes.string_at(0)
+        return super().build(task)
+
+
+class FakeTuned(FakeOk):
+    """A build that times what it chooses from."""
+
+    name: ClassVar[str] = "fake-tuned"
+    tunes_by_timing: ClassVar[bool] = True
 
 
 class FakeCrash(FakeOk):
@@ -148,4 +167,5 @@ class FakeSlow(FakeOk):
 
 FAKES: tuple[type[System], ...] = (
     FakeOk, FakeMissing, FakeBroken, FakeCrash, FakeHang, FakeMemory, FakeWrong, FakeNan, FakeLate, FakeSlow,
+    FakeNoIdentity, FakeTuned,
 )  # fmt: skip

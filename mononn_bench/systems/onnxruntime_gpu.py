@@ -124,6 +124,7 @@ class OnnxRuntimeTensorRt(OnnxRuntimeCuda):
     name: ClassVar[str] = "onnxruntime-tensorrt"
     on_cuda: ClassVar[tuple[str, ...]] = ("onnxruntime-tensorrt",)
     family: ClassVar[str] = "tensorrt"
+    tunes_by_timing: ClassVar[bool] = True
     provider: ClassVar[str] = "TensorrtExecutionProvider"
 
     def settings(self, task: Task) -> Settings:

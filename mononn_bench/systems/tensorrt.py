@@ -29,6 +29,7 @@ class TensorRt(System):
     cuda_environment: ClassVar[str] = "tensorrt"
     on_cuda: ClassVar[tuple[str, ...]] = ("tensorrt",)
     family: ClassVar[str] = "tensorrt"
+    tunes_by_timing: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._device: Device | None = None

@@ -29,12 +29,12 @@ TCMALLOC = "tcmalloc_minimal"
 PRELOADED = {"tcmalloc": "libtcmalloc_minimal.so.4", "jemalloc": "libjemalloc.so.2"}
 
 
-def tuning_guide(chosen: Mapping[str, str]) -> tuple[Option, ...]:
-    """What the guide offers beyond the defaults: tcmalloc where it is installed; more where a variant asks."""
+def tuning_guide(chosen: Mapping[str, str], *, defaults: bool) -> tuple[Option, ...]:
+    """What the guide offers beyond `defaults`: tcmalloc where it is installed; more where a variant asks."""
     found = []
     if chosen.get("bind") == "on":
         found += [Option("OMP_PROC_BIND", "CLOSE", TUNING_GUIDE), Option("OMP_SCHEDULE", "STATIC", TUNING_GUIDE)]
-    malloc = chosen.get("malloc", "tcmalloc" if find_library(TCMALLOC) else "glibc")
+    malloc = chosen.get("malloc", "tcmalloc" if find_library(TCMALLOC) and not defaults else "glibc")
     if malloc != "glibc":
         found.append(Option("LD_PRELOAD", PRELOADED[malloc], TUNING_GUIDE))
     return tuple(found)
@@ -88,8 +88,8 @@ class TorchSystem(System):
     }
 
     @classmethod
-    def process_variables(cls) -> tuple[Option, ...]:
-        return (*super().process_variables(), *tuning_guide(cls.chosen))
+    def process_variables(cls, *, defaults: bool = False) -> tuple[Option, ...]:
+        return (*super().process_variables(defaults=defaults), *tuning_guide(cls.chosen, defaults=defaults))
 
     def __init__(self) -> None:
         self._call: Any = None

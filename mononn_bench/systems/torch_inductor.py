@@ -1,18 +1,21 @@
 """PyTorch compiled ahead of time by Inductor (AOTInductor), the road it documents for deployment.
 
-Its cache lies beside the build: a load finds there what the compiler was asked about the processor.
+A build has a cache beside it, where a load finds what the compiler was asked about the processor. PyTorch asks that
+once a machine and user; here the first build's answers are kept, and each later build begins with them.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 import time
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
 from mononn_bench.models.inputs import make_inputs
-from mononn_bench.models.zoo import get_model
+from mononn_bench.models.zoo import IDENTITY, get_model
 from mononn_bench.record import Option, Tuning
 from mononn_bench.systems.base import Built, Task, require_fp32, require_module
 from mononn_bench.systems.torch_eager import CUDA_OPTIONS, WEIGHTS, TorchSystem, prepare_torch, probe_torch
@@ -27,6 +30,7 @@ class TorchInductor(TorchSystem):
     name: ClassVar[str] = "torch-inductor"
     on_cuda: ClassVar[tuple[str, ...]] = ("torch-inductor",)
 
+    tunes_by_timing: ClassVar[bool] = True
     backend: ClassVar[str] = "inductor"
     """Of `torch.compile`, by default."""
     _at_first_call = False
@@ -50,15 +54,17 @@ class TorchInductor(TorchSystem):
         )
 
     def compiler_settings(self) -> dict[str, Any]:
-        """What differs from torch._inductor.config."""
-        return {"freezing": True, "max_autotune": True}
+        """What differs from torch._inductor.config. Headers precompiled for one build take longer than they save."""
+        return {"freezing": True, "max_autotune": True, "aot_inductor.precompile_headers": False}
 
     def build(self, task: Task) -> Built:
         require_fp32(task, self.name)
         require_module(task, self.name)
+        _begin_cache(task)
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(_cache_folder(task))
         if task.defaults:
             self._compile_once(task)
+            _keep_cache(task)
             return Built()
         import torch
         from torch._inductor.select_algorithm import add_feedback_saver
@@ -82,6 +88,7 @@ class TorchInductor(TorchSystem):
             )
         seconds = time.perf_counter() - started
         _drop_weights(_cache_folder(task))
+        _keep_cache(task)
         return Built(tuning=Tuning(seconds, task.threads, sum(trials)) if trials else None)
 
     def load(self, task: Task) -> None:
@@ -119,6 +126,26 @@ class TorchInductor(TorchSystem):
 
 def _cache_folder(task: Task) -> Path:
     return task.build_folder.parent / "inductor-cache"
+
+
+def _begin_cache(task: Task) -> None:
+    """Copy what the first build of the one-node model, which comes before any other, left for later ones."""
+    cache = _cache_folder(task)
+    if task.kept and not cache.exists() and (task.kept / cache.name).exists():
+        shutil.copytree(task.kept / cache.name, cache)
+
+
+def _keep_cache(task: Task) -> None:
+    """Leave the cache for later builds, unless another one has."""
+    cache = _cache_folder(task)
+    if task.kept and task.model.name == IDENTITY.name and not (task.kept / cache.name).exists():
+        task.kept.mkdir(parents=True, exist_ok=True)
+        copy = Path(tempfile.mkdtemp(dir=task.kept))
+        shutil.copytree(cache, copy, dirs_exist_ok=True)
+        try:
+            copy.rename(task.kept / cache.name)
+        except OSError:
+            shutil.rmtree(copy)
 
 
 def _drop_weights(cache: Path) -> None:

@@ -39,10 +39,10 @@ class Xla(System):
     has_defaults: ClassVar[bool] = True
 
     @classmethod
-    def process_variables(cls) -> tuple[Option, ...]:
+    def process_variables(cls, *, defaults: bool = False) -> tuple[Option, ...]:
         flags = FLAGS.get(cls.chosen.get("flags", ""), "")
         own = (Option("XLA_FLAGS", flags, "OpenXLA: XLA Flags Guidance"),) if flags else ()
-        return (*super().process_variables(), *own)
+        return (*super().process_variables(defaults=defaults), *own)
 
     def __init__(self) -> None:
         self._call: Any = None

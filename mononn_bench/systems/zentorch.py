@@ -25,13 +25,17 @@ TRIED_SETS, FARTHEST = 3, 1e-3
 
 
 class ZenTorch(TorchInductor):
-    """Exported program, compiled with frozen weights and zentorch's graph passes, called through its C++ loader."""
+    """Exported program, compiled with frozen weights and zentorch's graph passes, called through its C++ loader.
+
+    Autotuning would find nothing to choose from: the passes have replaced the products.
+    """
 
     name: ClassVar[str] = "zentorch"
     environment: ClassVar[str] = "zentorch"
     cuda_environment: ClassVar[str] = ""
     on_cuda: ClassVar[tuple[str, ...]] = ()
     backend: ClassVar[str] = "zentorch"
+    tunes_by_timing: ClassVar[bool] = False
 
     def probe(self) -> dict[str, str]:
         versions = super().probe()
@@ -47,12 +51,13 @@ class ZenTorch(TorchInductor):
         if task.defaults:
             return ()
         passes = Option("joint_custom_post_pass", "export_optimize_pass", "zentorch: test/unittests/export_tests")
-        return (passes, *super().options(task))
+        return (passes, *(option for option in super().options(task) if option.name != "max_autotune"))
 
     def compiler_settings(self) -> dict[str, Any]:
         import zentorch
 
-        return {**super().compiler_settings(), "joint_custom_post_pass": zentorch.export_optimize_pass}
+        passes = {"joint_custom_post_pass": zentorch.export_optimize_pass}
+        return {**super().compiler_settings(), "max_autotune": False, **passes}
 
     def build(self, task: Task) -> Built:
         require_cpu_fp32(task, self.name)

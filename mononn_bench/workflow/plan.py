@@ -97,6 +97,16 @@ class Build:
     config: WorkflowConfig
 
     @property
+    def shares(self) -> int:
+        """Of the machine's 1000 shares: half, or all where the system tunes by timing."""
+        return 1000 if get_system(self.system).tunes_by_timing else 500
+
+    @property
+    def threads(self) -> int:
+        """Cores of the workflow that the build takes, as it takes shares."""
+        return max(1, self.config.threads * self.shares // 1000)
+
+    @property
     def options(self) -> str:
         """How `mononn-bench build` is told what to build with what."""
         limits = self.config.limits

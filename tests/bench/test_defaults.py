@@ -12,10 +12,10 @@ from mononn_bench.cli import make_parser
 from mononn_bench.errors import BadOptionError, SystemUnavailableError
 from mononn_bench.measure.build import build_system
 from mononn_bench.measure.case import measure_case
-from mononn_bench.measure.process import Limits
+from mononn_bench.measure.process import Limits, worker_variables
 from mononn_bench.measure.runner import Course
 from mononn_bench.record import BuildRecord, CaseRecord
-from mononn_bench.systems import REAL, get_system
+from mononn_bench.systems import REAL, get_system, torch_eager
 from mononn_bench.systems.base import Task, require_defaults
 from tests.bench.conftest import QUICK
 
@@ -51,6 +51,13 @@ def test_what_a_system_computes_in_by_default_is_its_own_word(by_default: CaseRe
     assert computes["openvino"] in ("fp32", "bf16", "fp16")
     errors = {row.label: max(c.limit for c in row.accuracy) for row in by_default.systems}
     assert (errors["openvino"] > 1e-3) == (computes["openvino"] != "fp32"), "judged by the rule of that precision"
+
+
+def test_no_allocator_of_our_choice_is_preloaded_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_eager, "find_library", lambda _: "libtcmalloc_minimal.so.4")
+    for system in ("torch-eager", "torch-inductor"):
+        assert "LD_PRELOAD" in worker_variables(system, tmp_path)
+        assert "LD_PRELOAD" not in worker_variables(system, tmp_path, defaults=True)
 
 
 def test_a_system_without_such_a_view_says_so(linear_folder: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from mononn_bench import cli
 from mononn_bench.codec import from_plain, to_plain
-from mononn_bench.measure import case
+from mononn_bench.errors import DiskFullError
+from mononn_bench.measure import case, process
 from mononn_bench.measure.process import Limits, Worker, WorkerFailedError, group_members
 from mononn_bench.record import CaseRecord
 from tests.bench.conftest import QUICK, Measure
@@ -99,6 +103,35 @@ def test_a_disturbed_block_is_repeated_and_kept(measure: Measure) -> None:
     assert [block.accepted for block in blocks] == [False, False, True]
     assert [block.attempt for block in blocks] == [0, 1, 2]
     assert not any(block.undisturbed for block in blocks)
+
+
+def test_a_build_survives_a_crash_in_the_one_node_model(measure: Measure) -> None:
+    record = measure(["fake-no-identity"], QUICK)
+    (row,) = record.systems
+    assert (row.status, row.identity_us) == ("ok", None)
+
+
+def test_workers_that_were_checked_serve_in_the_first_round(measure: Measure) -> None:
+    settings = replace(QUICK, rounds=2, cycles=1, starts=0)
+    row = measure(["fake-ok"], settings).systems[0]
+    assert [start.files for start in row.starts] == ["neither", "warm"]
+
+
+def test_a_full_disk_stops_the_run_and_is_no_systems_failure(
+    measure: Measure, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usage = shutil.disk_usage("/")
+    monkeypatch.setattr(process.shutil, "disk_usage", lambda _: usage._replace(free=10_000_000))
+    assert measure(["fake-ok"], QUICK).systems[0].status == "ok"
+    with pytest.raises(DiskFullError, match="is full: free some of it"):
+        measure(["fake-ok", "fake-crash"], QUICK)
+
+    def write(_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device", "results/raw/x.json")
+
+    monkeypatch.setattr(cli.commands, "systems", write)
+    assert cli.main(["systems"]) == 1
+    assert capsys.readouterr().err.startswith("The disk that holds results/raw/x.json is full")
 
 
 def _worker(system: str, folder: Path) -> Worker:

@@ -45,7 +45,7 @@ def test_rounds_come_from_the_log_of_the_measurement(tmp_path):
     assert progress.round() is None
     progress.line(MEASURE.format(log=log), 0.0)
     assert progress.round() is None
-    log.write_text("a: checking x alone\na: round 1 of 4: x, y\n")
+    log.write_text("a: checking x\na: round 1 of 4: x, y\n")
     assert progress.round() == "        a: round 1 of 4: x, y"
     assert progress.round() is None
     progress.line("Finished jobid: 5 (Rule: measure)", 9.0)

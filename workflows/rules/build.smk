@@ -1,4 +1,4 @@
-# One system's build of one model. Its seconds stand in the tables, so it holds the machine alone. A rival that
+# One system's build of one model: two at a time, but one that tunes by timing holds the machine alone. A rival that
 # cannot be built leaves a record with its status and reason; a job that fails is our own fault. build.json is written
 # last and stands for its folder: model/ and identity/ hold what the system itself chose to write, log.txt what it said.
 
@@ -11,9 +11,9 @@ rule build:
         plan.cache / "builds" / plan.machine / "{model}/{system}-{id}/build.json",
     log:
         plan.cache / "logs/build/{model}/{system}-{id}.txt",
-    threads: plan.config.threads
+    threads: lambda w: plan.builds[w.model, w.system].threads
     resources:
-        machine=1000,
+        machine=lambda w: plan.builds[w.model, w.system].shares,
     params:
         options=lambda w: plan.builds[w.model, w.system].options,
         folder=subpath(output[0], parent=True),
