@@ -156,13 +156,29 @@ class Effect:
 
 
 @dataclass(frozen=True)
+class Lead:
+    """The best rival's time over ours, as all systems are measured, and with each system's first variant instead.
+
+    `change` is the first over the second, paired by rounds: under 1 means that ours leads by less as all are measured.
+    """
+
+    case: str
+    best: str
+    measured: Estimate
+    varied_best: str
+    varied: Estimate
+    change: Estimate | None
+
+
+@dataclass(frozen=True)
 class Table:
     """Everything a report prints.
 
     `systems` are those of the rows, ours first where it takes part; `same_system` is how often a system differed from
     its own twin (None where none ran twice); `detectable` the smallest ratio that the hardest of the table's
     comparisons finds four times in five. `values` are the logs of each comparison's rounds by case and system,
-    `runs` is how many runs the table pools, `effects` what changed options change.
+    `runs` is how many runs the table pools, `effects` what changed options change, `leads` what they
+    change against the best rival.
     """
 
     machine: str
@@ -176,6 +192,7 @@ class Table:
     values: Mapping[tuple[str, str], np.ndarray]
     runs: int = 1
     effects: Sequence[Effect] = ()
+    leads: Sequence[Lead] = ()
 
     @property
     def view(self) -> str:

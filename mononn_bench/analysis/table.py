@@ -11,7 +11,7 @@ import numpy as np
 from mononn_bench.analysis.blocks import latency_quantiles, median_and_p90, paired_rounds, sample_count
 from mononn_bench.analysis.cells import OURS, WITH_SPEED, CaseSummary, Cell, Table, is_twin
 from mononn_bench.analysis.compare import concluded
-from mononn_bench.analysis.options import effects
+from mononn_bench.analysis.options import effects, leads
 from mononn_bench.analysis.roofline import roofline_share
 from mononn_bench.analysis.twins import twins_of
 from mononn_bench.errors import RecordError
@@ -40,7 +40,7 @@ def make_table(records: Sequence[CaseRecord]) -> Table:
         runs_of={(name, label): [v] for name, record in named for label, v in _compared(record).items()},
         counted={(cell.case, cell.system) for cell in cells if cell.status == "ok"},
     )
-    return replace(table, effects=effects(named))
+    return replace(table, effects=effects(named), leads=leads(named))
 
 
 def case_names(records: Sequence[CaseRecord]) -> list[str]:

@@ -21,11 +21,13 @@ from mononn_bench.report.figures.speed import speed_figure
 from mononn_bench.report.figures.style import styled
 from mononn_bench.report.grids import markdown
 from mononn_bench.report.published import Published, read_published, read_suites, runs_grid
-from mononn_bench.report.tables import OPTIONS, options_grid, speed_grid
+from mononn_bench.report.tables import leads_grid, options_grid, speed_grid
 
 BEGIN, END = "<!-- table:begin -->", "<!-- table:end -->"
 
 PICTURE = "![Speed of each system, mononn = 1](docs/speedup.png)\n"
+WITH_OPTIONS = ("options", "fairness")
+"""Suites that hold systems against themselves with an option changed."""
 ABLATION, ABLATION_PICTURE = "ablation", "![Time without each decision over time with it](ablation.png)\n"
 
 
@@ -52,8 +54,10 @@ def with_suites(text: str, suites: Mapping[str, Table]) -> str:
     for name, table in suites.items():
         if name == ABLATION:
             blocks.append(ABLATION_PICTURE)
-        grid = options_grid(table) if name == OPTIONS else speed_grid(table)
+        grid = options_grid(table) if name in WITH_OPTIONS else speed_grid(table)
         blocks.append(markdown(replace(grid, title=f"{name} on {table.machine}"), level=2))
+        if table.leads:
+            blocks.append(markdown(leads_grid(table), level=3))
     return _filled(text, blocks)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from mononn_bench.analysis.cells import COLUMNS, OURS, CaseSummary, Cell, Table, Twin, is_variant, variant_of
+from mononn_bench.analysis.stats import Estimate, geometric_mean
 from mononn_bench.analysis.twins import same_system_rate
 from mononn_bench.codec import write_text
 from mononn_bench.report import words
@@ -67,6 +68,40 @@ def options_grid(table: Table) -> Grid:
     )
 
 
+def leads_grid(table: Table) -> Grid:
+    """A row a case, and their geometric mean: ours against its best rival with and without what the options change."""
+    rows = [
+        [one.case, *_lead(one.varied_best, one.varied), *_lead(one.best, one.measured), _ratio(one.change)]
+        for one in table.leads
+    ]
+    columns = [[one.varied for one in table.leads], [one.measured for one in table.leads]]
+    columns.append([one.change for one in table.leads if one.change])
+    cases = [one.case for one in table.leads]
+    before, now, change = (_mean(dict(zip(cases, column, strict=False)), cases) for column in columns)
+    rows.append(["geometric mean", "", before, "", now, change])
+    return Grid(
+        title=f"What options change between {OURS} and its best rival on {table.machine}",
+        caption=f"The best rival's time over {OURS}'s, with the 95 % interval: each system with its first variant, and "
+        "as it is measured. The change is the second ratio over the first, paired by rounds.",
+        header=["model", "best variant", "ratio", "best as measured", "ratio", "change"],
+        rows=rows,
+        notes=[*words.records(table)],
+    )
+
+
+def _lead(best: str, one: Estimate) -> tuple[str, str]:
+    return best, words.interval(one.ratio, one.low, one.high)
+
+
+def _ratio(one: Estimate | None) -> str:
+    return words.interval(one.ratio, one.low, one.high) if one else words.NOTHING
+
+
+def _mean(estimates: dict[str, Estimate], cases: Sequence[str]) -> str:
+    mean = geometric_mean({case: [one] for case, one in estimates.items()}, cases)
+    return words.interval(mean.value, mean.low, mean.high) if mean else words.NOTHING
+
+
 def case_grid(table: Table, case: CaseSummary) -> Grid:
     """One case's table: a row a system with everything that was measured of it."""
     cells = [c for c in table.cells if c.case == case.name]
@@ -118,6 +153,8 @@ def write_tables(table: Table, folder: Path) -> None:
     grids["speedup"] = speed_grid(table)
     if any(variant_of(effect.variant) != OURS for effect in table.effects):
         grids[OPTIONS] = options_grid(table)
+        if table.leads:
+            grids["leads"] = leads_grid(table)
     if table.twins:
         grids["aa"] = same_grid(table, "")
     for name, grid in grids.items():
