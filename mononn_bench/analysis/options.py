@@ -45,10 +45,15 @@ def _lead(name: str, record: CaseRecord) -> list[Lead]:
         return []
     plain_best = _nearest(record, OURS, [label for label in able if not variant_of(label) and label != OURS])
     varied_best = _nearest(record, ours, list(varied.values()))
+    if not plain_best or not varied_best:
+        return []
     plain, other = paired_rounds(record, OURS, plain_best), paired_rounds(record, ours, varied_best)
     change = estimate(plain - other) if len(plain) == len(other) else None
     return [Lead(name, plain_best, estimate(plain), varied_best, estimate(other), change)]
 
 
 def _nearest(record: CaseRecord, ours: str, rivals: Sequence[str]) -> str:
-    return min(rivals, key=lambda rival: estimate(paired_rounds(record, ours, rival)).ratio)
+    """The rival whose time over ours is least, of those that were measured beside it; empty without one."""
+    found = {rival: paired_rounds(record, ours, rival) for rival in rivals}
+    beside = [rival for rival, values in found.items() if len(values)]
+    return min(beside, key=lambda rival: float(found[rival].mean()), default="")

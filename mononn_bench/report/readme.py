@@ -26,7 +26,8 @@ from mononn_bench.report.tables import leads_grid, options_grid, speed_grid
 BEGIN, END = "<!-- table:begin -->", "<!-- table:end -->"
 
 PICTURE = "![Speed of each system, mononn = 1](docs/speedup.png)\n"
-WITH_OPTIONS = ("options", "fairness")
+FAIRNESS = "fairness"
+WITH_OPTIONS = ("options", FAIRNESS)
 """Suites that hold systems against themselves with an option changed."""
 ABLATION, ABLATION_PICTURE = "ablation", "![Time without each decision over time with it](ablation.png)\n"
 
@@ -56,7 +57,7 @@ def with_suites(text: str, suites: Mapping[str, Table]) -> str:
             blocks.append(ABLATION_PICTURE)
         grid = options_grid(table) if name in WITH_OPTIONS else speed_grid(table)
         blocks.append(markdown(replace(grid, title=f"{name} on {table.machine}"), level=2))
-        if table.leads:
+        if name == FAIRNESS and table.leads:
             blocks.append(markdown(leads_grid(table), level=3))
     return _filled(text, blocks)
 
