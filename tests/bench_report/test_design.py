@@ -11,7 +11,7 @@ from bench_report.records import a_case, same_system_runs
 
 from mononn_bench.analysis import design, stats
 from mononn_bench.cli import main
-from mononn_bench.record import SentinelReading, write_record
+from mononn_bench.record import SentinelReading, Start, write_record
 from mononn_bench.report.design import simulation
 from mononn_bench.report.readme import with_simulation
 
@@ -77,7 +77,9 @@ def test_what_a_case_costs_comes_from_its_record():
     cost = design.cost_of(record)
     assert cost.cycle_s == pytest.approx(0.8)
     assert cost.start_s == pytest.approx((60 - 20 * 0.8) / 6)
-    assert cost.minutes(5, 4) == pytest.approx(1)
+    assert cost.minutes(5, 4) == pytest.approx((60 - cost.start_s) / 60), "a check apart costs a start, and is no more"
+    five = tuple(replace(row, starts=(Start("warm", 1.0, 1.0, 1.0, 1.0, 0.0),) * 5) for row in record.systems)
+    assert design.cost_of(replace(record, systems=five)).minutes(5, 4) == pytest.approx(1)
 
 
 def test_readings_at_half_speed_are_counted_against_the_best_of_their_case():
