@@ -23,7 +23,7 @@ from mononn_bench.measure.environment import available_bytes, describe_machine
 from mononn_bench.measure.eviction import FACTOR
 from mononn_bench.measure.exclusive import LOCK, exclusive_machine
 from mononn_bench.measure.process import WorkerFailedError
-from mononn_bench.measure.rounds import complete_starts, make_group, measured_block, run_round
+from mononn_bench.measure.rounds import complete_starts, guarded, imported, make_group, measured_block, run_round
 from mononn_bench.measure.runner import Contestant, Course, Runner, Tally
 from mononn_bench.measure.sentinel import Sentinel, make_sentinel
 from mononn_bench.models.folder import package_versions
@@ -182,24 +182,21 @@ def _checked(
     """
     standing = [c for c in contestants if c.build.stands]
     chance = random.Random(f"{course.settings.seed}/{course.settings.order_seed}/{model.name}/checks")
-    kept: dict[str, Runner] = {}
-    for contestant in chance.sample(standing, len(standing)):
-        say(f"{model.name}: checking {contestant.label}")
-        tally = tallies[contestant.label]
-        runner = Runner(contestant, course, "checked")
-        stack.callback(runner.close)
-        try:
-            runner.imported()
-            runner.load(tally, watch=True)
-            runner.check(tally, range(TIMED_SETS), "before")
-        except WorkerFailedError as error:
-            tally.failure = error
-        if tally.failure or tally.slow or _needed_mb(standing, tallies) * 1e6 > MEMORY_SHARE * available:
-            runner.close()
-        else:
-            runner.worker.stop()
-            kept[contestant.label] = runner
-    return kept
+    say(f"{model.name}: importing {', '.join(c.label for c in standing)}")
+    runners = imported(standing, course, tallies, "checked", stack)
+
+    def check(runner: Runner, tally: Tally) -> None:
+        runner.load(tally, watch=True)
+        runner.check(tally, range(TIMED_SETS), "before")
+        runner.worker.stop()
+
+    for label in chance.sample(list(runners), len(runners)):
+        say(f"{model.name}: checking {label}")
+        guarded(runners, tallies, label, check)
+        too_much = _needed_mb(standing, tallies) * 1e6 > MEMORY_SHARE * available
+        if label in runners and (tallies[label].slow or too_much):
+            runners.pop(label).close()
+    return runners
 
 
 def _needed_mb(contestants: Sequence[Contestant], tallies: Mapping[str, Tally]) -> float:

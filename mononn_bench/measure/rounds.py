@@ -91,13 +91,13 @@ def run_round(
     with ExitStack() as stack:
         runners = dict(checked or {})
         if not runners:
-            runners = _imported(group.contestants, course, tallies, f"{index}.{group.number}", stack)
+            runners = imported(group.contestants, course, tallies, f"{index}.{group.number}", stack)
             for label in chance.sample(list(runners), len(runners)):
-                _guarded(runners, tallies, label, partial(_start, files="warm" if index % 2 else "cold"))
+                guarded(runners, tallies, label, partial(_start, files="warm" if index % 2 else "cold"))
         orders = group.orders[index * settings.cycles : (index + 1) * settings.cycles]
         cycles = tuple(_cycle(i, order, runners, course, tallies, sentinel, chance) for i, order in enumerate(orders))
         for label in list(runners):
-            _guarded(runners, tallies, label, lambda r, t: _close(r, t, last=index == settings.rounds - 1))
+            guarded(runners, tallies, label, lambda r, t: _close(r, t, last=index == settings.rounds - 1))
     stolen, total = (after - before for after, before in zip(steal_and_total(), steal, strict=True))
     return _flagged(index, group.number, labels, cycles, stolen / max(1, total))
 
@@ -115,14 +115,14 @@ def complete_starts(contestants: Sequence[Contestant], course: Course, tallies: 
                 if not tallies[c.label].failure and tallies[c.label].lacks(files, course.settings.starts)
             ]  # fmt: skip
             with ExitStack() as stack:
-                runners = _imported(lacking, course, tallies, f"start.{attempt}.{files}", stack)
+                runners = imported(lacking, course, tallies, f"start.{attempt}.{files}", stack)
                 for label in chance.sample(list(runners), len(runners)):
-                    _guarded(runners, tallies, label, partial(Runner.load, files=files))
+                    guarded(runners, tallies, label, partial(Runner.load, files=files))
                     if label in runners:
                         runners[label].close()
 
 
-def _imported(
+def imported(
     contestants: Sequence[Contestant], course: Course, tallies: Mapping[str, Tally], tag: str, stack: ExitStack
 ) -> dict[str, Runner]:
     """A fresh worker each, closed with `stack`: all import at once, what is timed comes after."""
@@ -130,7 +130,7 @@ def _imported(
     for runner in runners.values():
         stack.callback(runner.close)
     for label in list(runners):
-        _guarded(runners, tallies, label, lambda r, _: r.imported())
+        guarded(runners, tallies, label, lambda r, _: r.imported())
     return runners
 
 
@@ -151,7 +151,7 @@ def _cycle(
         if label == SENTINEL:
             reading = _undisturbed_reading(sentinel, course.settings)
         elif label in runners:
-            _guarded(runners, tallies, label, lambda r, _: blocks.extend(_awake_block(r, course.settings, first)))
+            guarded(runners, tallies, label, lambda r, _: blocks.extend(_awake_block(r, course.settings, first)))
     return Cycle(index, order, tuple(blocks), reading)
 
 
@@ -186,7 +186,7 @@ def _close(runner: Runner, tally: Tally, *, last: bool) -> None:
     runner.close()
 
 
-def _guarded(
+def guarded(
     runners: dict[str, Runner], tallies: Mapping[str, Tally], label: str, step: Callable[[Runner, Tally], object]
 ) -> None:
     """Take a step with one runner; if it fails, note why and go on without it."""

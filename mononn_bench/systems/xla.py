@@ -1,13 +1,14 @@
 """XLA: the operators our importer makes of an ONNX file, on jax.numpy, compiled as one function ahead of time.
 
-Convolutions and poolings go to XLA's own operators, and weights are constants of the executable, so that XLA may lay
-them out as it likes. The row says "through mononn's importer", for JAX itself reads no ONNX.
+Convolutions and poolings go to XLA's own operators. Weights of products and tables that are gathered from are
+arguments, as JAX programs have them: XLA reads them as they lie. All others are constants of the executable, so that
+XLA may lay them out as it likes. The row says "through mononn's importer", for JAX itself reads no ONNX.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,7 +19,10 @@ from mononn_bench.errors import SystemUnavailableError
 from mononn_bench.record import Option
 from mononn_bench.systems.base import Arrays, Built, System, Task, require_fp32
 
-EXECUTABLE = "executable.bin"
+EXECUTABLE, WEIGHTS = "executable.bin", "weights.npz"
+READ_IN_PLACE = frozenset({"matmul", "gather"})
+"""Operators whose weights XLA reads as they lie, and from how many bytes on one is an argument."""
+LEAST_BYTES = 1024
 FLAGS = {
     "vectors512": "--xla_cpu_prefer_vector_width=512",
     "onednn": "--xla_cpu_use_onednn=true",
@@ -46,6 +50,7 @@ class Xla(System):
 
     def __init__(self) -> None:
         self._call: Any = None
+        self._weights: list[Any] = []
         self._inputs: Arrays = {}
         self._arguments: Sequence[Any] = ()
         self._names: list[str] = []
@@ -67,7 +72,8 @@ class Xla(System):
         return (
             graph,
             Option("jit, lower, compile", "one executable", "JAX: Ahead-of-time lowering and compilation"),
-            Option("weights", "constants of the executable", "JAX: Ahead-of-time lowering, constants"),
+            Option("weights of products and tables", "arguments", "JAX: Ahead-of-time lowering and compilation"),
+            Option("other weights", "constants of the executable", "JAX: Ahead-of-time lowering, constants"),
             Option("serialize_executable", "kept between rounds", "JAX: jax.experimental.serialize_executable"),
             Option("jax_default_matmul_precision", "highest", "JAX: jax.default_matmul_precision"),
             Option("threads", str(task.threads), "XLA: CPU client, one thread a schedulable core"),
@@ -84,9 +90,13 @@ class Xla(System):
         graph = importer.load(str(task.onnx), {})
         shapes = [jax.ShapeDtypeStruct(t.shape, t.dtype) for t in task.model.inputs]
         names = [tensor.name for tensor in task.model.inputs]
-        network = jax.jit(lambda *arrays: run_graph(graph, dict(zip(names, arrays, strict=True))))
-        compiled = network.lower(*shapes).compile()
+        weights = weights_in_place(graph)
+        rest = replace(graph, constants={n: c for n, c in graph.constants.items() if n not in weights})
+
+        network = jax.jit(lambda *arrays: run_graph(rest, dict(zip((*weights, *names), arrays, strict=True))))
+        compiled = network.lower(*weights.values(), *shapes).compile()
         (task.build_folder / EXECUTABLE).write_bytes(serialize(compiled)[0])
+        np.savez(task.build_folder / WEIGHTS, *weights.values())
         return Built()
 
     def load(self, task: Task) -> None:
@@ -96,7 +106,10 @@ class Xla(System):
 
         payload = (task.build_folder / EXECUTABLE).read_bytes()
         self._names = [tensor.name for tensor in task.model.outputs]
-        arguments = jax.tree_util.tree_structure((tuple(task.model.inputs), {}))
+        with np.load(task.build_folder / WEIGHTS) as stored:
+            self._weights = [jax.device_put(stored[name], self._device) for name in stored.files]
+        jax.block_until_ready(self._weights)
+        arguments = jax.tree_util.tree_structure(((*self._weights, *task.model.inputs), {}))
         results = jax.tree_util.tree_structure([0] * len(self._names))
         self._call = deserialize_and_load(payload, arguments, results, execution_devices=[self._device])
 
@@ -111,7 +124,7 @@ class Xla(System):
             self._arguments = jax.block_until_ready(jax.device_put(list(self._inputs.values()), self._device))
 
     def run(self) -> None:
-        self._result = self._call(*self._arguments)
+        self._result = self._call(*self._weights, *self._arguments)
         for array in self._result:
             array.block_until_ready()
 
@@ -126,6 +139,17 @@ class Xla(System):
             jax.config.update("jax_default_matmul_precision", "highest")
         jax.config.update("jax_platforms", task.target)
         self._device = jax.devices()[0]
+
+
+def weights_in_place(graph: Any) -> Arrays:
+    """The constants of a Graph that become arguments."""
+    readers = graph.consumers()
+    large = {name: np.asarray(value) for name, value in graph.constants.items() if value.nbytes >= LEAST_BYTES}
+    return {
+        name: value
+        for name, value in large.items()
+        if name not in graph.outputs and {reader.op for reader in readers.get(name, ())} <= READ_IN_PLACE
+    }
 
 
 @dataclass(frozen=True)
