@@ -33,10 +33,10 @@ class HostCompiler:
 
 
 def find_host_compiler() -> HostCompiler:
-    """``MONONN_CXX``, or the clang of the ziglang wheel.
+    """``MONONN_CXX``; else the clang of the ziglang wheel; where that is not installed, ``g++`` or ``clang++``.
 
     Raises:
-        ToolchainError: it is not there.
+        ToolchainError: none is there.
     """
     return _find(os.environ.get("MONONN_CXX", ""))
 
@@ -47,15 +47,23 @@ def _find(chosen: str) -> HostCompiler:
         words = shlex.split(chosen)
         if not words or not shutil.which(words[0]):
             raise ToolchainError(f"MONONN_CXX names {chosen!r}, which is not found; name an installed g++ or clang++")
-        version = subprocess.run([*words, "--version"], capture_output=True, text=True, check=False).stdout
-        return HostCompiler(Path(words[0]).name, tuple(words), version)
+        return _installed(words)
     program = (sys.executable, "-m", "ziglang")
     result = subprocess.run([*program, "version"], capture_output=True, text=True, check=False)
-    if result.returncode:
-        raise ToolchainError(
-            "the compiler of the ziglang wheel is missing; pip install ziglang, or name a g++ or clang++ in MONONN_CXX"
-        )
-    return HostCompiler("zig", program, result.stdout.strip())
+    if result.returncode == 0:
+        return HostCompiler("zig", program, result.stdout.strip())
+    for name in ("g++", "clang++"):
+        if shutil.which(name):
+            return _installed([name])
+    raise ToolchainError(
+        "there is no compiler, neither the ziglang wheel nor g++ or clang++; pip install ziglang, or name one of "
+        "your own in MONONN_CXX"
+    )
+
+
+def _installed(words: list[str]) -> HostCompiler:
+    version = subprocess.run([*words, "--version"], capture_output=True, text=True, check=False).stdout
+    return HostCompiler(Path(words[0]).name, tuple(words), version)
 
 
 def compiler_environment(folder: Path) -> dict[str, str]:

@@ -78,11 +78,7 @@ class Compiler(HostCompiler):
 
 
 def find_compiler() -> Compiler:
-    """``MONONN_CXX``, or the clang of the ziglang wheel.
-
-    Raises:
-        ToolchainError: it is not there.
-    """
+    """As :func:`find_host_compiler`."""
     found = find_host_compiler()
     return Compiler(found.name, found.program, found.version)
 

@@ -26,6 +26,8 @@ OLDEST_DRIVER = (12, 0)
 WATCHDOG_SECONDS = 20.0
 SPIN_SECONDS = 2e-3
 """How long the end of a run is polled for without a pause."""
+NOT_READY = 600
+"""cudaErrorNotReady: of all that cudaEventQuery answers but 0, what is no error (CUDA Runtime API, cudaError)."""
 WRONG_IMAGE, TOO_NEW_IMAGE = ("CUDA_ERROR_NO_BINARY_FOR_GPU", "CUDA_ERROR_INVALID_IMAGE"), "UNSUPPORTED_PTX"
 
 
@@ -162,9 +164,11 @@ class CudaBinding(GpuBinding):
 
     def _wait(self) -> None:
         """Polls for the end of the run; a kernel that hangs becomes an error, the process can go on without the GPU."""
-        limit = self._session.watchdog_seconds
+        limit, runtime = self._session.watchdog_seconds, self._session.code.cupy.cuda.runtime
         started = time.perf_counter()
-        while not self._end.done:
+        while status := runtime.eventQuery(self._end.ptr):
+            if status != NOT_READY:
+                runtime.check_status(status)
             waited = time.perf_counter() - started
             if waited > limit:
                 raise DeviceHangError(

@@ -2,8 +2,9 @@
 
 The default compiler is the clang of the ``ziglang`` wheel, so that pip alone installs everything. It compiles and its
 linker links in two steps without any library: undefined symbols (memcpy, clock_gettime, pthread_create) bind to the C
-library of the process that loads the object, so one object serves every Linux of its architecture. ``MONONN_CXX`` names
-another compiler (g++, clang++); ``MONONN_CACHE`` chooses the folder of compiled objects ("" for none).
+library of the process that loads the object, so one object serves every Linux of its architecture. Without the wheel an
+installed g++ or clang++ serves. ``MONONN_CXX`` names another compiler; ``MONONN_CACHE`` chooses the folder of compiled
+objects ("" for none).
 """
 
 from __future__ import annotations
@@ -105,11 +106,7 @@ class Compiler(HostCompiler):
 
 
 def find_compiler() -> Compiler:
-    """``MONONN_CXX``, or the clang of the ziglang wheel.
-
-    Raises:
-        ToolchainError: it is not there.
-    """
+    """As :func:`find_host_compiler`."""
     found = find_host_compiler()
     return Compiler(found.name, found.program, found.version)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mononn_core import host_compiler
 from mononn_core.errors import ToolchainError
 from mononn_core.machine import Machine
 from mononn_core.runtime import toolchain
@@ -95,6 +96,32 @@ def test_missing_compiler(monkeypatch):
     monkeypatch.setenv("MONONN_CXX", "no-such-compiler-7")
     with pytest.raises(ToolchainError, match=r"no-such-compiler-7.*name an installed"):
         compile_shared("", machine=Machine.named("scalar"))
+
+
+@pytest.fixture
+def no_wheel(monkeypatch, tmp_path):
+    """A Python whose ziglang cannot be run."""
+    (tmp_path / "ziglang").mkdir()
+    (tmp_path / "ziglang" / "__init__.py").touch()
+    (tmp_path / "ziglang" / "__main__.py").write_text("raise SystemExit(1)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.delenv("MONONN_CXX", raising=False)
+    monkeypatch.setenv("MONONN_CACHE", "")
+    host_compiler._find.cache_clear()
+    yield
+    host_compiler._find.cache_clear()
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="g++ is not installed")
+def test_where_the_wheel_is_missing_an_installed_compiler_serves(no_wheel):
+    assert toolchain.find_compiler().name == "g++"
+    assert compile_shared(handmade.SOURCE, machine=Machine.named("scalar")).command.startswith("g++")
+
+
+def test_without_any_compiler_the_error_says_what_to_install(no_wheel, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ToolchainError, match=r"there is no compiler.*pip install ziglang"):
+        compile_shared(handmade.SOURCE, machine=Machine.named("scalar"))
 
 
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])

@@ -82,8 +82,8 @@ class FakeCupy(ModuleType):
         self.emulated = build(source)
         self.calls, self.captured, self.memory = [], None, 1 << 40
         self.occupancy, self.shared, self.hangs, self.loaded = BLOCKS_PER_SM, SHARED, False, []
-        self.fails = ""
-        self.stream = SimpleNamespace(ptr=7)
+        self.fails, self.crashes = "", 0
+        self.stream = SimpleNamespace(ptr=7, synchronize=lambda: None)
         self.cuda = SimpleNamespace(
             driver=self._driver(), runtime=self._runtime(), get_current_stream=lambda: self.stream,
             alloc_pinned_memory=self._pinned, get_elapsed_time=lambda start, end: 2.5, Event=self._event,
@@ -149,7 +149,7 @@ class FakeCupy(ModuleType):
         attributes = {"optin": self.shared, "sms": SMS}
         return SimpleNamespace(
             cudaDevAttrMaxSharedMemoryPerBlockOptin="optin", cudaDevAttrMultiProcessorCount="sms",
-            getDevice=lambda: 0, getDeviceCount=lambda: 1,
+            getDevice=lambda: 0, getDeviceCount=lambda: 1, eventQuery=self._query, check_status=self._check_status,
             deviceGetAttribute=lambda name, device: self.shared if name == "optin" else attributes[name],
         )  # fmt: skip
 
@@ -163,7 +163,17 @@ class FakeCupy(ModuleType):
         return pinned
 
     def _event(self, disable_timing=False):
-        return SimpleNamespace(record=lambda stream: None, done=not self.hangs, synchronize=lambda: None)
+        return SimpleNamespace(record=lambda stream: None, ptr=11, synchronize=lambda: None)
+
+    def _query(self, event):
+        """As cudaEventQuery: it answers with a status and raises nothing, whatever the kernel did."""
+        assert event == 11
+        return self.crashes or (600 if self.hangs else 0)
+
+    @staticmethod
+    def _check_status(status):
+        if status:
+            raise CUDARuntimeError(f"cudaError {status}")
 
     def _stream(self, non_blocking):
         cupy = self

@@ -201,6 +201,16 @@ def test_a_kernel_that_hangs_is_an_error(once, cupy):
         session.run(feeds())
 
 
+def test_an_illegal_address_is_no_hang(once, cupy):
+    """The event's status is the first to know of what a kernel did after its launch."""
+    cupy.crashes = 700
+    with cuda.CudaSession(once, watchdog_seconds=30) as session:
+        binding = session.bind(feeds())
+        with pytest.raises(DeviceError, match=r"running the kernel failed \(cudaError 700\).* start another") as caught:
+            binding.run()
+    assert not isinstance(caught.value, DeviceHangError)
+
+
 def test_a_kernel_that_the_gpu_ends_is_an_error(once, cupy):
     with cuda.CudaSession(once) as session:
         binding = session.bind(feeds())
