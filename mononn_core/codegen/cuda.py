@@ -122,9 +122,13 @@ class _CudaPrinter(CudaSync):
         out.line(
             f"// {comment_text(phase.id)}: {phase.tasks} tasks; {comment_text(', '.join(map(str, phase.origin[:4])))}"
         )
-        arguments = "const mononn_gpu_call &call, mn::Turn now_, int ordinal" + (f", int {loop.var}" if loop else "")
+        by_value = "unsigned char *arena_, const unsigned char *weights_, uint32_t *sync_, const mononn_gpu_call &call"
+        arguments = f"{by_value}, mn::Turn now_, int ordinal" + (f", int {loop.var}" if loop else "")
         with out.block(f"MN_PHASE mn::Turn {function(phase)}({arguments}) {{"):
-            out.line("(void)call, (void)ordinal;" + (f" (void){loop.var};" if loop else ""))
+            out.line(
+                "(void)arena_, (void)weights_, (void)sync_, (void)call, (void)ordinal;"
+                + (f" (void){loop.var};" if loop else "")
+            )
             pointers = {o.role: self.pointer(o, phase, loop) for o in phase.task.operands}
             ranges = {a.var: (0, a.extent - 1) for a in phase.domain}
             if loop:
@@ -196,7 +200,9 @@ class _CudaPrinter(CudaSync):
                 self.out.line("now_.task = mn::block();")
             else:
                 self.out.line("trace.begin(ordinal);")
-                self.out.line(f"now_ = {function(item)}(call, now_, ordinal{more});")
+                self.out.line(
+                    f"now_ = {function(item)}(call.arena, call.weights, call.sync, call, now_, ordinal{more});"
+                )
                 self.out.line("trace.end(ordinal++);")
 
     def _parts(self) -> tuple[Kernel, ...]:

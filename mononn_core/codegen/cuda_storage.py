@@ -122,7 +122,7 @@ class CudaStorage(Storage, ABC):
         if isinstance(which, Slot):
             table = next(t for t in self.program.tables if t.id == which.table)
             at = f"table_{table.id}[{row}][{table.columns.index(which.column)}]"
-        return f"(call.{'arena' if buffer.space == 'arena' else 'weights'} + {at})"
+        return f"({'arena_' if buffer.space == 'arena' else 'weights_'} + {at})"
 
     def alignment(self, which: str | Slot) -> int:
         """Bytes that a buffer's start is aligned to, at most 128."""

@@ -34,12 +34,10 @@ class CudaSync(CudaTemplates):
 
     def wait(self, wait: Wait, printer: CudaPrinter) -> None:
         at = self.counter_index(wait.counter, wait.index, printer)
-        self.out.line(f"mn::wait(call.sync, {at}, {printer.index(wait.at_least)});")
+        self.out.line(f"mn::wait(sync_, {at}, {printer.index(wait.at_least)});")
 
     def signal(self, signal: Signal, printer: CudaPrinter) -> None:
-        self.out.line(
-            f"mn::signal(call.sync, {self.counter_index(signal.counter, signal.index, printer)}, {signal.add});"
-        )
+        self.out.line(f"mn::signal(sync_, {self.counter_index(signal.counter, signal.index, printer)}, {signal.add});")
 
     def fetch(self, prefetch: Prefetch, phase: Phase, loop: Loop | None, whole: bool) -> None:
         """Ask for the operand of this block's first task in the next run of a phase: its first stages in shared memory

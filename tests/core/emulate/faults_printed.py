@@ -62,9 +62,9 @@ TILES = (
     Fault("one task of a phase left out", f"{MLP}/source", " < 6; ", " < 5; ", ("poison",)),
     Fault("one task of a phase too many", f"{MLP}/source", " < 12; ", " < 13; ", ("bounds", "race", NUMBERS)),
     Fault("an off-by-one tile", f"{MLP}/source", "p_a + r * 6144", "p_a + r * 6144 + 96", (NUMBERS, "poison")),
-    Fault("two buffers of the arena overlap", f"{MLP}/source", "call.arena + 65536", "call.arena + 0", ("race", NUMBERS), (), 2),
-    Fault("an operand shifted in the arena", f"{MLP}/source", "mn::f16 *const p_out = (mn::f16 *)(call.arena + 65536)", "mn::f16 *const p_out = (mn::f16 *)(call.arena + 65552)", ("poison",)),
-    Fault("an operand shifted off its alignment", f"{MLP}/source", "(const mn::f16 *)(call.arena + 65536)", "(const mn::f16 *)(call.arena + 65540)", ("misaligned",)),
+    Fault("two buffers of the arena overlap", f"{MLP}/source", "arena_ + 65536", "arena_ + 0", ("race", NUMBERS), (), 2),
+    Fault("an operand shifted in the arena", f"{MLP}/source", "mn::f16 *const p_out = (mn::f16 *)(arena_ + 65536)", "mn::f16 *const p_out = (mn::f16 *)(arena_ + 65552)", ("poison",)),
+    Fault("an operand shifted off its alignment", f"{MLP}/source", "(const mn::f16 *)(arena_ + 65536)", "(const mn::f16 *)(arena_ + 65540)", ("misaligned",)),
     Fault("overlapping slots in shared memory", f"{KEYS}/{ATTENTION}", "slot * STEP * LDV;", "slot * LDV;", ("race", "pending", NUMBERS)),
     Fault("two blocks take one task", f"{MLP}/source", " += mn::blocks())", " += mn::blocks() - 1)", ("race", NUMBERS), times=3, which=2),
 )  # fmt: skip
