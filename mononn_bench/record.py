@@ -180,7 +180,8 @@ class Block:
     taken.
 
     `accepted` is False for a block that was repeated; `undisturbed` is False where the last repeat was disturbed too.
-    `device_s` is the median of what the device's own events say, None on a CPU.
+    On a GPU `device_s` is the median of runs between two events of a stream that was held up until they were enqueued,
+    `back_to_back_s` a run's share of many that were enqueued one after another; None on a CPU.
     """
 
     system: str
@@ -194,6 +195,7 @@ class Block:
     samples_ns: tuple[int, ...]
     disturbance: Disturbance
     device_s: float | None = None
+    back_to_back_s: float | None = None
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -16,7 +17,11 @@ from mononn_bench.measure.worker import die_with_parent
 
 
 def main(path: str) -> None:
-    """Run the step; its answer is {status, reason, result}, rewritten whenever the step tells what it has."""
+    """Run the step; its answer is {status, reason, result}, rewritten whenever the step tells what it has.
+
+    The process leaves as soon as the last answer is written, without unwinding: whoever gives back what a kernel that
+    hangs still holds waits for it.
+    """
     request = json.loads(Path(path).read_text())
     die_with_parent(request["parent"])
     answer = Path(request["answer"])
@@ -27,20 +32,24 @@ def main(path: str) -> None:
     context = Context(
         Path(request["out"]), Path(request["work"]), request["emulate"], float(request["seconds"]), tell
     )  # fmt: skip
-    status, reason, result = "ok", "", {}
+
+    def leave(status: str, reason: str, result: dict[str, Any]) -> None:
+        write_json(answer, {"status": status, "reason": reason, "result": to_plain(result)})
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
     try:
-        result = STEPS[request["kind"]](context, request["arguments"])
+        leave("ok", "", STEPS[request["kind"]](context, request["arguments"]))
     except SystemUnavailableError as error:
-        status, reason = "unavailable", str(error)
+        leave("unavailable", str(error), {})
     except IncorrectError as error:
-        status, reason, result = "incorrect", str(error), error.result
+        leave("incorrect", str(error), error.result)
     except Exception as error:
         traceback.print_exc()
         line = " ".join(str(error).split())[:600]
-        status, reason = "failed", f"{type(error).__name__}: {line}" if line else type(error).__name__
-        if answer.exists():
-            result = json.loads(answer.read_text())["result"]
-    write_json(answer, {"status": status, "reason": reason, "result": to_plain(result)})
+        told = json.loads(answer.read_text())["result"] if answer.exists() else {}
+        leave("failed", f"{type(error).__name__}: {line}" if line else type(error).__name__, told)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """One case of the comparison: every contender in a process of its own, checked, rounds side by side, checked again.
 
 The result has a row a contender: status and reason, versions, each check against the float64 reference, and for warm
-and for cold runs the medians of each round's block, by the host's clock and by CUDA events. Wrong answers have no
-speed.
+and for cold runs the medians of each round's block, by the host's clock and by the GPU's (`measure/device_clock.py`).
+Wrong answers have no speed.
 """
 
 from __future__ import annotations
@@ -106,10 +106,7 @@ def _block(workers: dict[str, Worker], name: str, row: Row, state: str, runs: in
         row.update(status=error.status, reason=error.reason)
         workers.pop(name).kill()
         return
-    device = samples["device_s"]
-    row[state].append(
-        {"host_s": median(samples["host_s"]), "device_s": median(device) if device else None, "runs": runs}
-    )
+    row[state].append({**samples, "host_s": median(samples["host_s"]), "runs": runs})
 
 
 def summarise(rows: dict[str, Row]) -> None:
@@ -121,8 +118,9 @@ def summarise(rows: dict[str, Row]) -> None:
             if not blocks:
                 continue
             row[f"{state}_host_us"] = median(b["host_s"] for b in blocks) * 1e6
-            device = [b["device_s"] for b in blocks if b["device_s"] is not None]
-            row[f"{state}_device_us"] = median(device) * 1e6 if device else None
+            for what in ("device", "back_to_back"):
+                known = [b[f"{what}_s"] for b in blocks if b[f"{what}_s"] is not None]
+                row[f"{state}_{what}_us"] = median(known) * 1e6 if known else None
             base = fine.get(OURS[0], {}).get(state, [])
             pairs = [b["host_s"] / a["host_s"] for a, b in zip(base, blocks, strict=False)]
             row[f"{state}_ratio"] = median(pairs) if pairs else None

@@ -18,9 +18,10 @@ import numpy as np
 from mononn_bench.errors import SystemUnavailableError
 from mononn_bench.gpu_suite import ours
 from mononn_bench.gpu_suite.case import Case, link_weights, read_model, source_digest
-from mononn_bench.systems.base import Arrays, System, Task
+from mononn_bench.systems.base import Arrays, DeviceCall, System, Task
 from mononn_bench.systems.cuda import require_gpu
-from mononn_bench.systems.mononn import TimedLaunch
+from mononn_bench.systems.mononn import Launch
+from mononn_bench.systems.torch_cuda import current_stream, wait_for_stream
 
 
 class Contender(ABC):
@@ -50,8 +51,8 @@ class Contender(ABC):
     def run(self) -> None:
         """One inference between device buffers, finished on return."""
 
-    def device_seconds(self) -> float | None:
-        """What CUDA events say of the last run; None where they cannot be put around it."""
+    def device_call(self) -> DeviceCall | None:
+        """How a run is put on a stream; None on a CPU, and where the library hides it."""
         return None
 
     @abstractmethod
@@ -79,17 +80,17 @@ class Ours(Contender):
 
     def bind(self, inputs: Arrays) -> None:
         self._binding = self._session.bind(inputs)
-        self._timed = TimedLaunch(self._binding) if self.on_gpu else None
+        self._launch = Launch(self._binding) if self.on_gpu else None
 
     def upload(self) -> None:
         if self.on_gpu:
             self._binding.upload()
 
     def run(self) -> None:
-        (self._timed or self._binding).run()
+        (self._launch or self._binding).run()
 
-    def device_seconds(self) -> float | None:
-        return self._timed.seconds() if self._timed else None
+    def device_call(self) -> DeviceCall | None:
+        return self._launch.on_device() if self._launch else None
 
     def outputs(self) -> Arrays:
         return {name: np.asarray(array) for name, array in self._binding.results().items()}
@@ -154,8 +155,6 @@ class TorchEager(Contender):
             self._capture = CapturedCall(self._call, inputs)
         else:
             self._arguments = [tensor.cuda() for tensor in self._inputs] if self.on_gpu else self._inputs
-        if self.on_gpu:
-            self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
     def upload(self) -> None:
         if self.on_gpu and self.captured:
@@ -168,20 +167,20 @@ class TorchEager(Contender):
             torch.cuda.synchronize()
 
     def run(self) -> None:
-        if not self.on_gpu:
-            self._result = self._call(*self._arguments)
-        elif self.captured:
+        if self.on_gpu and self.captured:
             self._capture.run()
-        else:
-            self._start.record()
-            self._result = self._call(*self._arguments)
-            self._end.record()
-            self._end.synchronize()
+            return
+        self._enqueue()
+        if self.on_gpu:
+            wait_for_stream()
 
-    def device_seconds(self) -> float | None:
+    def _enqueue(self) -> None:
+        self._result = self._call(*self._arguments)
+
+    def device_call(self) -> DeviceCall | None:
         if not self.on_gpu:
             return None
-        return self._capture.seconds() if self.captured else float(self._start.elapsed_time(self._end)) / 1e3
+        return self._capture.on_device() if self.captured else DeviceCall(current_stream(), self._enqueue)
 
     def outputs(self) -> Arrays:
         result = self._capture.result if self.on_gpu and self.captured else self._result
@@ -233,8 +232,8 @@ class Adapted(Contender):
     def upload(self) -> None:
         self._system.upload()
 
-    def device_seconds(self) -> float | None:
-        return self._system.device_seconds()
+    def device_call(self) -> DeviceCall | None:
+        return self._system.device_call()
 
     def outputs(self) -> Arrays:
         return self._system.outputs()

@@ -22,6 +22,9 @@ from mononn_bench.measure.process import PACKAGE
 
 LEAST_S = 10.0
 """With less time left no step is begun."""
+LOOK_S, LEAVING_S = 1.0, 3.0
+"""How often a step's answer is looked at, and how long its process may take to leave after the last one."""
+UNDER_WAY = "under way"
 LOG_TAIL = 300
 Say = Callable[[str], None]
 
@@ -66,9 +69,7 @@ def run_step(step: Step, seconds: float, emulate: bool, out: Path, work: Path) -
             start_new_session=True,
         )  # fmt: skip
         try:
-            code: int | None = process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            code = None
+            code = _ended(process, answer, seconds)
         finally:
             _end_group(process)
     status, reason, result = judge(code, _read(answer), log.read_text(errors="replace"), seconds)
@@ -78,13 +79,31 @@ def run_step(step: Step, seconds: float, emulate: bool, out: Path, work: Path) -
 def judge(code: int | None, answer: dict[str, Any] | None, log: str, seconds: float) -> tuple[Any, str, dict[str, Any]]:
     """Status, reason and result by how the process ended (None: its time was up) and what it had told."""
     result = answer["result"] if answer else {}
+    if answer and answer["status"] != UNDER_WAY:
+        return answer["status"], answer["reason"], result
     if code is None:
         return "timeout", f"not done within {seconds:.0f} s", result
-    if answer and answer["status"] != "under way":
-        return answer["status"], answer["reason"], result
     how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
     last = (log.strip().splitlines() or [""])[-1][:LOG_TAIL]
     return "failed", f"{how}: {last}" if last else how, result
+
+
+def _ended(process: subprocess.Popen[bytes], answer: Path, seconds: float) -> int | None:
+    """How the process ended; None where its time was up, or where it did not leave soon after its last answer."""
+    deadline, told = time.monotonic() + seconds, None
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            return process.wait(min(left, LOOK_S))
+        except subprocess.TimeoutExpired:
+            if told is None and (told := _final(answer)):
+                deadline = min(deadline, time.monotonic() + LEAVING_S)
+    return None
+
+
+def _final(answer: Path) -> dict[str, Any] | None:
+    """The step's answer once it is its last."""
+    told = _read(answer)
+    return told if told and told["status"] != UNDER_WAY else None
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:

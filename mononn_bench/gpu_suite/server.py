@@ -15,12 +15,17 @@ from mononn_bench.gpu_suite.case import SETS, UNSEEN, Case
 from mononn_bench.gpu_suite.contenders import CONTENDERS, Contender
 from mononn_bench.measure import worker
 from mononn_bench.measure.accuracy import When, failure_reason
+from mononn_bench.measure.device_clock import DeviceClock
 from mononn_bench.measure.environment import cache_sizes_kib
 from mononn_bench.measure.eviction import Evictor
-from mononn_bench.systems.base import Arrays
+from mononn_bench.systems.base import Arrays, DeviceCall
 
 FLUSH_BYTES = 512 << 20
 """Written between cold runs: several times the second-level cache of any GPU."""
+
+
+WARM_UP_RUNS, WARM_UP_S = 2, 0.2
+"""Untimed runs before a block: at least so many and, on a GPU, so long."""
 
 
 class Server:
@@ -31,6 +36,7 @@ class Server:
         self._sets: list[Arrays] = []
         self._buffers: Arrays = {}
         self._flush: Callable[[], None] | None = None
+        self._clock: DeviceClock | None = None
 
     def open(self, contender: str, case: dict[str, Any]) -> dict[str, Any]:
         """Import, build, load, bind, first run; seconds of each, versions, and what the contender says."""
@@ -70,25 +76,39 @@ class Server:
         return {"checks": to_plain(checks), "wrong": failure_reason(checks)}
 
     def block(self, runs: int, cold: bool, first: int) -> dict[str, Any]:
-        """`runs` timed runs, input sets in turn from `first`, after two untimed ones; seconds by the host's clock, and
-        by CUDA events where the contender has them. Cold: caches are flushed before each run."""
-        assert self._contender is not None
+        """`runs` timed runs, input sets in turn from `first`; seconds by the host's clock and, where the contender has
+        a stream, of as many again by the GPU's. Untimed ones come first, for as long as clocks take to settle. Cold:
+        caches are flushed before each run."""
+        contender = self._contender
+        assert contender is not None
         if cold and self._flush is None:
-            self._flush = make_flush(self._contender.on_gpu)
-        host, device = [], []
+            self._flush = make_flush(contender.on_gpu)
+        flush = self._flush if cold else None
+        host: list[float] = []
         gc.disable()
-        for number in range(-2, runs):
+        begun, warm = time.perf_counter(), 0
+        while warm < WARM_UP_RUNS or (contender.on_gpu and time.perf_counter() - begun < WARM_UP_S):
+            self._fill((first + warm) % SETS)
+            contender.run()
+            warm += 1
+        for number in range(runs):
             self._fill((first + number) % SETS)
-            if cold and self._flush is not None:
-                self._flush()
+            if flush:
+                flush()
             started = time.perf_counter()
-            self._contender.run()
-            seconds = time.perf_counter() - started
-            if number >= 0:
-                host.append(seconds)
-                device.append(self._contender.device_seconds())
+            contender.run()
+            host.append(time.perf_counter() - started)
         gc.enable()
-        return {"host_s": host, "device_s": [d for d in device if d is not None]}
+        return {"host_s": host, **self._on_device(contender.device_call(), runs, flush)}
+
+    def _on_device(
+        self, call: DeviceCall | None, runs: int, flush: Callable[[], None] | None
+    ) -> dict[str, float | None]:
+        if call is None:
+            return {"device_s": None, "back_to_back_s": None}
+        if self._clock is None:
+            self._clock = DeviceClock(call.stream)
+        return worker.device_seconds(self._clock, call, runs, flush)
 
     def _fill(self, index: int) -> None:
         assert self._contender is not None

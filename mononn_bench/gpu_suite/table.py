@@ -39,13 +39,16 @@ def ceilings(step: StepRecord) -> Iterator[str]:
 def comparison(step: StepRecord, rehearsal: bool) -> Iterator[str]:
     """One case: a line a contender, times in microseconds, ratios to our monolith (none in a rehearsal)."""
     yield f"{step.name}{' (rehearsal)' if rehearsal else ''}"
-    header = ("", "warm us", "device", "ratio", "cold us", "device", "ratio", "")
+    header = ("", "warm us", "device", "in a row", "ratio", "cold us", "device", "ratio", "")
+    ratio = ("" if rehearsal else "ratio", 2)
+    kinds: dict[str, tuple[tuple[str, int], ...]] = {
+        "warm": (("host_us", 1), ("device_us", 1), ("back_to_back_us", 1), ratio),
+        "cold": (("host_us", 1), ("device_us", 1), ratio),
+    }
     rows: list[tuple[str, ...]] = [header]
     for name, row in step.result.get("contenders", {}).items():
         cells = (
-            _number(row.get(f"{state}_{what}"), digits)
-            for state in ("warm", "cold")
-            for what, digits in (("host_us", 1), ("device_us", 1), ("" if rehearsal else "ratio", 2))
+            _number(row.get(f"{state}_{what}"), digits) for state, columns in kinds.items() for what, digits in columns
         )
         note = row["status"] if row["status"] != "ok" else ""
         reason = f"{note}: {row['reason'][:90]}" if note and row["reason"] else note

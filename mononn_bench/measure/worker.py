@@ -24,10 +24,11 @@ from numpy.typing import NDArray
 
 from mononn_bench.codec import read_record, to_plain
 from mononn_bench.errors import SystemUnavailableError
+from mononn_bench.measure.device_clock import DeviceClock
 from mononn_bench.measure.eviction import Evictor
 from mononn_bench.record import ModelRecord
 from mononn_bench.systems import get_system
-from mononn_bench.systems.base import Arrays, System, Task, require_defaults
+from mononn_bench.systems.base import Arrays, DeviceCall, System, Task, require_defaults
 
 PR_SET_PDEATHSIG = 1
 KEPT_SAMPLES = 200
@@ -49,6 +50,7 @@ class Server:
         self._buffers: Arrays = {}
         self._sets: list[Arrays] = []
         self._evictor: Evictor | None = None
+        self._clock: DeviceClock | None = None
 
     def probe(self) -> dict[str, Any]:
         """Import the library; versions."""
@@ -122,7 +124,6 @@ class Server:
             run()
             warm += 1
         samples: list[int] = []
-        on_device: list[float] = []
         begun = clock()
         while len(samples) < block_runs or clock() - begun < block_s * 1e9:
             self._fill((first + len(samples)) % sets)
@@ -131,12 +132,17 @@ class Server:
             started = clock()
             run()
             samples.append(clock() - started)
-            seconds = self._system.device_seconds()
-            if seconds is not None:
-                on_device.append(seconds)
         gc.enable()
-        device_s = float(np.median(on_device)) if on_device else None
-        return {"warm_up_runs": warm, "device_s": device_s, **summarise(samples)}
+        return {"warm_up_runs": warm, **self._on_device(len(samples)), **summarise(samples)}
+
+    def _on_device(self, runs: int) -> dict[str, float | None]:
+        """As many runs again by the GPU's own clock, at most KEPT_SAMPLES; nothing on a CPU."""
+        call = self._system.device_call()
+        if call is None:
+            return {}
+        if self._clock is None:
+            self._clock = DeviceClock(call.stream)
+        return device_seconds(self._clock, call, min(runs, KEPT_SAMPLES))
 
     @staticmethod
     def _timed(call: Callable[[], None]) -> float:
@@ -148,6 +154,22 @@ class Server:
         for name, buffer in self._buffers.items():
             np.copyto(buffer, self._sets[index][name])
         self._system.upload()
+
+
+def device_seconds(
+    clock: DeviceClock, call: DeviceCall, runs: int, flush: Callable[[], None] | None = None
+) -> dict[str, float | None]:
+    """Of so many runs: the median of one by itself, and what one takes of as many back to back; the latter not where
+    caches are to be flushed before each.
+    """
+    single = []
+    for _ in range(runs):
+        if flush:
+            flush()
+        single.append(clock.once(call.enqueue))
+    fine = [seconds for seconds in single if seconds is not None]
+    together = None if flush else clock.back_to_back(call.enqueue, runs)
+    return {"device_s": float(np.median(fine)) if fine else None, "back_to_back_s": together}
 
 
 def aligned_copy(array: NDArray[Any]) -> NDArray[Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -60,6 +60,14 @@ class Built:
     tuning: Tuning | None = None
     undertuned: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DeviceCall:
+    """A CUDA stream, as the driver's handle, and what enqueues one run on it without waiting."""
+
+    stream: int
+    enqueue: Callable[[], object]
 
 
 class System(ABC):
@@ -145,8 +153,8 @@ class System(ABC):
         On a CPU from the bound arrays to arrays in host memory; on a GPU between device buffers.
         """
 
-    def device_seconds(self) -> float | None:
-        """What the device's own events say of the last run; None on a CPU."""
+    def device_call(self) -> DeviceCall | None:
+        """How a bound run is put on a GPU's stream; None on a CPU, and where the library hides it."""
         return None
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""What an adapter needs of an NVIDIA GPU's runtime: whether one is there, buffers, a captured graph, events."""
+"""What an adapter needs of an NVIDIA GPU's runtime: whether one is there, buffers, a captured graph."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from mononn_bench.errors import SystemUnavailableError
-from mononn_bench.systems.base import Task
+from mononn_bench.systems.base import DeviceCall, Task
 
 NO_GPU = "no NVIDIA GPU"
 QUERY = ("--query-gpu=name,driver_version,compute_cap,memory.total", "--format=csv,noheader,nounits")
@@ -64,7 +64,7 @@ def checked(result: tuple[Any, ...]) -> Any:
 
 
 class Device:
-    """Device buffers by name, a stream, and one captured graph between two events."""
+    """Device buffers by name, a stream, and one captured graph."""
 
     def __init__(self) -> None:
         from cuda.bindings import runtime
@@ -72,7 +72,6 @@ class Device:
         self._runtime = runtime
         self._graph: Any = None
         self.stream = checked(runtime.cudaStreamCreate())
-        self._start, self._end = checked(runtime.cudaEventCreate()), checked(runtime.cudaEventCreate())
         self.buffers: dict[str, int] = {}
 
     def allocate(self, name: str, nbytes: int) -> int:
@@ -99,16 +98,17 @@ class Device:
         self._graph = checked(self._runtime.cudaGraphInstantiate(graph, 0))
 
     def launch(self) -> None:
-        """Run the graph between the two events, and wait for it."""
-        checked(self._runtime.cudaEventRecord(self._start, self.stream))
-        checked(self._runtime.cudaGraphLaunch(self._graph, self.stream))
-        checked(self._runtime.cudaEventRecord(self._end, self.stream))
+        """Run the graph, and wait for it."""
+        self._enqueue()
         self.wait()
+
+    def on_device(self) -> DeviceCall:
+        """The stream, and the graph's launch without its end."""
+        return DeviceCall(int(self.stream), self._enqueue)
+
+    def _enqueue(self) -> None:
+        checked(self._runtime.cudaGraphLaunch(self._graph, self.stream))
 
     def wait(self) -> None:
         """Wait for everything on the stream."""
         checked(self._runtime.cudaStreamSynchronize(self.stream))
-
-    def seconds(self) -> float:
-        """What lay between the two events of the last launch."""
-        return float(checked(self._runtime.cudaEventElapsedTime(self._start, self._end))) / 1e3

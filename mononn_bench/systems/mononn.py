@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from mononn_bench.errors import SystemUnavailableError
 from mononn_bench.record import Option
-from mononn_bench.systems.base import Arrays, Built, System, Task
+from mononn_bench.systems.base import Arrays, Built, DeviceCall, System, Task
 
 
 class Mononn(System):
@@ -80,10 +80,10 @@ class Mononn(System):
     def bind(self, inputs: Arrays) -> None:
         self._binding = self._session.bind(inputs)
         if self._on_gpu:
-            timed = TimedLaunch(self._binding)
-            self.run = timed.run  # type: ignore[method-assign]
+            launch = Launch(self._binding)
+            self.run = launch.run  # type: ignore[method-assign]
             self.upload = self._binding.upload  # type: ignore[method-assign]
-            self.device_seconds = timed.seconds  # type: ignore[method-assign]
+            self.device_call = launch.on_device  # type: ignore[method-assign]
         else:
             self.run = self._binding.run  # type: ignore[method-assign]
 
@@ -97,23 +97,19 @@ class Mononn(System):
         return dict(self._binding.results())
 
 
-class TimedLaunch:
-    """A binding's launch on a GPU between two events of the current stream."""
+class Launch:
+    """A binding's launch on a GPU, on the current stream."""
 
     def __init__(self, binding: Any) -> None:
         import cupy
 
         self._binding, self._stream = binding, cupy.cuda.get_current_stream()
-        self._start, self._end = cupy.cuda.Event(), cupy.cuda.Event()
-        self._elapsed = cupy.cuda.get_elapsed_time
 
     def run(self) -> None:
         """One inference between device buffers, finished on return."""
-        self._start.record(self._stream)
         self._binding.launch(self._stream)
-        self._end.record(self._stream)
-        self._end.synchronize()
+        self._stream.synchronize()
 
-    def seconds(self) -> float:
-        """What lay between the two events of the last run."""
-        return float(self._elapsed(self._start, self._end)) / 1e3
+    def on_device(self) -> DeviceCall:
+        """The stream, and the launch without its end."""
+        return DeviceCall(int(self._stream.ptr), lambda: self._binding.launch(self._stream))

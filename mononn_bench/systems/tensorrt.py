@@ -90,7 +90,7 @@ class TensorRt(System):
         device.wait()
         device.capture(self._enqueue)
         self.run = device.launch  # type: ignore[method-assign]
-        self.device_seconds = device.seconds  # type: ignore[method-assign]
+        self.device_call = device.on_device  # type: ignore[method-assign]
 
     def _enqueue(self) -> None:
         assert self._device is not None

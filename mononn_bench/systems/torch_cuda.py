@@ -1,11 +1,11 @@
-"""A PyTorch call on an NVIDIA GPU: static device inputs, captured as a CUDA graph, timed by events too."""
+"""A PyTorch call on an NVIDIA GPU: static device inputs, captured as a CUDA graph."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from mononn_bench.systems.base import Arrays
+from mononn_bench.systems.base import Arrays, DeviceCall
 
 WARM_UPS = 3
 
@@ -18,7 +18,6 @@ class CapturedCall:
 
         self._hosts = [torch.from_numpy(array) for array in inputs.values()]
         self._arguments = [tensor.cuda() for tensor in self._hosts]
-        self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         self._stream = torch.cuda.Stream()
         self._graph = torch.cuda.CUDAGraph()
         self._stream.wait_stream(torch.cuda.current_stream())
@@ -38,15 +37,27 @@ class CapturedCall:
         torch.cuda.synchronize()
 
     def run(self) -> None:
-        """Replay the graph between the two events, and wait for it."""
-        self._start.record()
+        """Replay the graph, and wait for it."""
         self._graph.replay()
-        self._end.record()
-        self._end.synchronize()
+        wait_for_stream()
 
-    def seconds(self) -> float:
-        """What lay between the two events of the last run."""
-        return float(self._start.elapsed_time(self._end)) / 1e3
+    def on_device(self) -> DeviceCall:
+        """The current stream, and the replay without its end."""
+        return DeviceCall(current_stream(), self._graph.replay)
+
+
+def current_stream() -> int:
+    """The driver's handle of PyTorch's current stream."""
+    import torch
+
+    return int(torch.cuda.current_stream().cuda_stream)
+
+
+def wait_for_stream() -> None:
+    """Wait for everything on PyTorch's current stream."""
+    import torch
+
+    torch.cuda.current_stream().synchronize()
 
 
 def exact_fp32() -> None:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from mononn_bench.errors import SystemUnavailableError
 from mononn_bench.models.zoo import get_model
 from mononn_bench.record import Option
-from mononn_bench.systems.base import Arrays, Built, System, Task, require_fp32, require_module
+from mononn_bench.systems.base import Arrays, Built, DeviceCall, System, Task, require_fp32, require_module
 from mononn_bench.systems.torch_cuda import CapturedCall, exact_fp32
 
 WEIGHTS = "weights.safetensors"
@@ -116,8 +116,8 @@ class TorchSystem(System):
     def run(self) -> None:
         self._result = self._call(*self._arguments)
 
-    def device_seconds(self) -> float | None:
-        return self._captured.seconds() if self._captured is not None else None
+    def device_call(self) -> DeviceCall | None:
+        return self._captured.on_device() if self._captured is not None else None
 
     def outputs(self) -> Arrays:
         results = self._result if isinstance(self._result, tuple | list) else (self._result,)

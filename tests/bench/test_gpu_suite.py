@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -99,6 +102,7 @@ def test_the_most_important_comes_first():
     [
         (0, {"status": "ok", "reason": "", "result": {"a": 1}}, "", ("ok", "", {"a": 1})),
         (None, {"status": "under way", "reason": "", "result": {}}, "", ("timeout", "not done within 9 s", {})),
+        (None, {"status": "ok", "reason": "", "result": {"a": 3}}, "", ("ok", "", {"a": 3})),
         (-11, None, "one\ntwo\n", ("failed", "ended by SIGSEGV: two", {})),
         (-9, {"status": "under way", "reason": "", "result": {"a": 2}}, "", ("failed", "ended by SIGKILL", {"a": 2})),
         (1, None, "Traceback\nBad", ("failed", "exited with status 1: Bad", {})),
@@ -115,6 +119,49 @@ def test_a_step_that_hangs_or_breaks_is_a_row(tmp_path):
     broken = runner.run_step(Step("broken:x", "correctness", {"case": {}}, 60), 60, True, tmp_path, tmp_path)
     assert broken.status == "failed"
     assert broken.reason.startswith("TypeError: ")
+
+
+def test_a_process_that_does_not_leave_costs_no_more_than_a_moment(tmp_path, monkeypatch):
+    """A kernel that hangs also hangs whoever would end its context."""
+    monkeypatch.setattr(runner, "LOOK_S", 0.05)
+    monkeypatch.setattr(runner, "LEAVING_S", 0.1)
+    for status, limit, expected in (("ok", 60.0, 10.0), ("under way", 0.5, 10.0)):
+        answer = tmp_path / f"{status}.json"
+        answer.write_text(json.dumps({"status": status, "reason": "", "result": {}}))
+        process = subprocess.Popen(["sleep", "60"], start_new_session=True)
+        started = time.monotonic()
+        try:
+            assert runner._ended(process, answer, limit) is None
+        finally:
+            runner._end_group(process)
+        assert time.monotonic() - started < expected
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_step_leaves_without_unwinding(tmp_path, raises):
+    """What an interpreter does at its end, and what goes out of scope with a step, may wait for the GPU for ever."""
+    request, answer = tmp_path / "request.json", tmp_path / "answer.json"
+    body = {"kind": "stuck", "arguments": {}, "seconds": 9, "emulate": True, "parent": os.getpid()}
+    request.write_text(json.dumps({**body, "out": "", "work": "", "answer": str(answer)}))
+    program = f"""
+import atexit, time
+from mononn_bench.gpu_suite import child
+class Held:
+    def __del__(self): time.sleep(60)
+def stuck(context, arguments):
+    held = Held()
+    context.tell({{"found": 1}})
+    if {raises}: raise ValueError("the kernel did not end")
+    atexit.register(time.sleep, 60)
+    atexit.held = held
+    return {{"found": 2}}
+child.STEPS = {{"stuck": stuck}}
+child.main({str(request)!r})
+"""
+    subprocess.run([sys.executable, "-c", program], timeout=30, check=True, capture_output=True)
+    told = json.loads(answer.read_text())
+    assert told["result"] == {"found": 1 if raises else 2}
+    assert told["status"] == ("failed" if raises else "ok")
 
 
 def suite() -> SuiteRecord:
@@ -153,15 +200,20 @@ def test_the_table_says_rehearsal_and_why_a_row_has_no_time():
     assert "compare:bert-base-b1-fp16 (rehearsal)" in text
     assert "ncu:x: unavailable: ncu not found" in text
     lines = {line.split()[0]: line for line in text.splitlines() if line.startswith("  ")}
-    assert lines["xla"].split()[1:] == ["150.0", "140.0"]
+    assert lines["xla"].split()[1:] == ["150.0", "140.0", "145.0"]
     measured = table.table(SuiteRecord(**{**vars(suite()), "steps": (step,), "rehearsal": False}))
     assert "rehearsal" not in measured.lower()
-    assert next(line for line in measured.splitlines() if "xla" in line).split()[1:4] == ["150.0", "140.0", "1.50"]
+    assert next(line for line in measured.splitlines() if "xla" in line).split()[1:5] == [
+        "150.0",
+        "140.0",
+        "145.0",
+        "1.50",
+    ]
     assert lines["tvm"].endswith("unavailable: TVM cannot be imported")
 
 
 def rates(seconds: float) -> dict[str, list[dict[str, float]]]:
-    block = {"host_s": seconds, "device_s": seconds - 10e-6, "runs": 3}
+    block = {"host_s": seconds, "device_s": seconds - 10e-6, "back_to_back_s": seconds - 5e-6, "runs": 3}
     return {"warm": [block] * 3, "cold": []}
 
 
