@@ -7,16 +7,18 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from fnmatch import fnmatch
 from pathlib import Path
 
 from mononn_bench.codec import write_text
+from mononn_bench.gpu_suite.case import source_digest
 from mononn_bench.gpu_suite.contenders import CONTENDERS
 from mononn_bench.gpu_suite.device import package_versions
 from mononn_bench.gpu_suite.plan import plan
 from mononn_bench.gpu_suite.records import SuiteRecord
-from mononn_bench.gpu_suite.runner import run_plan
+from mononn_bench.gpu_suite.runner import finished, run_plan
 from mononn_bench.gpu_suite.table import table
 from mononn_bench.measure.environment import describe_machine
 from mononn_bench.measure.process import PACKAGE
@@ -25,7 +27,7 @@ WORK = PACKAGE.parent / ".cache" / "gpu-suite"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the suite; 0 even where steps fail, which the records say."""
+    """Run the suite, or go on where an earlier call ended; 0 even where steps fail, which the records say."""
     options = parser().parse_args(arguments)
     out: Path = options.out.absolute()
     out.mkdir(parents=True, exist_ok=True)
@@ -40,7 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         versions={"python": sys.version.split()[0], **package_versions()},
         rehearsal=options.emulate,
         steps=(),
+        sources=source_digest("mononn_core", "mononn_bench"),
     )
+    if not options.again:
+        suite = replace(suite, steps=finished(out / "records.json", suite))
     suite = run_plan(steps, suite, out, work, options.minutes, lambda text: print(text, flush=True))
     text = table(suite)
     write_text(out / "table.txt", text + "\n")
@@ -53,6 +58,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="python -m mononn_bench.gpu_suite", description=__doc__)
     top.add_argument("--out", type=Path, required=True, metavar="DIR", help="where records.json and table.txt go")
     top.add_argument("--minutes", type=float, metavar="N", help="end after so long; later steps are left out")
+    top.add_argument("--again", action="store_true", help="run what stands in DIR already, too")
     top.add_argument("--emulate", action="store_true", help="rehearse every kind of step on a CPU")
     help_text = "steps to run, by their names in records.json, with * and commas (compare:bert-base-b1-*)"
     top.add_argument("--only", default="*", metavar="PATTERN", help=help_text)

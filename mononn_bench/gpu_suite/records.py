@@ -31,7 +31,8 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class SuiteRecord:
-    """A run of the suite."""
+    """A run of the suite, in one call or several. `sources` is a digest of the code that ran: of other code no step is
+    kept."""
 
     created: str
     command: str
@@ -40,4 +41,5 @@ class SuiteRecord:
     versions: Mapping[str, str]
     rehearsal: bool
     steps: tuple[StepRecord, ...]
+    sources: str = ""
     schema_version: int = 1

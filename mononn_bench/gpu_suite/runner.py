@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from mononn_bench.codec import write_record
+from mononn_bench.codec import read_record, write_record
+from mononn_bench.errors import RecordError
 from mononn_bench.gpu_suite.case import write_json
 from mononn_bench.gpu_suite.plan import Step
 from mononn_bench.gpu_suite.records import StepRecord, SuiteRecord
@@ -29,13 +30,31 @@ LOG_TAIL = 300
 Say = Callable[[str], None]
 
 
+def finished(path: Path, suite: SuiteRecord) -> tuple[StepRecord, ...]:
+    """The steps that an earlier call of the same code, on the same kind of machine, has an outcome of; those whose time
+    was up, or for which none was left, are to be run again. None where there is no such record.
+    """
+    try:
+        earlier = read_record(SuiteRecord, path)
+    except RecordError:
+        return ()
+    if (earlier.sources, earlier.rehearsal) != (suite.sources, suite.rehearsal):
+        return ()
+    return tuple(step for step in earlier.steps if step.status not in ("timeout", "left out"))
+
+
 def run_plan(
     steps: Sequence[Step], suite: SuiteRecord, out: Path, work: Path, minutes: float | None, say: Say
 ) -> SuiteRecord:
-    """Run `steps` in order and write `out`/records.json after each; what there is no time for is left out."""
+    """Run what of `steps` the suite has no record of yet, in order, and write `out`/records.json after each; what there
+    is no time for is left out.
+    """
     deadline = time.monotonic() + minutes * 60 if minutes else float("inf")
-    records: list[StepRecord] = []
+    records = list(suite.steps)
+    known = {record.name for record in records}
     for number, step in enumerate(steps):
+        if step.name in known:
+            continue
         left = deadline - time.monotonic()
         if left < LEAST_S:
             reason = "no time was left"

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,33 @@ def work(tmp_path_factory) -> Path:
     for name in NAMES:
         make_models([Case(str(work), name, 2, precision, "cpu") for precision in ("fp32", "fp16", "bf16")], "cpu")
     return work
+
+
+@pytest.mark.parametrize("killed", ["a", "b", "c"])
+def test_a_suite_that_is_killed_goes_on_where_it_was(killed, tmp_path, monkeypatch):
+    """At whatever step: what has an outcome is not run again, what was cut short or left out is."""
+    ran: list[str] = []
+
+    def run(step, seconds, emulate, out, work):
+        ran.append(step.name)
+        if step.name == killed and ran.count(killed) == 1:
+            raise KeyboardInterrupt
+        cut = step.name == "a" and len(ran) == 1
+        return StepRecord(step.name, "timeout" if cut else "ok", "", emulate, "now", 1.0, {"run": len(ran)})
+
+    monkeypatch.setattr(runner, "run_step", run)
+    steps = [Step(name, "machine", {}, 10) for name in "abc"]
+    arguments = (tmp_path, tmp_path, None, lambda text: None)
+    with pytest.raises(KeyboardInterrupt):
+        runner.run_plan(steps, suite(), *arguments)
+    again = replace(suite(), steps=runner.finished(tmp_path / "records.json", suite()))
+    done = runner.run_plan(steps, again, *arguments)
+    assert sorted(step.name for step in done.steps) == ["a", "b", "c"]
+    assert all(step.status == "ok" for step in done.steps)
+    assert ran.count("c") == (2 if killed == "c" else 1)
+    assert ran.count("b") == (2 if killed == "b" else 1)
+    assert ran.count("a") == 2, "killed in it, or its time was up"
+    assert not runner.finished(tmp_path / "records.json", replace(suite(), sources="other code"))
 
 
 @pytest.mark.parametrize("name", NAMES)
