@@ -22,6 +22,7 @@ from mononn_bench.gpu_suite.runner import finished, run_plan
 from mononn_bench.gpu_suite.table import table
 from mononn_bench.measure.environment import describe_machine
 from mononn_bench.measure.process import PACKAGE
+from mononn_bench.systems.cuda import find_gpus
 
 WORK = PACKAGE.parent / ".cache" / "gpu-suite"
 
@@ -43,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rehearsal=options.emulate,
         steps=(),
         sources=source_digest("mononn_core", "mononn_bench"),
+        gpus=tuple(gpu.name for gpu in find_gpus()),
     )
     if not options.again:
         suite = replace(suite, steps=finished(out / "records.json", suite))

@@ -31,8 +31,8 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class SuiteRecord:
-    """A run of the suite, in one call or several. `sources` is a digest of the code that ran: of other code no step is
-    kept."""
+    """A run of the suite, in one call or several. `sources` is a digest of the code that ran, `gpus` names
+    what it ran on: of other code or another GPU no step is kept."""
 
     created: str
     command: str
@@ -42,4 +42,5 @@ class SuiteRecord:
     rehearsal: bool
     steps: tuple[StepRecord, ...]
     sources: str = ""
+    gpus: tuple[str, ...] = ()
     schema_version: int = 1

@@ -31,16 +31,20 @@ Say = Callable[[str], None]
 
 
 def finished(path: Path, suite: SuiteRecord) -> tuple[StepRecord, ...]:
-    """The steps that an earlier call of the same code, on the same kind of machine, has an outcome of; those whose time
+    """The steps that an earlier call of the same code, on the same machine and GPU, has an outcome of; those whose time
     was up, or for which none was left, are to be run again. None where there is no such record.
     """
     try:
         earlier = read_record(SuiteRecord, path)
     except RecordError:
         return ()
-    if (earlier.sources, earlier.rehearsal) != (suite.sources, suite.rehearsal):
+    if _identity(earlier) != _identity(suite):
         return ()
     return tuple(step for step in earlier.steps if step.status not in ("timeout", "left out"))
+
+
+def _identity(suite: SuiteRecord) -> tuple[object, ...]:
+    return suite.sources, suite.rehearsal, suite.gpus, suite.machine.name
 
 
 def run_plan(

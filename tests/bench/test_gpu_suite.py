@@ -61,7 +61,8 @@ def test_a_suite_that_is_killed_goes_on_where_it_was(killed, tmp_path, monkeypat
     assert ran.count("c") == (2 if killed == "c" else 1)
     assert ran.count("b") == (2 if killed == "b" else 1)
     assert ran.count("a") == 2, "killed in it, or its time was up"
-    assert not runner.finished(tmp_path / "records.json", replace(suite(), sources="other code"))
+    for other in ({"sources": "other code"}, {"gpus": ("another GPU",)}, {"rehearsal": False}):
+        assert not runner.finished(tmp_path / "records.json", replace(suite(), **other))
 
 
 @pytest.mark.parametrize("name", NAMES)
