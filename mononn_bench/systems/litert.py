@@ -64,12 +64,12 @@ class LiteRt(System):
         self._results = [(tensor.name, index) for tensor, index in zip(task.model.outputs, found, strict=True)]
 
     def bind(self, inputs: Arrays) -> None:
-        found = [details["index"] for details in self._interpreter.get_input_details()]
-        self._inputs = list(zip(found, inputs.values(), strict=True))
+        found = [(details["index"], details["dtype"]) for details in self._interpreter.get_input_details()]
+        self._inputs = [(*place, array) for place, array in zip(found, inputs.values(), strict=True)]
 
     def run(self) -> None:
-        for index, array in self._inputs:
-            self._interpreter.set_tensor(index, array)
+        for index, dtype, array in self._inputs:  # its converter makes int32 of int64
+            self._interpreter.set_tensor(index, array.astype(dtype, casting="same_kind", copy=False))
         self._interpreter.invoke()
 
     def outputs(self) -> Arrays:

@@ -14,7 +14,10 @@ from mononn_bench.systems.litert import CONVERTED, LiteRt
 
 
 class Interpreter:
-    """ai_edge_litert's interpreter of a network that adds its inputs, tensor 3, 5 -> tensor 9."""
+    """ai_edge_litert's interpreter of a network that adds its inputs, tensor 3, 5 -> tensor 9; as LiteRT's own it takes
+    an input in its type alone."""
+
+    TYPES = {3: np.float32, 5: np.int32}  # noqa: RUF012
 
     def __init__(self, path, num_threads):
         self.path, self.num_threads, self.tensors, self.allocated = path, num_threads, {}, False
@@ -23,12 +26,14 @@ class Interpreter:
         self.allocated = True
 
     def get_input_details(self):
-        return [{"index": 3}, {"index": 5}]
+        return [{"index": index, "dtype": dtype} for index, dtype in self.TYPES.items()]
 
     def get_output_details(self):
         return [{"index": 9}]
 
     def set_tensor(self, index, array):
+        if array.dtype != self.TYPES[index]:
+            raise ValueError(f"Cannot set tensor: Got value of type {array.dtype} for input {index}")
         self.tensors[index] = array.copy()
 
     def invoke(self):
@@ -78,12 +83,12 @@ def test_each_option_names_its_page(tmp_path):
     assert all(option.source for option in options.values())
 
 
-def test_inputs_are_given_in_the_module_s_order_anew_each_run(interpreter, tmp_path):
+def test_inputs_are_given_in_the_module_s_order_and_the_converter_s_types_anew_each_run(interpreter, tmp_path):
     system, task = LiteRt(), make_task(product(), tmp_path)
     system.load(task)
     assert system._interpreter.path == str(task.build_folder / CONVERTED)
     assert system._interpreter.num_threads == 1
-    first, second = np.array([1.0]), np.array([10.0])
+    first, second = np.array([1.0], np.float32), np.array([10], np.int64)
     system.bind({"a": first, "b": second})
     system.run()
     assert system.outputs() == {"y": [21.0]}
