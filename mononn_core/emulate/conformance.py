@@ -45,8 +45,8 @@ class Section:
 
 SECTIONS = (
     Section("rows", 64, ("thread", "block")),
-    Section("grid", 128, ("atomic_add", "load_acquire", "store_release", "fence_gpu", "global_time", "pause", "blocks",
-                          "prefetch_l2")),
+    Section("grid", 128, ("atomic_add", "load_acquire", "store_release", "fence_gpu", "global_time", "cycles",
+                          "multiprocessor", "pause", "blocks", "prefetch_l2")),
     Section("f16 to float", 65536, ("to_float",), infinity=0x7F800000),
     Section("float to f16", WORDS, ("from_float",), infinity=0x7C00),
     Section("float to bf16", WORDS, ("from_float",), infinity=0x7F80),

@@ -20,6 +20,8 @@ CACHE_LINE = 128
 """Bytes between two workers' flags: two lines, because of adjacent-line prefetch."""
 TRACE_POINTS = ("begin", "wait_end", "end")
 """Time stamps of one worker in one executed phase: before its barrier or counter wait, after it, after its tasks."""
+GPU_STAMP = ("nanoseconds", "cycles", "multiprocessor")
+"""Words of a stamp on a GPU: a coarse clock that all blocks share, the fine one of a multiprocessor, which that is."""
 ERROR_NONE, ERROR_INDEX, ERROR_ABI = 0, 1, 2
 ERROR_TEXT = {
     ERROR_INDEX: "an index taken from the inputs is out of range",
@@ -108,7 +110,7 @@ def gpu_sync_bytes(counters: int) -> int:
 
 def gpu_header(inputs: int, outputs: int) -> str:
     """The kernels' parameter ``mononn_gpu_call`` for a network of so many inputs and outputs, as C++ text. ``trace`` is
-    [blocks][executed phases][3] nanoseconds, or null; ``error`` is as in :func:`decode_error`."""
+    [blocks][executed phases][3][3], a stamp being ``GPU_STAMP``, or null; ``error`` is as in :func:`decode_error`."""
     arrays = (("const void *", "inputs", inputs), ("void *", "outputs", outputs))
     return "\n".join(
         [

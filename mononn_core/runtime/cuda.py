@@ -18,7 +18,7 @@ from mononn_core.errors import ArtifactError, DeviceError, DeviceHangError, Inpu
 from mononn_core.program import abi
 from mononn_core.runtime.artifact import INCLUDED, Artifact
 from mononn_core.runtime.cuda_device import Present, present
-from mononn_core.runtime.gpu_session import GpuBinding, GpuSession
+from mononn_core.runtime.gpu_session import GpuBinding, GpuSession, on_one_clock
 from mononn_core.runtime.session import TensorInfo, check_names, check_type, writable
 
 OLDEST_DRIVER = (12, 0)
@@ -89,7 +89,7 @@ class CudaBinding(GpuBinding):
         cupy = session.code.cupy
         self.inputs, self.outputs = inputs, outputs
         self._session, self._hosts, self._trace = session, hosts, trace
-        self._stamps = cupy.zeros(trace.shape, cupy.uint64) if trace is not None else None
+        self._stamps = cupy.zeros((*trace.shape, len(abi.GPU_STAMP)), cupy.uint64) if trace is not None else None
         # Host memory that the GPU can write: only an error ever does, and reading it costs no copy.
         self._error_memory = cupy.cuda.alloc_pinned_memory(8)
         self._error = np.frombuffer(self._error_memory, np.uint64, 1)
@@ -133,7 +133,7 @@ class CudaBinding(GpuBinding):
             self._error[0] = 0
             raise self._session.explain(word)
         if self._trace is not None and self._stamps is not None:
-            self._trace[...] = self._stamps.get()
+            self._trace[...] = on_one_clock(self._stamps.get())
 
     def results(self) -> dict[str, Any]:
         if len(self._hosts) < len(self.inputs):

@@ -12,7 +12,7 @@ from mononn_core.emulate import build as build_emulated
 from mononn_core.errors import OptionError
 from mononn_core.program import abi
 from mononn_core.runtime.artifact import INCLUDED, Artifact
-from mononn_core.runtime.gpu_session import GpuBinding, GpuSession, aligned_copy, aligned_zeros
+from mononn_core.runtime.gpu_session import GpuBinding, GpuSession, aligned_copy, aligned_zeros, on_one_clock
 from mononn_core.runtime.session import TensorInfo, check_apart, check_names, readable, writable
 
 BLOCKS = 4
@@ -37,10 +37,11 @@ class EmulatedBinding(GpuBinding):
         self.reports: list[Report] = []
         self._session = session
         self._trace = trace
+        self._stamps = np.zeros((*trace.shape, len(abi.GPU_STAMP)) if trace is not None else 0, np.uint64)
         self._error = np.zeros(1, np.uint64)
         read_only = {"weights": session.weights, **inputs}
         unwritten = {"arena": session.arena, **outputs}
-        others = {"sync": session.sync, "error": self._error} | ({} if trace is None else {"trace": trace})
+        others = {"sync": session.sync, "error": self._error, "trace": self._stamps}
         self._watch = [
             Watch(array.ctypes.data, array.nbytes, name, read_only=name in read_only, unwritten=name in unwritten)
             for name, array in {**read_only, **unwritten, **others}.items()
@@ -48,7 +49,7 @@ class EmulatedBinding(GpuBinding):
         ]
         self._words = abi.pack_gpu_call(
             session.arena.ctypes.data, session.weights.ctypes.data, session.sync.ctypes.data,
-            trace.ctypes.data if trace is not None else 0, self._error.ctypes.data,
+            self._stamps.ctypes.data if trace is not None else 0, self._error.ctypes.data,
             [a.ctypes.data for a in inputs.values()], [a.ctypes.data for a in outputs.values()],
         )  # fmt: skip
 
@@ -67,6 +68,8 @@ class EmulatedBinding(GpuBinding):
         ]  # fmt: skip
         if self._error[0]:
             raise session.explain(int(self._error[0]))
+        if self._trace is not None:
+            self._trace[...] = on_one_clock(self._stamps)
 
     def results(self) -> dict[str, Any]:
         return self.outputs

@@ -137,6 +137,33 @@ class GpuSession(ABC):
         self.close()
 
 
+def on_one_clock(stamps: np.ndarray) -> np.ndarray:
+    """Stamps of a run in nanoseconds of one clock.
+
+    The clock that all blocks share may tick once a microsecond; a multiprocessor's cycles are fine but begin anywhere.
+    One rate for all and one origin for each multiprocessor, by least squares over all its stamps, put cycles on the
+    common clock.
+
+    Args:
+        stamps: uint64 of shape (blocks, executed phases, 3, 3), the last being ``abi.GPU_STAMP``.
+
+    Returns:
+        uint64 of shape (blocks, executed phases, 3).
+    """
+    shared, cycles, owners = (stamps[..., word].reshape(-1) for word in range(len(abi.GPU_STAMP)))
+    first = shared.min()
+    _, owner = np.unique(owners, return_inverse=True)
+    origin = np.full(owner.max() + 1, np.iinfo(np.uint64).max, np.uint64)
+    np.minimum.at(origin, owner, cycles)
+    fine, coarse = (cycles - origin[owner]).astype(np.float64), (shared - first).astype(np.float64)
+    count = np.bincount(owner)
+    fine -= (np.bincount(owner, fine) / count)[owner]
+    middle = (np.bincount(owner, coarse) / count)[owner]
+    spread = float(fine @ fine)
+    times = middle + fine * (float(fine @ coarse) / spread if spread else 0.0)
+    return (first + np.rint(times - times.min()).astype(np.uint64)).reshape(stamps.shape[:-1])
+
+
 def aligned_zeros(nbytes: int) -> np.ndarray:
     """uint8 zeros on a 128-byte boundary; at least one line, so that there always is an address."""
     nbytes = max(nbytes, ALIGNMENT)

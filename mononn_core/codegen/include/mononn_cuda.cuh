@@ -59,13 +59,16 @@ struct Turn {
 MN_DEVICE int after(int turn, int tasks) {
   return turn >= tasks ? turn - tasks : turn + (tasks - turn + blocks() - 1) / blocks() * blocks() - tasks;
 }
-// Time stamps of this block, [blocks][phases][3]: a phase begins before the barrier in front of it, if there is one.
+// Time stamps of this block, [blocks][phases][3][3]: a phase begins before the barrier in front of it, if there is one.
+// A stamp is nanoseconds, which tick coarsely but everywhere alike, and a multiprocessor's cycles with its number.
 struct Trace {
   uint64_t *stamps;
   int phases;
   bool waited = false;
   MN_DEVICE void stamp(int ordinal, int point) {
-    if (stamps && thread() == 0) stamps[((int64_t)block() * phases + ordinal) * 3 + point] = global_time();
+    if (!stamps || thread() != 0) return;
+    uint64_t *at = stamps + (((int64_t)block() * phases + ordinal) * 3 + point) * 3;
+    at[0] = global_time(), at[1] = cycles(), at[2] = multiprocessor();
   }
   MN_DEVICE void barrier(int ordinal) {
     if (ordinal < phases) stamp(ordinal, 0);

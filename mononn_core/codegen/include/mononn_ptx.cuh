@@ -74,7 +74,7 @@ template <> MN_DEVICE uint32_t pack2<bf16>(float low, float high) {
 MN_DEVICE float to_tf32(float v) {
   uint32_t r;
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(v));
-  return __uint_as_float(r);
+  return __uint_as_float(r & 0xffffe000u);  // the ISA leaves the low bits open
 }
 MN_DEVICE uint32_t float_bits(float v) { return __float_as_uint(v); }
 MN_DEVICE float bits_float(uint32_t v) { return __uint_as_float(v); }
@@ -180,6 +180,17 @@ MN_DEVICE uint64_t global_time() {
   uint64_t t;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
   return t;
+}
+// Clock cycles of this block's multiprocessor, and its number.
+MN_DEVICE uint64_t cycles() {
+  uint64_t t;
+  asm volatile("mov.u64 %0, %clock64;" : "=l"(t));
+  return t;
+}
+MN_DEVICE uint32_t multiprocessor() {
+  uint32_t n;
+  asm volatile("mov.u32 %0, %smid;" : "=r"(n));
+  return n;
 }
 MN_DEVICE void pause(unsigned nanoseconds) { asm volatile("nanosleep.u32 %0;" : : "r"(nanoseconds)); }
 

@@ -66,6 +66,7 @@ void mn_emu_store_release(uint32_t *p, uint32_t v);
 void mn_emu_set_once(uint64_t *p, uint64_t word);
 void mn_emu_prefetch(const void *p);
 uint64_t mn_emu_global_time(void);
+uint64_t mn_emu_cycles(void);
 void mn_emu_pause(void);
 }
 
@@ -177,6 +178,8 @@ MN_DEVICE uint32_t load_acquire(const uint32_t *p) { return mn_emu_load_acquire(
 MN_DEVICE void store_release(uint32_t *p, uint32_t v) { mn_emu_store_release(p, v); }
 MN_DEVICE void set_once(uint64_t *p, uint64_t word) { mn_emu_set_once(p, word); }
 MN_DEVICE uint64_t global_time() { return mn_emu_global_time(); }
+MN_DEVICE uint64_t cycles() { return mn_emu_cycles(); }
+MN_DEVICE uint32_t multiprocessor() { return (uint32_t)mn_emu_block(); }
 MN_DEVICE void pause(unsigned) { mn_emu_pause(); }
 
 }  // namespace mn

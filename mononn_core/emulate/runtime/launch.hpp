@@ -103,11 +103,13 @@ constexpr int kSignalCount = sizeof kSignals / sizeof *kSignals;
 }  // namespace emu
 
 // Returns 0 once the launch ran or was stopped (result->events says which), 1 where there is no memory for it.
-// Stacks for so many threads, each with a guard page below it, to be shared by all objects of a process; 0: no memory.
+// Stacks for so many threads, to be shared by all objects of a process; 0: no memory. A guard page lies below each, or
+// where the kernel would not have so many pieces of memory below every second, third, ...: all threads run one code.
 EXPORT uint64_t mn_emu_new_stacks(uint64_t threads, uint64_t *bytes) {
   *bytes = threads * kStackBytes;
   unsigned char *stacks = map(*bytes);
-  for (size_t i = 0; stacks && i < *bytes; i += kStackBytes)
+  const size_t apart = (threads + kMostGuards - 1) / kMostGuards * kStackBytes;
+  for (size_t i = 0; stacks && i < *bytes; i += apart)
     if (mprotect(stacks + i, kGuardBytes, PROT_NONE)) {
       munmap(stacks, *bytes);
       stacks = nullptr;

@@ -37,7 +37,7 @@ inline uint16_t float_to_bf16(float v) {
 // cvt.rna.tf32.f32: to nearest, ties away from zero; the low 13 bits are cleared.
 inline uint32_t float_to_tf32(float v) {
   uint32_t bits = float_bits(v);
-  if ((bits & 0x7fffffff) >= 0x7f800000) return (bits & 0x7fffffff) > 0x7f800000 ? 0x7fffffff : bits;
+  if ((bits & 0x7fffffff) >= 0x7f800000) return (bits & 0x7fffffff) > 0x7f800000 ? 0x7fffe000 : bits;
   return (bits + 0x1000) & 0xffffe000;
 }
 

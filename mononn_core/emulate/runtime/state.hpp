@@ -13,6 +13,7 @@ namespace emu {
 constexpr int kLanes = 32;
 constexpr int kNamedBarriers = 16;
 constexpr size_t kStackBytes = 64 << 10, kGuardBytes = 4 << 10;
+constexpr size_t kMostGuards = 24576;  // of 65530 mappings that Linux lets a process have, two each
 
 enum class Wait : uint8_t { ready, warp, block, some, parked, paused, exited };
 enum class Op : uint8_t { none, sync_warp, shuffle, shuffle_xor, ldmatrix, ldmatrix_trans, mma_f16, mma_bf16, mma_tf32,

@@ -80,7 +80,7 @@ class Run:
         return found
 
     def trace(self, blocks: int, phases: int) -> Array:
-        """Time stamps [blocks][phases][3] of one inference, nanoseconds."""
-        stamps = aligned(blocks * phases * 24)
+        """Stamps [blocks][phases][3][3] of one inference."""
+        stamps = aligned(blocks * phases * 72)
         self.run(blocks, stamps=stamps)
-        return stamps.view(np.uint64).reshape(blocks, phases, 3)
+        return stamps.view(np.uint64).reshape(blocks, phases, 3, len(abi.GPU_STAMP))

@@ -8,6 +8,7 @@ import pytest
 
 from mononn_core.program import abi, interpret
 from mononn_core.program.verify import verify
+from mononn_core.runtime.gpu_session import on_one_clock
 from tests.core.build import Case
 from tests.core.cuda.cases import CASES
 from tests.core.cuda.emulated import Run
@@ -75,7 +76,11 @@ def test_stamps_tell_when_each_block_was_in_each_phase() -> None:
     case = CASES["mlp-f16"]()
     run = Run(case)
     blocks, phases = 2, 3
-    stamps = run.trace(blocks, phases)
+    raw = run.trace(blocks, phases)
+    assert (raw[..., 2] == np.arange(blocks)[:, None, None]).all()
+    assert (np.diff(raw[..., 1].reshape(blocks, -1), axis=1) > 0).all(), "a block's cycles only grow"
+    stamps = on_one_clock(raw)
+    assert np.abs(stamps.astype(np.int64) - raw[..., 0].astype(np.int64)).max() <= 1
     assert (stamps[:, :, 0] <= stamps[:, :, 1]).all()
     assert (stamps[:, :, 1] <= stamps[:, :, 2]).all()
     assert (stamps[:, 1:, 1] >= stamps[:, :-1, 2].max(0)).all(), "a barrier stands between these phases"
