@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from mononn_core import __version__
 from mononn_core.codegen.cpu import print_program
 from mononn_core.codegen.cpu_storage import worker_bytes
-from mononn_core.compiler.cuda import CudaStages
+from mononn_core.compiler.cuda import CudaStages, cuda_variants, fit_costs
 from mononn_core.compiler.cuda import build as build_cuda
 from mononn_core.compiler.cuda import lower_imported as lower_cuda
 from mononn_core.compiler.packing import describe_program, pack_weights
+from mononn_core.errors import OptionError
 from mononn_core.graph import Graph, TensorType
 from mononn_core.graph.text import to_text as graph_text
 from mononn_core.importer import load as import_model
@@ -33,6 +34,7 @@ from mononn_core.schedule.prefetch import prefetch_weights
 
 if TYPE_CHECKING:
     from mononn_core.runtime.gpu_session import GpuSession
+    from mononn_core.schedule.cuda.tiles import Variant
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -72,6 +74,7 @@ def lower(
     launch: str = "once",
     arch: tuple[str, ...] = (),
     gpu: str = "",
+    variant: Variant | None = None,
 ) -> Stages | CudaStages:
     """Everything but the machine code.
 
@@ -84,6 +87,7 @@ def lower(
         machine: the processor compiled for; this one by default.
         fuse, epilogues, prefetch, launch: switches for ablations, see :class:`mononn_core.options.Options`.
         arch, gpu: the GPU compiled for, see there.
+        variant: for a GPU, what a search tries in place of the cost model's launch and tiles.
 
     Raises:
         ModelError, ShapeError, UnsupportedError: the model cannot be read or compiled; the message says why.
@@ -91,7 +95,11 @@ def lower(
     """
     options = Options(target, precision, threads, fuse, epilogues, prefetch, launch, tuple(arch), gpu)
     graph = import_model(model, dict(shapes or {}))
-    return lower_cuda(graph, options) if options.on_gpu else lower_imported(graph, options, machine or Machine.probe())
+    if variant is not None and not options.on_gpu:
+        raise OptionError("a variant of launch and tiles is a GPU's; choose target cuda, or leave it out")
+    if options.on_gpu:
+        return lower_cuda(graph, options, variant)
+    return lower_imported(graph, options, machine or Machine.probe())
 
 
 def lower_imported(graph: Graph, options: Options, machine: Machine) -> Stages:
@@ -174,4 +182,7 @@ def manifest(program: Program, types: Mapping[str, TensorType], options: Options
     }
 
 
-__all__ = ["CudaStages", "Stages", "assemble", "build", "compile", "lower", "lower_imported", "manifest"]
+__all__ = [
+    "CudaStages", "Stages", "assemble", "build", "compile", "cuda_variants", "fit_costs", "lower", "lower_imported",
+    "manifest",
+]  # fmt: skip

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mononn_core import __version__
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mononn_core.codegen.cuda import CudaSource
     from mononn_core.runtime.cuda_toolchain import Cubin
     from mononn_core.schedule.cuda.lower import CudaLowered
+    from mononn_core.schedule.cuda.tiles import Variant
 
 EMULATED_ARCH = "sm_80"
 """What the schedule is made for where nothing is said and nothing is run on a GPU."""
@@ -100,8 +101,8 @@ def target_gpu(options: Options) -> tuple[Gpu, tuple[str, ...]]:
     return Gpu.for_arch(arches[0]), arches
 
 
-def lower_imported(graph: Graph, options: Options) -> CudaStages:
-    """From an imported Graph on: passes, schedule, proof, source."""
+def lower_imported(graph: Graph, options: Options, variant: Variant | None = None) -> CudaStages:
+    """From an imported Graph on: passes, schedule, proof, source; ``variant`` in place of the cost model's choice."""
     from mononn_core.codegen.cuda import print_program
     from mononn_core.schedule.cuda.lower import lower as lower_graph
 
@@ -115,7 +116,7 @@ def lower_imported(graph: Graph, options: Options) -> CudaStages:
 
     optimized = pipeline.run(graph)
     lap("passes")
-    lowered = lower_graph(optimized, options, gpu)
+    lowered = lower_graph(optimized, options, gpu, variant)
     lap("schedule")
     verify(lowered.program)
     lap("proof")
@@ -183,6 +184,54 @@ def _usage(stages: CudaStages, arch: str, cubin: Cubin) -> dict[str, Any]:
         "kernels": kernels,
         "bytes": len(cubin.code),
         "command": cubin.command,
+    }
+
+
+def cuda_variants(ranks: int) -> list[Variant]:
+    """What :func:`mononn_core.compiler.lower` can be told to try: every launch, with the ``ranks`` cheapest tiles."""
+    from mononn_core.schedule.cuda.tiles import LAUNCHES, Variant
+
+    return [Variant(*launch, rank) for launch in LAUNCHES for rank in range(ranks)]
+
+
+def fit_costs(traced: Sequence[tuple[CudaStages, Sequence[Mapping[str, Any]]]]) -> dict[str, Any]:
+    """The cost model's constants from traces, beside those it has.
+
+    Args:
+        traced: networks as scheduled, each with the rows of its :func:`mononn_core.trace_report`.
+
+    Returns:
+        "estimated" and "fitted": each "constants" and "error" (:attr:`mononn_core.cost.fit.Fit.error`); "phases": one
+        row an executed phase with "measured", "estimated" and "fitted" seconds.
+
+    Raises:
+        OptionError: no phase was traced, or rows are of another network.
+    """
+    from mononn_core.cost import fit
+    from mononn_core.cost.cuda import ESTIMATED
+
+    seen: list[fit.Observation] = []
+    for stages, rows in traced:
+        lowered = stages.lowered
+        try:
+            seen += fit.observations(stages.program, stages.gpu, lowered.threads, lowered.blocks_per_sm, rows)
+        except ValueError as error:
+            raise OptionError(f"these rows are no trace of {stages.program.name}: {error}") from error
+    if not seen:
+        raise OptionError("no phase was traced; there is nothing to fit the cost model to")
+    found = fit.fit(seen)
+    return {
+        "estimated": {"constants": asdict(ESTIMATED), "error": fit.error(seen, ESTIMATED)},
+        "fitted": {"constants": asdict(found.constants), "error": found.error},
+        "phases": [
+            {
+                "phase": o.phase,
+                "measured": o.seconds,
+                "estimated": o.predicted(ESTIMATED),
+                "fitted": o.predicted(found.constants),
+            }
+            for o in seen
+        ],
     }
 
 

@@ -19,20 +19,37 @@ from mononn_core.program.expr import INDEX, Expr, Load, Op, Var, substitute, wal
 from mononn_core.program.rules import matrix_dims
 from mononn_core.program.tile import Barrier, For, Let, Operand, Phase, Program, Reduce, Statement, Store
 
-SHARED_BYTES_PER_SECOND = 200e9
-"""Shared memory of one multiprocessor: 128 bytes a clock."""
-TENSOR_EFFICIENCY = 0.6
-"""Share of the tensor cores' rate that ``mma.sync`` reaches."""
-FEW_WARPS, ENOUGH_THREADS = 0.4, 256
-"""Share of a multiprocessor's rates that hardly any threads reach, and threads that hide its latencies."""
-START_SECONDS = 0.7e-6
-"""From the first request of a wave's tasks to a full pipeline."""
-PASS_SECONDS = 0.3e-6
-"""Every further time that a task waits for what it has just asked for: a row's sum before its elements."""
-HAND_OFF_SECONDS = 0.5e-6
-"""What a barrier costs beside its own latency: blocks never arrive together."""
+ENOUGH_THREADS = 256
+"""Threads of a multiprocessor that hide its latencies."""
 OPERATIONS = {"exp": 4, "erf": 24, "tanh": 16, "sqrt": 4, "div": 8, "reciprocal": 6, "log": 8, "pow": 24, "sigmoid": 12}
 """Instructions of a scalar operation that takes more than one."""
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What no data sheet says. The defaults are estimates; :mod:`mononn_core.cost.fit` finds others from traces.
+
+    Attributes:
+        l2_share: of :attr:`Gpu.l2_bytes_per_second_per_sm`, what a phase gets.
+        shared_bytes_per_second: of one multiprocessor's shared memory; the default is 128 bytes a clock.
+        tensor_share: of the tensor cores' rate, what ``mma.sync`` reaches.
+        few_threads_share: of a multiprocessor's rates, what hardly any threads reach.
+        start_seconds: from the first request of a wave's tasks to a full pipeline.
+        pass_seconds: every further time that a task waits for what it has just asked for: a row's sum before its
+            elements.
+        hand_off_seconds: what a barrier costs beside its own latency, since blocks never arrive together.
+    """
+
+    l2_share: float = 1.0
+    shared_bytes_per_second: float = 200e9
+    tensor_share: float = 0.6
+    few_threads_share: float = 0.4
+    start_seconds: float = 0.7e-6
+    pass_seconds: float = 0.3e-6
+    hand_off_seconds: float = 0.5e-6
+
+
+ESTIMATED = Constants()
 
 
 @dataclass(frozen=True)
@@ -55,27 +72,28 @@ class Work:
     stream_bytes: float = 0.0
     passes: int = 1
 
-    def seconds(self, gpu: Gpu, threads: int, blocks_per_sm: int) -> float:
+    def seconds(self, gpu: Gpu, threads: int, blocks_per_sm: int, constants: Constants = ESTIMATED) -> float:
         """Time between the barrier before the phase and its last task's end, for blocks of ``threads``."""
         each = ceil(self.tasks / gpu.sms)
         waves = ceil(self.tasks / (gpu.sms * blocks_per_sm))
         rate = gpu.tf32_flops / 3 if self.kind == "tf32x3" else gpu.tensor_flops
         resident = threads * min(blocks_per_sm, each)
-        hidden = min(1.0, FEW_WARPS + (1 - FEW_WARPS) * resident / ENOUGH_THREADS)
+        few = constants.few_threads_share
+        hidden = min(1.0, few + (1 - few) * resident / ENOUGH_THREADS)
         busy = max(
-            (self.read_bytes + self.written_bytes) / gpu.l2_bytes_per_second_per_sm,
-            self.shared_bytes / (SHARED_BYTES_PER_SECOND * hidden),
-            self.tensor_flops / (rate / gpu.sms * TENSOR_EFFICIENCY * hidden),
+            (self.read_bytes + self.written_bytes) / (gpu.l2_bytes_per_second_per_sm * constants.l2_share),
+            self.shared_bytes / (constants.shared_bytes_per_second * hidden),
+            self.tensor_flops / (rate / gpu.sms * constants.tensor_share * hidden),
         )
         busy += self.operations / (gpu.fma_flops / 2 / gpu.sms * hidden)
         return max(each * busy, self.stream_bytes / gpu.bandwidth) + waves * (
-            START_SECONDS + (self.passes - 1) * PASS_SECONDS
+            constants.start_seconds + (self.passes - 1) * constants.pass_seconds
         )
 
 
-def barrier_seconds(gpu: Gpu) -> float:
+def barrier_seconds(gpu: Gpu, constants: Constants = ESTIMATED) -> float:
     """From the first block's arrival at a barrier until all go on."""
-    return gpu.barrier_seconds + HAND_OFF_SECONDS
+    return gpu.barrier_seconds + constants.hand_off_seconds
 
 
 def predict(program: Program, gpu: Gpu, blocks_per_sm: int = 1, threads: int = 256) -> dict[str, float]:

@@ -19,7 +19,7 @@ from mononn_core.schedule.cuda.intervals import schedule
 from mononn_core.schedule.cuda.parts import PartsViews
 from mononn_core.schedule.cuda.plan import FEWER_PHASES, NORMS, Plan, Planner
 from mononn_core.schedule.cuda.prepare import prepare
-from mononn_core.schedule.cuda.tiles import LAUNCHES, Target
+from mononn_core.schedule.cuda.tiles import LAUNCHES, Target, Variant
 from mononn_core.schedule.fuse import Stage, fuse
 from mononn_core.schedule.prefetch import prefetch_weights
 from mononn_core.schedule.prepare import is_template
@@ -40,8 +40,8 @@ class CudaLowered:
     blocks_per_sm: int
 
 
-def lower(graph: Graph, options: Options, gpu: Gpu) -> CudaLowered:
-    """The network as one Program for ``gpu`` in ``options.precision``.
+def lower(graph: Graph, options: Options, gpu: Gpu, variant: Variant | None = None) -> CudaLowered:
+    """The network as one Program for ``gpu`` in ``options.precision``; ``variant`` in place of the model's choice.
 
     Raises:
         UnsupportedError: an operator has no generated form, a product fits no tile, or a weight is too large for the
@@ -49,6 +49,8 @@ def lower(graph: Graph, options: Options, gpu: Gpu) -> CudaLowered:
     """
     graph = prepare(graph)
     targets = [Target(gpu, options.precision, *launch) for launch in LAUNCHES]
+    if variant is not None:
+        targets = [Target(gpu, options.precision, variant.threads, variant.blocks_per_sm, variant.rank)]
     stages, views = fuse(graph, options.fuse, options.epilogues, targets[0].multiple)
     plans: list[tuple[Plan, Target]] = []
     problem: UnsupportedError | None = None

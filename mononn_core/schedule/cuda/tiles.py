@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from heapq import nsmallest
 from math import ceil
 from typing import Any
 
@@ -25,13 +26,29 @@ RESERVED_SHARED_BYTES = 2048
 
 
 @dataclass(frozen=True)
+class Variant:
+    """What a search tries in place of the cost model's choice: one of ``LAUNCHES``, and of every product's tiles the
+    one of ``rank`` by predicted time (0 the cheapest; the last where there are fewer)."""
+
+    threads: int
+    blocks_per_sm: int
+    rank: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.threads}x{self.blocks_per_sm}-{self.rank}"
+
+
+@dataclass(frozen=True)
 class Target:
-    """What the schedule is made for: ``kind`` of products, a launch of ``threads`` x ``blocks_per_sm`` on ``gpu``."""
+    """What the schedule is made for: ``kind`` of products, a launch of ``threads`` x ``blocks_per_sm`` on ``gpu``;
+    ``rank`` as in :class:`Variant`."""
 
     gpu: Gpu
     precision: str
     threads: int
     blocks_per_sm: int
+    rank: int = 0
 
     @property
     def kind(self) -> str:
@@ -178,8 +195,9 @@ def combine_seconds(shape: Shape, tile: Tile, target: Target) -> float:
 
 @lru_cache(maxsize=4096)
 def choose(shape: Shape, target: Target) -> tuple[Tile, float] | None:
-    """The cheapest tile and its seconds; ties go to fewer parts, then to the larger tile. None where none fits."""
-    best: tuple[tuple[float, int, int], Tile] | None = None
+    """The cheapest tile (or the target's rank) and its seconds; ties go to fewer parts, then to the larger tile. None
+    where none fits."""
+    found: list[tuple[tuple[float, int, int], Tile]] = []
     for rows in ROWS:
         if (rows > 16 and rows >= 2 * shape.m) or (shape.exact and shape.m > rows and shape.m % rows):
             continue
@@ -189,10 +207,11 @@ def choose(shape: Shape, target: Target) -> tuple[Tile, float] | None:
             for tile in _tiles(shape, rows, columns, target):
                 seconds = work(shape, tile, target).seconds(target.gpu, target.threads, target.blocks_per_sm)
                 seconds += combine_seconds(shape, tile, target)
-                key = (round(seconds, 9), tile.parts, -rows * columns)
-                if best is None or key < best[0]:
-                    best = (key, tile)
-    return None if best is None else (best[1], best[0][0])
+                found.append(((round(seconds, 9), tile.parts, -rows * columns), tile))
+    if not found:
+        return None
+    (seconds, _, _), tile = nsmallest(target.rank + 1, found, key=lambda candidate: candidate[0])[-1]
+    return tile, seconds
 
 
 def _tiles(shape: Shape, rows: int, columns: int, target: Target) -> list[Tile]:
