@@ -1,7 +1,7 @@
 """mononn: a compiler that turns a whole static network into one function.
 
-`compile`, `load`, `Session`, `TensorInfo`, `MononnError`, `conformance` and `trace_report` are imported when first
-asked for: loading an artifact needs neither ONNX nor the compiler.
+`compile`, `load`, `Session`, `TensorInfo`, `MononnError`, `conformance`, `preflight` and `trace_report` are imported
+when first asked for: loading an artifact needs neither ONNX nor the compiler.
 """
 
 from importlib import import_module
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from mononn_core.compiler import compile as compile  # noqa: A004
     from mononn_core.errors import MononnError as MononnError
     from mononn_core.runtime.conformance import conformance as conformance
+    from mononn_core.runtime.preflight import preflight as preflight
     from mononn_core.runtime.session import Session as Session
     from mononn_core.runtime.session import TensorInfo as TensorInfo
     from mononn_core.runtime.session import load as load
@@ -24,6 +25,7 @@ _HOMES = {
     "TensorInfo": "mononn_core.runtime.session",
     "MononnError": "mononn_core.errors",
     "conformance": "mononn_core.runtime.conformance",
+    "preflight": "mononn_core.runtime.preflight",
     "trace_report": "mononn_core.runtime.trace",
 }
 

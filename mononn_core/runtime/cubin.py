@@ -28,6 +28,7 @@ OPCODES = {
     0x947: "BRA",
     0x547: "BRA",
     0xB1D: "BAR",
+    0x98F: "CCTL",
 }
 """Opcodes of NVIDIA's machine code that are counted."""
 INSTRUCTION = 16

@@ -3,7 +3,8 @@
 ``nvcc`` compiles where it is on the PATH (or named by ``MONONN_NVCC``, where "nvrtc" stands for NVRTC), else NVRTC of
 the ``nvidia-cuda-nvrtc`` wheel, so that pip alone installs what is needed. Neither needs a GPU. What a kernel uses is
 read out of the cubin itself and is the same for both. ``MONONN_CACHE`` chooses the folder of compiled objects ("" for
-none).
+none). ``MONONN_CUBINS`` names such a folder that was brought along: what it holds of the same source is taken,
+whichever compiler made it.
 """
 
 from __future__ import annotations
@@ -116,17 +117,22 @@ def compile_cubin(source: str, headers: Mapping[str, str], arch: str, compiler: 
         ToolchainError: no compiler, one that does not know the architecture, or it refused the source; the message
             holds its first error line.
     """
-    chosen = _find_nvrtc() if compiler == "nvrtc" else find_compiler()
     if not arch.startswith("sm_") or not arch[3:].rstrip("af").isdigit():
         raise ToolchainError(f"{arch!r} is no GPU architecture; give one like {', '.join(ARCHITECTURES[:4])}")
     flags = ["-std=c++17", f"-arch={arch}"]
+    digest = _digest(*flags, source, *(text for item in sorted(headers.items()) for text in item))
+    brought = os.environ.get("MONONN_CUBINS")
+    for path in sorted(Path(brought).glob(f"{digest}-*.cubin")) if brought else ():
+        if code := read_cached(path):
+            return Cubin(code, kernel_usage(code), f"brought along: {path.name}", 0.0, 0)
+    chosen = _find_nvrtc() if compiler == "nvrtc" else find_compiler()
     shown = f"{chosen.name} {' '.join(flags)} -cubin source.cu"
     folder = cache_folder()
-    entry = folder / (_digest(source, headers, flags, chosen) + ".cubin") if folder else None
+    entry = folder / f"{digest}-{_digest(chosen.name, chosen.version)[:16]}.cubin" if folder else None
     if entry and (code := read_cached(entry)):
         return Cubin(code, kernel_usage(code), shown, 0.0, 0)
     started = time.perf_counter()
-    code, peak = (_run_nvcc if chosen.name == "nvcc" else _run_nvrtc)(chosen, source, headers, flags)
+    code, peak = (_run_nvcc if chosen.name == "nvcc" else run_nvrtc)(chosen, source, headers, flags)
     seconds = time.perf_counter() - started
     if entry:
         write_cached(entry, code)
@@ -148,7 +154,11 @@ def _run_nvcc(compiler: Compiler, source: str, headers: Mapping[str, str], flags
         return (work / "object.cubin").read_bytes(), usage.ru_maxrss * 1024
 
 
-def _run_nvrtc(compiler: Compiler, source: str, headers: Mapping[str, str], flags: list[str]) -> tuple[bytes, int]:
+def run_nvrtc(
+    compiler: Compiler, source: str, headers: Mapping[str, str], flags: list[str], what: str = "CUBIN"
+) -> tuple[bytes, int]:
+    """What NVRTC makes of a source ("CUBIN" or "PTX"), and this process's peak memory; errors as those of
+    :func:`compile_cubin`."""
     library = _load(compiler.path)
     names, texts = ([part.encode() for part in parts] for parts in (headers.keys(), headers.values()))
     program, array = ctypes.c_void_p(), ctypes.c_char_p * len(headers)
@@ -163,7 +173,7 @@ def _run_nvrtc(compiler: Compiler, source: str, headers: Mapping[str, str], flag
         if status:
             log = _fetch(library, program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
             raise _refused(compiler, flags, log or library.nvrtcGetErrorString(status).decode())
-        code = _fetch(library, program, "CUBIN")
+        code = _fetch(library, program, what)
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
     return code, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -187,9 +197,8 @@ def _refused(compiler: Compiler, flags: list[str], log: str) -> ToolchainError:
     return ToolchainError(f"{what} refused the generated source ({line}); report it, or try another in MONONN_NVCC")
 
 
-def _digest(source: str, headers: Mapping[str, str], flags: list[str], compiler: Compiler) -> str:
+def _digest(*parts: str) -> str:
     digest = hashlib.sha256()
-    texts = (text for item in sorted(headers.items()) for text in item)
-    for part in (compiler.name, compiler.version, *flags, source, *texts):
+    for part in parts:
         digest.update(f"{len(part)}:{part}".encode())
     return digest.hexdigest()

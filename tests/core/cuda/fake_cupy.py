@@ -75,7 +75,7 @@ class Torch:
 class FakeCupy(ModuleType):
     """The module. `calls` are the launches, in order; `memory` is what is free."""
 
-    uint8, uint64 = np.uint8, np.uint64
+    uint8, uint32, uint64 = np.uint8, np.uint32, np.uint64
 
     def __init__(self, source):
         super().__init__("cupy")

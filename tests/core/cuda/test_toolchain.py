@@ -6,12 +6,14 @@ import shutil
 
 import pytest
 
+from mononn_core import compiler
 from mononn_core.codegen.cuda import headers, print_program
 from mononn_core.errors import ArtifactError, ToolchainError
 from mononn_core.runtime import cuda_toolchain
 from mononn_core.runtime.cubin import instructions, kernel_code, kernel_usage, loops
-from mononn_core.runtime.cuda_toolchain import ARCHITECTURES, compile_cubin
+from mononn_core.runtime.cuda_toolchain import ARCHITECTURES, _find_nvrtc, compile_cubin, run_nvrtc
 from tests.core.cuda.cases import CASES
+from tests.core.cuda.networks import translator
 from tests.core.cuda.programs import mlp
 
 SPILLING = """
@@ -118,6 +120,42 @@ def test_bytes_that_are_no_cubin_are_refused() -> None:
             kernel_usage(wrong)
     with pytest.raises(ArtifactError, match="no kernel 'other'"):
         kernel_code(cubin, "other")
+
+
+def ptx_lines(source: str) -> list[str]:
+    """The PTX of a source for sm_90a, a line an instruction."""
+    ptx, _ = run_nvrtc(_find_nvrtc(), source, headers(), ["-std=c++17", "-arch=compute_90a"], "PTX")
+    return [line.strip() for line in ptx.decode(errors="replace").splitlines()]
+
+
+def test_the_low_bits_of_a_tf32_are_cleared() -> None:
+    """The ISA does not say what they are, and the second part of a split is what the first leaves."""
+    source = """
+#include "mononn_ptx.cuh"
+extern "C" __global__ void f(float *p) { p[1] = mn::to_tf32(p[0]); }
+"""
+    lines = ptx_lines(source)
+    (at,) = (number for number, line in enumerate(lines) if line.startswith("cvt.rna.tf32"))
+    masked = [line for line in lines[at:] if line.startswith("and.b32") and line.endswith(", -8192;")]
+    assert len(masked) == 1 and lines[at].split()[1].rstrip(",") in masked[0]
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+def test_what_blocks_hand_to_each_other_is_read_through_the_coherent_path(precision: str) -> None:
+    """No non-coherent load; of loads whose memory the compiler could not tell only those of addresses; and at every
+    barrier of the grid one release and one acquire (PTX), each of which empties the first-level cache (CCTL in the
+    machine code)."""
+    stages = compiler.lower(translator(), target="cuda", arch=("sm_90a",), precision=precision)
+    lines = ptx_lines(stages.source)
+    assert not [line for line in lines if line.startswith("ld.global.nc")]
+    known = ("ld.global", "ld.shared", "ld.param", "ld.const", "ld.local", "ld.acquire.gpu", "ld.volatile", "ld.u64")
+    assert not [line for line in lines if line.startswith("ld.") and not line.startswith(known)]
+    barriers = stages.source.count("mn::barrier(call.sync)")
+    assert barriers > 3
+    for mark in ("atom.add.acq_rel.gpu.global.u32", "ld.acquire.gpu.global.u32"):
+        assert sum(line.startswith(mark) for line in lines) == barriers
+    code = kernel_code(compile_cubin(stages.source, headers(), "sm_90a", compiler="nvrtc").code, "mononn_run")
+    assert instructions(code)["CCTL"] >= 2 * barriers
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
