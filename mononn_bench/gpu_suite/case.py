@@ -98,8 +98,29 @@ def make_models(cases: Sequence[Case], device: str) -> dict[str, float]:
     Tensors and references that stand are left as they are, unless other sources made them. Needs torch and onnx;
     references are computed on torch's `device`.
     """
+    from mononn_bench.gpu_suite.torch_network import reference
+
+    sizes, tensors = make_files(cases)
+    for case in cases:
+        if not case.reference.exists():
+            sets = case.sets()
+            answers = reference(case.spec, tensors, sets, device)
+            rounded = reference(case.spec, tensors, sets, "cpu", "fp32")
+            stored_sets = {f"{i}/in/{n}": a for i, given in enumerate(sets) for n, a in given.items()}
+            stored_sets |= {f"{i}/out/{n}": a for i, answer in enumerate(answers) for n, a in answer.items()}
+            stored_sets |= {f"fp32/{n}": np.array(e) for n, e in largest_errors(rounded, answers).items()}
+            partial = case.reference.with_name(".reference.npz")
+            np.savez(partial, **stored_sets)  # type: ignore[arg-type]
+            partial.replace(case.reference)
+    return sizes
+
+
+def make_files(cases: Sequence[Case]) -> tuple[dict[str, float], dict[str, Array]]:
+    """The part of `make_models` that a build needs, tensors and ONNX files; returns the weights' bytes by precision and
+    the tensors by name.
+    """
     from mononn_bench.gpu_suite.onnx_network import WeightFile, write_network
-    from mononn_bench.gpu_suite.torch_network import reference, seeded_tensors
+    from mononn_bench.gpu_suite.torch_network import seeded_tensors
 
     first = cases[0]
     _drop_stale(first)
@@ -121,18 +142,7 @@ def make_models(cases: Sequence[Case], device: str) -> dict[str, float]:
             _link(weights.path, case.folder / weights.path.name)
             write_record(model_record(case), case.folder / "model.json")
         sizes[precision] = float(weights.path.stat().st_size)
-    for case in cases:
-        if not case.reference.exists():
-            sets = case.sets()
-            answers = reference(case.spec, tensors, sets, device)
-            rounded = reference(case.spec, tensors, sets, "cpu", "fp32")
-            stored_sets = {f"{i}/in/{n}": a for i, given in enumerate(sets) for n, a in given.items()}
-            stored_sets |= {f"{i}/out/{n}": a for i, answer in enumerate(answers) for n, a in answer.items()}
-            stored_sets |= {f"fp32/{n}": np.array(e) for n, e in largest_errors(rounded, answers).items()}
-            partial = case.reference.with_name(".reference.npz")
-            np.savez(partial, **stored_sets)  # type: ignore[arg-type]
-            partial.replace(case.reference)
-    return sizes
+    return sizes, tensors
 
 
 def _drop_stale(case: Case) -> None:

@@ -1,5 +1,6 @@
 // What this GPU can do at most, and what each way to hand work on costs. Prints one JSON object a line.
-// nvcc -std=c++17 -O3 -arch=native -I mononn_core/codegen/include ceilings.cu -o ceilings
+// nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -DMONONN_SM90 -I mononn_core/codegen/include ceilings.cu -o ceilings
+// What only sm_90 has stands in ceilings_sm90.cuh and is left out for other architectures.
 #define MONONN_THREADS 256
 #define MONONN_ERROR_INDEX 1
 #include <cuda_runtime.h>
@@ -98,6 +99,42 @@ __global__ void __launch_bounds__(THREADS) hand_off(uint32_t *sync, int count) {
   }
 }
 
+// Barriers with work before each: every block reads ``count`` quads that others have read, so that blocks do not arrive
+// together. ``rounds`` of them; without ``meet`` the work alone.
+__global__ void __launch_bounds__(THREADS) loaded(uint32_t *sync, const mn::quad *from, size_t total, size_t count,
+                                                  int rounds, int meet, uint32_t *sink) {
+  uint32_t sum = 0;
+  for (int r = 0; r < rounds; ++r) {
+    const size_t start = ((size_t)blockIdx.x * 1031 + r * 127) * THREADS % (total - count);
+    for (size_t i = threadIdx.x; i < count; i += THREADS) {
+      mn::quad q;
+      asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(q.x), "=r"(q.y), "=r"(q.z), "=r"(q.w)
+                   : "l"(from + start + i));
+      sum += q.x ^ q.w;
+    }
+    if (meet) mn::barrier(sync);
+  }
+  if (sum == 0x12345678u) *sink = sum;
+}
+
+// cp.async into a ring of STAGES stages of shared memory, each a quad for every thread; nobody reads them.
+template <int STAGES> __global__ void __launch_bounds__(THREADS) copy_async(const mn::quad *from, size_t count, int rounds) {
+  constexpr int EACH = 2;
+  __shared__ __align__(128) mn::quad ring[STAGES][EACH][THREADS];
+  const size_t steps = count / (EACH * THREADS);
+  for (int r = 0; r < rounds; ++r) {
+    const size_t shift = (size_t)blockIdx.x * 977 + r * 131;
+    for (size_t s = 0; s < steps; ++s) {
+      const mn::quad *at = from + (s + shift) % steps * (EACH * THREADS) + threadIdx.x;
+      mn::cp_async_wait<STAGES - 1>();
+#pragma unroll
+      for (int e = 0; e < EACH; ++e) mn::cp_async_16(&ring[s % STAGES][e][threadIdx.x], at + e * THREADS);
+      mn::cp_async_commit();
+    }
+  }
+  mn::cp_async_wait<0>();
+}
+
 struct Clock {
   cudaEvent_t start, end;
   Clock() {
@@ -169,6 +206,52 @@ void measure_memory(Clock &clock, cudaStream_t stream, int sms, size_t l2) {
   CHECK(cudaFree(sink));
 }
 
+// Copies into shared memory by cp.async, from the second-level cache and from memory.
+void measure_copies_async(Clock &clock, cudaStream_t stream, int sms, size_t l2) {
+  for (size_t bytes : {std::max(size_t(1) << 20, l2 / 4), size_t(1) << 30}) {
+    mn::quad *from;
+    CHECK(cudaMalloc(&from, bytes));
+    CHECK(cudaMemset(from, 1, bytes));
+    const bool cached = bytes <= l2;
+    for (int per_sm : {1, 2}) {
+      const int rounds = cached ? 8 : 1, blocks = per_sm * sms;
+      const size_t each = cached ? bytes / 16 : bytes / 16 / blocks;  // of memory each block reads a part
+      const double s = clock.median(stream, 10, [&] { copy_async<4><<<blocks, THREADS, 0, stream>>>(from, each, rounds); });
+      CHECK(cudaGetLastError());
+      const double rate = (double)rounds * (each / (2 * THREADS) * (2 * THREADS) * 16) * blocks / s / sms;
+      say(cached ? "cp.async from L2" : "cp.async, all from one part", "blocks", blocks, "byte/s an SM", rate);
+    }
+    CHECK(cudaFree(from));
+  }
+}
+
+void measure_loaded_barriers(Clock &clock, cudaStream_t stream, int sms, size_t l2) {
+  const size_t total = std::max(size_t(1) << 20, l2 / 4) / 16, sync_bytes = 256;
+  mn::quad *from;
+  uint32_t *sync, *sink;
+  CHECK(cudaMalloc(&from, total * 16));
+  CHECK(cudaMalloc(&sync, sync_bytes));
+  CHECK(cudaMalloc(&sink, 4));
+  CHECK(cudaMemset(from, 1, total * 16));
+  for (int kib : {16, 64, 160}) {
+    size_t count = (size_t)kib * 64;
+    int rounds = 200;
+    double seconds[2];
+    for (int meet : {0, 1}) {
+      size_t all = total;
+      void *arguments[] = {&sync, &from, &all, &count, &rounds, &meet, &sink};
+      seconds[meet] = clock.median(stream, 20, [&] {
+        CHECK(cudaMemsetAsync(sync, 0, sync_bytes, stream));
+        CHECK(cudaLaunchCooperativeKernel((void *)loaded, dim3(sms), dim3(THREADS), arguments, 0, stream));
+      });
+    }
+    say("grid barrier under load", "KiB read before it", kib, "s", (seconds[1] - seconds[0]) / rounds);
+  }
+  CHECK(cudaFree(from));
+  CHECK(cudaFree(sync));
+  CHECK(cudaFree(sink));
+}
+
 void measure_launches(Clock &clock, cudaStream_t stream) {
   const int count = 200;
   double s = clock.median(stream, 10, [&] { for (int i = 0; i < count; ++i) empty<<<1, 32, 0, stream>>>(); });
@@ -217,6 +300,10 @@ void measure_hand_offs(Clock &clock, cudaStream_t stream, int sms) {
   CHECK(cudaFree(sync));
 }
 
+#ifdef MONONN_SM90
+#include "ceilings_sm90.cuh"
+#endif
+
 }  // namespace
 
 int main() {
@@ -232,10 +319,17 @@ int main() {
   const int sms = p.multiProcessorCount;
   measure_hand_offs(clock, stream, sms);
   measure_launches(clock, stream);
+  measure_loaded_barriers(clock, stream, sms, (size_t)p.l2CacheSize);
   measure_memory(clock, stream, sms, (size_t)p.l2CacheSize);
+  measure_copies_async(clock, stream, sms, (size_t)p.l2CacheSize);
   measure_products<F16>(clock, stream, sms, "mma.sync f16", 2.0 * 16 * 8 * 16);
   measure_products<BF16>(clock, stream, sms, "mma.sync bf16", 2.0 * 16 * 8 * 16);
   measure_products<TF32>(clock, stream, sms, "mma.sync tf32", 2.0 * 16 * 8 * 8);
   measure_products<FMA>(clock, stream, sms, "fma f32", 2.0 * 4 * 32);
+#ifdef MONONN_SM90
+  measure_clusters(clock, stream, sms);
+  measure_bulk_copies(clock, stream, sms, (size_t)p.l2CacheSize);
+  measure_wgmma(clock, stream, sms);
+#endif
   return 0;
 }

@@ -24,6 +24,7 @@ def main(path: str) -> None:
     """
     request = json.loads(Path(path).read_text())
     die_with_parent(request["parent"])
+    os.sched_setaffinity(0, request["cores"] or os.sched_getaffinity(0))
     answer = Path(request["answer"])
 
     def tell(result: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 from mononn_bench.gpu_suite.case import Case
 from mononn_bench.gpu_suite.contenders import CONTENDERS, OURS
+from mononn_bench.gpu_suite.runner import SITE
 from mononn_bench.measure.accuracy import When
 from mononn_bench.measure.process import Limits, Worker, WorkerFailedError
 
@@ -30,10 +31,13 @@ REHEARSED = (2, 2, 1)
 Row = dict[str, Any]
 
 
-def compare(case: Case, names: Sequence[str], scratch: Path, seconds: float, tell: Callable[[Row], None]) -> Row:
+def compare(
+    case: Case, names: Sequence[str], work: Path, scratch: Path, seconds: float, tell: Callable[[Row], None]
+) -> Row:
     """Measure the case; `tell` is given the result so far after each contender and round.
 
-    `seconds` bounds what building all contenders may take together: who comes too late is left out.
+    `work` may hold packages that were brought along; `seconds` bounds what building all contenders may take together:
+    who comes too late is left out.
     """
     deadline = time.monotonic() + seconds
     rows: dict[str, Row] = {name: {"status": "left out", "reason": "not reached"} for name in names}
@@ -46,11 +50,7 @@ def compare(case: Case, names: Sequence[str], scratch: Path, seconds: float, tel
             if left < LEAST_OPEN_S:
                 rows[name]["reason"] = "no time was left to build it"
                 continue
-            worker = Worker(
-                "mononn", Path(sys.executable), cores=sorted(os.sched_getaffinity(0)), scratch=scratch / name,
-                server=SERVER,
-            )  # fmt: skip
-            stack.enter_context(worker)
+            worker = stack.enter_context(start_worker(work, scratch / name))
             rows[name] = _open(worker, name, case, left)
             if rows[name]["status"] == "ok":
                 workers[name] = worker
@@ -70,6 +70,12 @@ def compare(case: Case, names: Sequence[str], scratch: Path, seconds: float, tel
             _check(worker, rows[name], case, "after")
     summarise(rows)
     return result
+
+
+def start_worker(work: Path, scratch: Path) -> Worker:
+    """A process of this interpreter that answers as server.py says, with packages of `work` on its path."""
+    cores = sorted(os.sched_getaffinity(0))
+    return Worker("mononn", Path(sys.executable), cores=cores, scratch=scratch, server=SERVER, site=work / SITE)
 
 
 def _open(worker: Worker, name: str, case: Case, seconds: float) -> Row:

@@ -281,12 +281,25 @@ OURS = ("mononn", "mononn-graph")
 
 
 def mono_path(case: Case, launch: str) -> Path:
-    """Where our file of the case lies, as today's compiler makes it."""
-    return case.build_folder("mononn") / source_digest("mononn_core") / f"{launch}.mono"
+    """Where our file of the case lies, as today's compiler makes it; `launch` as in `compile_ours`."""
+    return case.build_folder("mononn") / source_digest("mononn_core") / f"{launch.replace(':', '-')}.mono"
 
 
-def compile_ours(case: Case, launch: str) -> dict[str, Any]:
-    """Compile the case, from the model in float32, whatever precision is asked for."""
-    onnx = Case(case.work, case.model, case.batch, "fp32", case.target).folder / "model.onnx"
-    target = "cuda" if case.target == "cuda" else "cuda-emulated"
-    return ours.compile_model(onnx, mono_path(case, launch), target=target, precision=case.precision, launch=launch)
+def compile_ours(case: Case, launch: str, gpu: str = "") -> dict[str, Any]:
+    """Compile the case; `launch` is "once" or "graph", or one of these, a colon and a name of `ours.variants`. For a
+    `gpu` that is not here only machine code is made and kept, and no file.
+    """
+    return ours.compile_model(
+        fp32_model(case), None if gpu else mono_path(case, launch), target=target_of(case), precision=case.precision,
+        launch=launch, gpu=gpu,
+    )  # fmt: skip
+
+
+def fp32_model(case: Case) -> Path:
+    """What ours is compiled from, whatever precision is asked for."""
+    return Case(case.work, case.model, case.batch, "fp32", case.target).folder / "model.onnx"
+
+
+def target_of(case: Case) -> str:
+    """The compiler's name for where the case runs."""
+    return "cuda" if case.target == "cuda" else "cuda-emulated"

@@ -34,7 +34,6 @@ SMI_FIELDS = (
     "ecc.mode.current",
     "mig.mode.current",
 )
-REHEARSED_ARCH = "sm_90a"
 Result = dict[str, Any]
 
 
@@ -78,8 +77,10 @@ def ceilings(work: Path, emulate: bool, tell: Callable[[Result], None]) -> Resul
         raise SystemUnavailableError("nvcc not found")
     work.mkdir(parents=True, exist_ok=True)
     program = work / "ceilings"
-    arch = f"-arch={REHEARSED_ARCH if emulate else 'native'}"
-    command = [nvcc, "-std=c++17", "-O3", arch, "-I", str(HEADERS), str(SOURCE), "-o", str(program)]
+    number = "90" if emulate else find_gpus()[0].compute_capability.replace(".", "")
+    name = "90a" if number == "90" else number
+    only = [f"-gencode=arch=compute_{name},code=sm_{name}", *(["-DMONONN_SM90"] if number == "90" else [])]
+    command = [nvcc, "-std=c++17", "-O3", *only, "-I", str(HEADERS), str(SOURCE), "-o", str(program)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     if done.returncode:
         raise RuntimeError(f"nvcc refused ceilings.cu: {done.stderr.strip()[-300:]}")

@@ -8,9 +8,15 @@ from typing import Any
 
 from mononn_bench.errors import SystemUnavailableError
 
+RANKS = 3
+"""Tiles of each product that are tried under each launch."""
 
-def compile_model(onnx: Path, mono: Path, *, target: str, precision: str, launch: str) -> dict[str, Any]:
-    """Compile to a .mono file; seconds of each step, the manifest's figures, the code's resources.
+
+def compile_model(
+    onnx: Path, mono: Path | None, *, target: str, precision: str, launch: str, gpu: str = ""
+) -> dict[str, Any]:
+    """Compile to a .mono file, or where there is none only for the cache; seconds of each step, the manifest's figures,
+    the code's resources. `launch` may end in a colon and a variant's name; `gpu` names one that is not here.
 
     Raises SystemUnavailableError where our compiler has no form for the network, with its reason.
     """
@@ -18,13 +24,14 @@ def compile_model(onnx: Path, mono: Path, *, target: str, precision: str, launch
 
     started = time.perf_counter()
     try:
-        stages = compiler.lower(str(onnx), target=target, precision=precision, launch=launch)
+        stages = _lower(onnx, target, precision, launch, gpu)
     except errors.UnsupportedError as error:
         raise SystemUnavailableError(str(error)) from error
     lowered = time.perf_counter()
     artifact = compiler.build(stages)
-    mono.parent.mkdir(parents=True, exist_ok=True)
-    artifact.save(mono)
+    if mono is not None:
+        mono.parent.mkdir(parents=True, exist_ok=True)
+        artifact.save(mono)
     manifest = artifact.manifest
     kept = ("barriers", "counters", "arena_bytes", "weight_bytes", "shared_bytes", "threads", "blocks_per_sm", "flops")
     return {
@@ -36,8 +43,41 @@ def compile_model(onnx: Path, mono: Path, *, target: str, precision: str, launch
         "scheduled_for": manifest["machine"],
         "lower_s": lowered - started,
         "build_s": time.perf_counter() - lowered,
-        "mono_bytes": mono.stat().st_size,
+        **({"mono_bytes": mono.stat().st_size} if mono is not None else {}),
     }
+
+
+def _lower(onnx: Path, target: str, precision: str, launch: str, gpu: str = "") -> Any:
+    from mononn_core import compiler
+
+    launch, _, name = launch.partition(":")
+    variant = next(v for v in compiler.cuda_variants(RANKS) if v.name == name) if name else None
+    return compiler.lower(str(onnx), target=target, precision=precision, launch=launch, gpu=gpu, variant=variant)
+
+
+def variants() -> list[str]:
+    """Names of all launches with `RANKS` tiles of each product, for a launch's name."""
+    from mononn_core import compiler
+
+    return [variant.name for variant in compiler.cuda_variants(RANKS)]
+
+
+def fit_costs(traced: list[tuple[Path, str, str, str, list[dict[str, Any]]]]) -> dict[str, Any]:
+    """The cost model's constants by traces: of each network the ONNX file, target, precision, launch and the trace's
+    rows."""
+    from mononn_core import compiler
+
+    lowered = [(_lower(onnx, target, precision, launch), rows) for onnx, target, precision, launch, rows in traced]
+    result: dict[str, Any] = compiler.fit_costs(lowered)
+    return result
+
+
+def preflight(*, on_gpu: bool) -> dict[str, Any]:
+    """Whether a GPU does the least that generated code needs."""
+    import mononn_core
+
+    result: dict[str, Any] = mononn_core.preflight(on_gpu)
+    return result
 
 
 def load(mono: Path) -> Any:

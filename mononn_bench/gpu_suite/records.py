@@ -17,7 +17,7 @@ class StepRecord:
 
     `status` is "left out" where no time was left for it; each but "ok" has its line of reason. `rehearsal` marks what
     ran on a CPU or emulator: none of its times are a GPU's. `result` is what the step found (each step's module says
-    what), also of a step that was ended early.
+    what), also of a step that was ended early. `beside` names the steps that ran at the same time on other cores.
     """
 
     name: str
@@ -27,6 +27,7 @@ class StepRecord:
     started: str
     seconds: float
     result: Mapping[str, Any]
+    beside: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from mononn_bench.codec import to_plain
+from mononn_bench.gpu_suite import ours
 from mononn_bench.gpu_suite.case import SETS, UNSEEN, Case
-from mononn_bench.gpu_suite.contenders import CONTENDERS, Contender
+from mononn_bench.gpu_suite.contenders import CONTENDERS, Contender, compile_ours, mono_path
 from mononn_bench.measure import worker
-from mononn_bench.measure.accuracy import When, failure_reason
+from mononn_bench.measure.accuracy import When, failure_reason, worst_errors
 from mononn_bench.measure.device_clock import DeviceClock
 from mononn_bench.measure.environment import cache_sizes_kib
 from mononn_bench.measure.eviction import Evictor
@@ -74,6 +75,24 @@ class Server:
                 self._contender.run()
                 checks += made.check(stored, index, self._contender.outputs(), when)
         return {"checks": to_plain(checks), "wrong": failure_reason(checks)}
+
+    def correct(self, case: dict[str, Any], launch: str) -> dict[str, Any]:
+        """Our answers to every input set, and to the first once more, against the float64 reference; each check, and
+        why one failed. No other call is needed before it.
+        """
+        made, checks = Case(**case), []
+        mono = mono_path(made, launch)
+        about = {} if mono.exists() else compile_ours(made, launch)
+        with ours.load(mono) as session, np.load(made.reference) as stored:
+            for index in [*range(SETS + UNSEEN), 0]:
+                given = {i.name: stored[f"{index}/in/{i.name}"] for i in made.spec.inputs}
+                checks += made.check(stored, index, session.run(given), "before")
+            blocks = session.workers
+        worst = max(worst_errors(checks).values())
+        return {
+            "checks": to_plain(checks), "wrong": failure_reason(checks), "worst": worst, "blocks": blocks,
+            "build": about,
+        }  # fmt: skip
 
     def block(self, runs: int, cold: bool, first: int) -> dict[str, Any]:
         """`runs` timed runs, input sets in turn from `first`; seconds by the host's clock and, where the contender has

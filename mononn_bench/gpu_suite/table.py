@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mononn_bench.gpu_suite.records import StepRecord, SuiteRecord
@@ -23,9 +23,31 @@ def table(suite: SuiteRecord) -> str:
         kind = step.name.partition(":")[0]
         if kind == "ceilings":
             lines += ceilings(step)
+        if kind in SUMMARIES and step.status == "ok":
+            lines.append(f"{step.name}: {SUMMARIES[kind](step.result)}")
         if kind == "compare" and step.result:
             lines += ["", *comparison(step, suite.rehearsal)]
     return "\n".join(lines)
+
+
+def _fitted(result: Mapping[str, Any]) -> str:
+    before, after = (result[which]["error"] for which in ("estimated", "fitted"))
+    return f"the cost model is typically {before:.2f}x off a phase's time, {after:.2f}x with fitted constants"
+
+
+def _varied(result: Mapping[str, Any]) -> str:
+    seconds, fastest = result["seconds"], result["fastest"]
+    nearest = sorted(seconds, key=lambda name: seconds[name])[1:3]
+    others = ", ".join(f"{name} {seconds[name] * 1e6:.1f}" for name in nearest)
+    return f"{fastest} is the fastest with {seconds[fastest] * 1e6:.1f} us, before {others}"
+
+
+SUMMARIES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "trace": lambda result: f"{result['seconds'] * 1e6:.1f} us in {len(result['phases'])} phases",
+    "fit": _fitted,
+    "variants": _varied,
+}
+"""A line of the table for kinds of steps that have one."""
 
 
 def ceilings(step: StepRecord) -> Iterator[str]:

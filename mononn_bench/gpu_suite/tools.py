@@ -74,7 +74,8 @@ def nsight(contender: str, case: Case, work: Path, seconds: float) -> Result:
     if ncu is None:
         raise SystemUnavailableError("ncu not found")
     work.mkdir(parents=True, exist_ok=True)
-    command = [ncu, f"--metrics={','.join(COUNTERS)}", "--clock-control=none", "--csv", "--target-processes=all"]
+    counters, unknown = known_counters(ncu)
+    command = [ncu, f"--metrics={','.join(counters)}", "--clock-control=none", "--csv", "--target-processes=all"]
     if contender == "mononn":
         command += ["--kernel-name=mononn_run", "--launch-count=2"]
     else:
@@ -86,7 +87,17 @@ def nsight(contender: str, case: Case, work: Path, seconds: float) -> Result:
     if not kernels:
         raise RuntimeError(f"ncu (status {done.returncode}): {(done.stdout + done.stderr).strip()[-400:]}")
     slowest = sorted(kernels, key=lambda k: -k.get("gpu__time_duration.sum", 0.0))
-    return {"contender": contender, "kernels": slowest[:KERNELS_KEPT], "launches": len(kernels)}
+    return {"contender": contender, "kernels": slowest[:KERNELS_KEPT], "launches": len(kernels), "unknown": unknown}
+
+
+def known_counters(ncu: str) -> tuple[list[str], list[str]]:
+    """Those of `COUNTERS` that this GPU has, by `ncu --query-metrics`, and the others: one unknown name would cost all.
+    Where it does not answer all count as known.
+    """
+    done = subprocess.run([ncu, "--query-metrics"], capture_output=True, text=True, check=False, timeout=60)
+    here = {line.split()[0] for line in done.stdout.splitlines() if line.strip()}
+    known = [name for name in COUNTERS if name.partition(".")[0] in here]
+    return (known, [name for name in COUNTERS if name not in known]) if known else (list(COUNTERS), [])
 
 
 def read_counters(text: str) -> list[Result]:

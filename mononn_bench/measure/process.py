@@ -32,6 +32,7 @@ WATCH_S = 0.1
 _BOOTSTRAP = """
 import importlib, importlib.util, json, sys
 settings = json.loads(sys.argv[1])
+sys.path[:0] = settings["site"]
 for name, folder in settings["packages"].items():
     spec = importlib.util.spec_from_file_location(name, folder + "/__init__.py", submodule_search_locations=[folder])
     sys.modules[name] = importlib.util.module_from_spec(spec)
@@ -87,7 +88,8 @@ class WorkerFailedError(Exception):
 class Worker:
     """A process of its own session for one system; leaving the `with` block kills its whole group.
 
-    `server` is the module whose `serve` answers; `defaults` as in `Task`.
+    `server` is the module whose `serve` answers; `defaults` as in `Task`; packages in the folder `site` come before
+    the interpreter's own.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class Worker:
         scratch: Path,
         server: str = SERVER,
         defaults: bool = False,
+        site: Path | None = None,
     ) -> None:
         self.system = system
         self.peak_bytes = 0
@@ -109,7 +112,7 @@ class Worker:
         settings = {"parent": os.getpid(), "cores": list(cores), "requests": to_child, "replies": from_child}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                worker_command(system, python, server, settings),
+                worker_command(system, python, server, settings, site),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(to_child, from_child),
                 env=worker_variables(system, scratch, defaults=defaults), start_new_session=True,
             )  # fmt: skip
@@ -243,11 +246,13 @@ class Worker:
         )
 
 
-def worker_command(system: str, python: Path, server: str, settings: Mapping[str, Any]) -> list[str]:
-    """What starts `server`'s `serve` with `settings` in the system's interpreter."""
+def worker_command(
+    system: str, python: Path, server: str, settings: Mapping[str, Any], site: Path | None = None
+) -> list[str]:
+    """What starts `server`'s `serve` with `settings` in the system's interpreter; `site` as in `Worker`."""
     packages = {"mononn_bench": str(PACKAGE)}
     packages |= {folder.name: str(folder) for folder in get_system(system).more_sources if _is_package(folder)}
-    whole = {**settings, "system": system, "server": server, "packages": packages}
+    whole = {**settings, "system": system, "server": server, "packages": packages, "site": [str(site)] if site else []}
     return [str(python), "-I", "-c", _BOOTSTRAP, json.dumps(whole)]
 
 

@@ -1,12 +1,9 @@
-"""The GPU suite: its networks, its steps' processes, its records and table, and a small rehearsal."""
+"""The GPU suite: its networks, what its steps do, its records and table, and a small rehearsal."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-import time
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -14,17 +11,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mononn_bench.codec import from_plain, read_record
+from mononn_bench.codec import from_plain, write_record
 from mononn_bench.errors import SystemUnavailableError
-from mononn_bench.gpu_suite import __main__ as command
-from mononn_bench.gpu_suite import compare, device, runner, table, tools
+from mononn_bench.gpu_suite import compare, contenders, device, ours, table, tools
+from mononn_bench.gpu_suite import steps as steps_module
 from mononn_bench.gpu_suite.case import SEED, SETS, Case, make_models
-from mononn_bench.gpu_suite.plan import Step, plan
 from mononn_bench.gpu_suite.records import StepRecord, SuiteRecord
 from mononn_bench.gpu_suite.server import Server
 from mononn_bench.measure.environment import describe_machine
 from mononn_bench.models.zoo import get_model
 from mononn_bench.record import AccuracyCheck
+from mononn_core.cost.cuda import ESTIMATED, work_of
+from mononn_core.cost.fit import Observation
+from mononn_core.program.tile import Barrier
 
 NAMES = ("mlp-test", "bert-test", "vit-test", "t5-test", "resnet-test")
 
@@ -35,34 +34,6 @@ def work(tmp_path_factory) -> Path:
     for name in NAMES:
         make_models([Case(str(work), name, 2, precision, "cpu") for precision in ("fp32", "fp16", "bf16")], "cpu")
     return work
-
-
-@pytest.mark.parametrize("killed", ["a", "b", "c"])
-def test_a_suite_that_is_killed_goes_on_where_it_was(killed, tmp_path, monkeypatch):
-    """At whatever step: what has an outcome is not run again, what was cut short or left out is."""
-    ran: list[str] = []
-
-    def run(step, seconds, emulate, out, work):
-        ran.append(step.name)
-        if step.name == killed and ran.count(killed) == 1:
-            raise KeyboardInterrupt
-        cut = step.name == "a" and len(ran) == 1
-        return StepRecord(step.name, "timeout" if cut else "ok", "", emulate, "now", 1.0, {"run": len(ran)})
-
-    monkeypatch.setattr(runner, "run_step", run)
-    steps = [Step(name, "machine", {}, 10) for name in "abc"]
-    arguments = (tmp_path, tmp_path, None, lambda text: None)
-    with pytest.raises(KeyboardInterrupt):
-        runner.run_plan(steps, suite(), *arguments)
-    again = replace(suite(), steps=runner.finished(tmp_path / "records.json", suite()))
-    done = runner.run_plan(steps, again, *arguments)
-    assert sorted(step.name for step in done.steps) == ["a", "b", "c"]
-    assert all(step.status == "ok" for step in done.steps)
-    assert ran.count("c") == (2 if killed == "c" else 1)
-    assert ran.count("b") == (2 if killed == "b" else 1)
-    assert ran.count("a") == 2, "killed in it, or its time was up"
-    for other in ({"sources": "other code"}, {"gpus": ("another GPU",)}, {"rehearsal": False}):
-        assert not runner.finished(tmp_path / "records.json", replace(suite(), **other))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -111,107 +82,8 @@ def test_models_that_stand_give_the_same_bytes(work):
     assert [(case.folder / name).read_bytes() for name in ("model.onnx", "fp16.bin", "model.json")] == before
 
 
-def test_the_most_important_comes_first():
-    steps = plan(Path("work"), False, ("mononn", "xla"))
-    names = [step.name for step in steps]
-    assert names[:3] == ["machine", "ceilings", "conformance"]
-    assert len(set(names)) == len(names)
-    kinds = [step.kind for step in steps]
-    assert kinds.index("correctness") < kinds.index("sanitizer") < kinds.index("compare") < kinds.index("trace")
-    compared = [name for name in names if name.startswith("compare:")]
-    assert compared[:4] == [f"compare:{m}-b1-fp16" for m in ("bert-base", "vit-base", "t5-small", "resnet50")]
-    assert {f"compare:bert-base-b{b}-fp16" for b in (1, 8, 16, 32)} <= set(compared)
-    rehearsed = plan(Path("work"), True, ("mononn",))
-    assert {step.kind for step in rehearsed} == set(kinds)
-    assert all(step.arguments["case"]["target"] == "cpu" for step in rehearsed if "case" in step.arguments)
-
-
-@pytest.mark.parametrize(
-    ("code", "answer", "log", "expected"),
-    [
-        (0, {"status": "ok", "reason": "", "result": {"a": 1}}, "", ("ok", "", {"a": 1})),
-        (None, {"status": "under way", "reason": "", "result": {}}, "", ("timeout", "not done within 9 s", {})),
-        (None, {"status": "ok", "reason": "", "result": {"a": 3}}, "", ("ok", "", {"a": 3})),
-        (-11, None, "one\ntwo\n", ("failed", "ended by SIGSEGV: two", {})),
-        (-9, {"status": "under way", "reason": "", "result": {"a": 2}}, "", ("failed", "ended by SIGKILL", {"a": 2})),
-        (1, None, "Traceback\nBad", ("failed", "exited with status 1: Bad", {})),
-        (0, {"status": "unavailable", "reason": "no GPU", "result": {}}, "", ("unavailable", "no GPU", {})),
-    ],
-)  # fmt: skip
-def test_however_a_step_ends_it_is_a_row(code, answer, log, expected):
-    assert runner.judge(code, answer, log, 9.0) == expected
-
-
-def test_a_step_that_hangs_or_breaks_is_a_row(tmp_path):
-    hung = runner.run_step(Step("hung", "ceilings", {}, 0.05), 0.05, True, tmp_path, tmp_path)
-    assert (hung.status, hung.rehearsal) == ("timeout", True)
-    broken = runner.run_step(Step("broken:x", "correctness", {"case": {}}, 60), 60, True, tmp_path, tmp_path)
-    assert broken.status == "failed"
-    assert broken.reason.startswith("TypeError: ")
-
-
-def test_a_process_that_does_not_leave_costs_no_more_than_a_moment(tmp_path, monkeypatch):
-    """A kernel that hangs also hangs whoever would end its context."""
-    monkeypatch.setattr(runner, "LOOK_S", 0.05)
-    monkeypatch.setattr(runner, "LEAVING_S", 0.1)
-    for status, limit, expected in (("ok", 60.0, 10.0), ("under way", 0.5, 10.0)):
-        answer = tmp_path / f"{status}.json"
-        answer.write_text(json.dumps({"status": status, "reason": "", "result": {}}))
-        process = subprocess.Popen(["sleep", "60"], start_new_session=True)
-        started = time.monotonic()
-        try:
-            assert runner._ended(process, answer, limit) is None
-        finally:
-            runner._end_group(process)
-        assert time.monotonic() - started < expected
-
-
-@pytest.mark.parametrize("raises", [False, True])
-def test_a_step_leaves_without_unwinding(tmp_path, raises):
-    """What an interpreter does at its end, and what goes out of scope with a step, may wait for the GPU for ever."""
-    request, answer = tmp_path / "request.json", tmp_path / "answer.json"
-    body = {"kind": "stuck", "arguments": {}, "seconds": 9, "emulate": True, "parent": os.getpid()}
-    request.write_text(json.dumps({**body, "out": "", "work": "", "answer": str(answer)}))
-    program = f"""
-import atexit, time
-from mononn_bench.gpu_suite import child
-class Held:
-    def __del__(self): time.sleep(60)
-def stuck(context, arguments):
-    held = Held()
-    context.tell({{"found": 1}})
-    if {raises}: raise ValueError("the kernel did not end")
-    atexit.register(time.sleep, 60)
-    atexit.held = held
-    return {{"found": 2}}
-child.STEPS = {{"stuck": stuck}}
-child.main({str(request)!r})
-"""
-    subprocess.run([sys.executable, "-c", program], timeout=30, check=True, capture_output=True)
-    told = json.loads(answer.read_text())
-    assert told["result"] == {"found": 1 if raises else 2}
-    assert told["status"] == ("failed" if raises else "ok")
-
-
 def suite() -> SuiteRecord:
     return SuiteRecord("2026-01-01", "python -m mononn_bench.gpu_suite", "abc", describe_machine(), {}, True, ())
-
-
-def test_records_are_written_after_each_step_and_what_has_no_time_is_left_out(tmp_path, monkeypatch):
-    clock, seen = [0.0], []
-
-    def run(step, seconds, emulate, out, work):
-        seen.append(json.loads((out / "records.json").read_text())["steps"] if seen or step.name == "b" else [])
-        clock[0] += 50
-        return StepRecord(step.name, "ok", "", emulate, "now", 50.0, {"x": 1})
-
-    monkeypatch.setattr(runner, "run_step", run)
-    monkeypatch.setattr(runner.time, "monotonic", lambda: clock[0])
-    steps = [Step(name, "machine", {}, 10) for name in "abc"]
-    done = runner.run_plan(steps, suite(), tmp_path, tmp_path, 1.6, lambda text: None)
-    assert [(s.name, s.status) for s in done.steps] == [("a", "ok"), ("b", "ok"), ("c", "left out")]
-    assert [len(steps) for steps in seen] == [0, 1]
-    assert read_record(SuiteRecord, tmp_path / "records.json") == done
 
 
 def test_the_table_says_rehearsal_and_why_a_row_has_no_time():
@@ -239,6 +111,19 @@ def test_the_table_says_rehearsal_and_why_a_row_has_no_time():
         "1.50",
     ]
     assert lines["tvm"].endswith("unavailable: TVM cannot be imported")
+
+
+def test_the_table_sums_up_traces_fits_and_variants():
+    results = {
+        "trace:a:once": {"seconds": 2e-4, "phases": [{}] * 72},
+        "fit": {"estimated": {"error": 1.5}, "fitted": {"error": 1.1}},
+        "variants:a": {"seconds": {"x": 3e-4, "y": 2e-4}, "fastest": "y"},
+    }
+    steps = tuple(StepRecord(name, "ok", "", False, "now", 1.0, result) for name, result in results.items())
+    text = table.table(replace(suite(), steps=steps, rehearsal=False))
+    assert "trace:a:once: 200.0 us in 72 phases" in text
+    assert "fit: the cost model is typically 1.50x off a phase's time, 1.10x with fitted constants" in text
+    assert "variants:a: y is the fastest with 200.0 us, before x 300.0" in text
 
 
 def rates(seconds: float) -> dict[str, list[dict[str, float]]]:
@@ -279,6 +164,97 @@ def test_counters_of_nsight_compute_are_read_by_launch():
     assert tools.read_counters("no kernels were profiled") == []
 
 
+@pytest.mark.parametrize("lists", [True, False])
+def test_counters_that_this_gpu_has_not_are_left_out_and_named(lists, tmp_path, monkeypatch):
+    """One name that ncu does not know would cost all counters."""
+    missing = "sm__inst_executed_pipe_tensor.sum"
+    known = [name.partition(".")[0] for name in tools.COUNTERS if name != missing]
+    ncu = tmp_path / "ncu"
+    header = '"ID","Process ID","Kernel Name","Metric Name","Metric Unit","Metric Value"'
+    row = '"0","7","mononn_run","gpu__time_duration.sum","ns","5"'
+    lines = "".join(f"echo '{name}   Counter  unit  text'\n" for name in known) if lists else "exit 1\n"
+    script = f"""#!/bin/sh
+if [ "$1" = --query-metrics ]; then
+{lines}exit 0
+fi
+case "$1" in *{missing}*) {"echo unknown; exit 1" if lists else ":"};; esac
+echo '{header}'
+echo '{row}'
+"""
+    ncu.write_text(script)
+    ncu.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    found = tools.nsight("mononn", Case(str(tmp_path), "mlp-test", 1, "fp16", "cuda"), tmp_path, 20.0)
+    assert found["launches"] == 1 and found["unknown"] == ([missing] if lists else [])
+
+
+def test_correctness_of_many_cases_in_one_process(work, tmp_path, monkeypatch):
+    """A wrong answer, a broken file and a right one: each is a row, and none takes the next one with it."""
+    cases = [Case(str(tmp_path), "mlp-test", 2, precision, "cpu") for precision in ("fp32", "fp16", "bf16")]
+    make_models(cases, "cpu")
+    change_reference(cases[0], lambda key, array: array * 1.5, "0/out/")
+    broken = contenders.mono_path(cases[1], "once")
+    broken.parent.mkdir(parents=True)
+    broken.write_text("no artifact")
+    other = Case(str(work), "mlp-test", 2, "bf16", "cpu")
+    told: list[list[str]] = []
+    context = steps_module.Context(tmp_path, tmp_path, True, 60.0, lambda rows: told.append(list(rows)))
+    started = []
+    start = compare.start_worker
+    monkeypatch.setattr(compare, "start_worker", lambda *a: started.append(a) or start(*a))
+    builds = [[case.to_json(), "once"] for case in (cases[0], cases[1], other)]
+    with pytest.raises(
+        steps_module.IncorrectError, match=r"2 of 3 cases, as mlp-test-b2-fp32:once: .*before timing"
+    ) as error:
+        steps_module.correctness(context, {"builds": builds})
+    rows = error.value.result
+    assert [row["status"] for row in rows.values()] == ["incorrect", "failed", "ok"]
+    assert "mlp-test-b2-fp16" in told[1][1] and len(told) == 3
+    assert rows["mlp-test-b2-bf16:once"]["worst"] > 0
+    assert len(started) == 2, "one process until it breaks"
+
+
+def test_the_cost_model_is_fitted_to_what_was_traced(work, tmp_path):
+    """The step reads the record's traces; times made with other constants give these back."""
+    case = Case(str(work), "bert-test", 2, "fp16", "cpu")
+    stages = ours._lower(contenders.fp32_model(case), "cuda-emulated", "fp16", "once")
+    true = replace(ESTIMATED, start_seconds=2e-6, hand_off_seconds=3e-6)
+    rows, waits = [], False
+    for item, loop in stages.program.trace():
+        if isinstance(item, Barrier):
+            waits = True
+            continue
+        work_ = work_of(stages.program, item, loop)
+        one = Observation(item.id, work_, waits, stages.gpu, stages.lowered.threads, stages.lowered.blocks_per_sm, 1.0)
+        rows.append({"id": item.id, "origin": item.id, "seconds": one.predicted(true)})
+        waits = False
+    step = StepRecord("trace:x", "ok", "", True, "now", 1.0, {"phases": rows})
+    write_record(replace(suite(), steps=(step,)), tmp_path / "records.json")
+    context = steps_module.Context(tmp_path, tmp_path, True, 60.0, lambda result: None)
+    found = steps_module.fit(context, {"traced": [["trace:x", case.to_json(), "once"]]})
+    assert found["estimated"]["error"] > 1.3 > 1.02 > found["fitted"]["error"] >= 1.0
+    assert found["fitted"]["constants"]["hand_off_seconds"] == pytest.approx(3e-6, rel=0.1)
+    assert found["phases"][0]["measured"] == rows[0]["seconds"]
+    with pytest.raises(SystemUnavailableError, match="no trace"):
+        steps_module.fit(context, {"traced": [["trace:y", case.to_json(), "once"]]})
+
+
+def test_variants_say_which_is_the_fastest(tmp_path, monkeypatch):
+    times = {"once:a": {"x": 2.0, "y": 3.0}, "once:b": {"x": 1.0, "y": 5.0}, "once:c": {"x": 4.0, "z": 0.5}}
+
+    def traced(context, case, launch):
+        return [{"origin": name, "seconds": s / 2} for name, s in times[launch].items() for _ in range(2)], ""
+
+    monkeypatch.setattr(steps_module, "_traced", traced)
+    context = steps_module.Context(tmp_path, tmp_path, True, 60.0, lambda result: None)
+    case = Case(str(tmp_path), "mlp-test", 1, "fp16", "cpu").to_json()
+    found = steps_module.variants(context, {"case": case, "launches": list(times)})
+    assert found["fastest"] == "once:c" and found["seconds"] == {"once:a": 5.0, "once:b": 6.0, "once:c": 4.5}
+    assert found["fastest_by_phase"] == {"x": "once:b", "y": "once:a", "z": "once:c"}
+    names = ours.variants()
+    assert len(set(names)) == len(names) == 3 * ours.RANKS
+
+
 def test_traces_of_all_cases_are_one_file(tmp_path):
     archive = tmp_path / "traces.zip"
     for name in ("a.json", "b.json"):
@@ -293,7 +269,7 @@ def test_a_rehearsed_comparison(work, tmp_path):
     case = Case(str(work), "mlp-test", 2, "fp32", "cpu")
     told: list[int] = []
     names = ["torch-eager", "torch-graph"]
-    result = compare.compare(case, names, tmp_path, 120.0, lambda r: told.append(r["rounds"]))
+    result = compare.compare(case, names, tmp_path, tmp_path, 120.0, lambda r: told.append(r["rounds"]))
     eager, graph = (result["contenders"][name] for name in names)
     assert eager["status"] == "ok", eager["reason"]
     checks = [from_plain(AccuracyCheck, one) for one in eager["checks"]]
@@ -345,19 +321,7 @@ def test_wrong_answers_have_no_speed(turned, tmp_path):
     case = Case(str(tmp_path), "mlp-test", 2, "fp32", "cpu")
     make_models([case], "cpu")
     change_reference(case, lambda key, array: array * 1.01, "0/out/" if turned == "before" else f"{SETS}/out/")
-    (row,) = compare.compare(case, ["torch-eager"], tmp_path, 120.0, lambda _: None)["contenders"].values()
+    (row,) = compare.compare(case, ["torch-eager"], tmp_path, tmp_path, 120.0, lambda _: None)["contenders"].values()
     assert row["status"] == "incorrect" and f"{turned} timing" in row["reason"]
     assert "warm_host_us" not in row
     assert bool(row["warm"]) == (turned == "after")
-
-
-def test_the_command_line(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["gpu_suite"])
-    assert (
-        command.main(["--out", str(tmp_path / "out"), "--emulate", "--only", "machine", "--work", str(tmp_path)]) == 0
-    )
-    shown = capsys.readouterr().out
-    assert "[1/1] machine: ok" in shown and table.REHEARSAL in shown
-    found = read_record(SuiteRecord, tmp_path / "out" / "records.json")
-    assert found.rehearsal and found.steps[0].result["packages"]["numpy"] == np.__version__
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"records.json", "table.txt"}
