@@ -31,8 +31,7 @@ class Gpu:
         l2_bytes_per_second_per_sm: bytes a second one SM reads from the second-level cache (a default).
         tensor_flops: dense fp16 and bf16 operations a second with float32 accumulation. tf32_flops: the same for tf32.
         fma_flops: float32 operations a second without tensor cores, a multiply-add counted as two.
-        barrier_seconds: a barrier of all blocks. launch_seconds: one cooperative launch. graph_launch_seconds: one
-            kernel inside a replayed graph (defaults, all three).
+        barrier_seconds: a barrier of all blocks. launch_seconds: one cooperative launch (defaults, both).
     """
 
     name: str
@@ -50,7 +49,6 @@ class Gpu:
     fma_flops: float
     barrier_seconds: float
     launch_seconds: float
-    graph_launch_seconds: float
 
     @staticmethod
     def named(name: str) -> Gpu:
@@ -94,7 +92,6 @@ def _gpu(name: str, arch: str, sms: int, shared: int, threads: int, l2: int, l2_
         l2_bytes_per_second_per_sm=l2_rate * 1e9,
         barrier_seconds=1.0e-6,
         launch_seconds=4.0e-6,
-        graph_launch_seconds=1.5e-6,
         **rates,
     )
 

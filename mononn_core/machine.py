@@ -1,7 +1,7 @@
 """Machine: what the compiler knows of the processor it compiles for. Probed on this one, or given by name.
 
 The numbers that time has a say in (peak, bandwidth, barrier) are stated defaults by processor family, never measured
-here, so that two compilations on one machine decide alike; :mod:`mononn_core.cost.calibrate` measures ceilings.
+here, so that two compilations on one machine decide alike; :mod:`mononn_core.runtime.ceilings` measures ceilings.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a user chooses. (What a schedule or a tuner decides lives in :mod:`mononn_core.schedule.decisions`.)"""
+"""What a user chooses. (What is decided for a network is its :class:`mononn_core.schedule.schedule.Schedule`.)"""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Options:
         epilogues: finish a product or an attention with the elementwise chain after it (off: that chain is a phase of
             its own, fused with nothing but itself; for ablations).
         prefetch: ask for the first weights of the phase after a barrier before waiting there. Off: on two cores no
-            network ran measurably faster or slower with it.
+            network ran measurably faster or slower with it. (On a GPU the first weights are always fetched ahead.)
         launch: "once": every worker enters the function once a run, and barriers stand between its phases; "phases":
             the host's worker pool is woken and joined for every phase, as a runtime of separate kernels does (for
             ablations; the same kernels, the same phases, the same bits), on a CPU; "graph": the same phases as kernels

@@ -13,7 +13,7 @@ CORE = (
     ("cli",),
     ("backend",),
     ("compiler",),
-    ("tune", "runtime"),
+    ("runtime",),
     ("emulate",),
     ("codegen",),
     ("schedule",),

@@ -13,8 +13,7 @@ from mononn_core.cli.gpu import compiled_lines, peak_bytes
 from mononn_core.cli.main import shapes_of
 from mononn_core.compiler import CudaStages, Stages, build, lower
 from mononn_core.errors import OptionError
-from mononn_core.graph.text import to_text as graph_text
-from mononn_core.program.text import to_text as program_text
+from mononn_core.schedule.schedule import Schedule
 
 
 def run(options: argparse.Namespace) -> int:
@@ -55,16 +54,20 @@ def stages_of(model: str, options: argparse.Namespace) -> Stages | CudaStages:
         raise OptionError(f"--threads {options.threads} is not a positive number; leave it out for every core")
     switches: dict[str, Any] = {name: getattr(options, name) for name in ("fuse", "epilogues", "prefetch", "launch")}
     common: dict[str, Any] = {"target": options.target, "precision": options.precision, "threads": threads}
-    return lower(model, shapes=shapes_of(options), arch=tuple(options.arch), gpu=options.gpu, **common, **switches)
+    common |= {"shapes": shapes_of(options), "arch": tuple(options.arch), "gpu": options.gpu}
+    return lower(model, schedule=given_schedule(getattr(options, "given_schedule", "")), **common, **switches)
 
 
-def texts_of(stages: Stages | CudaStages) -> dict[str, str]:
-    """The optimised Graph, the Program and the source as text."""
-    return {
-        "graph": graph_text(stages.optimized),
-        "program": program_text(stages.program),
-        "source": stages.source,
-    }
+def given_schedule(path: str) -> Schedule | None:
+    """The Schedule in a file, as text or JSON; None where no file is named."""
+    if not path:
+        return None
+    try:
+        return Schedule.read(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(
+            f"the schedule {path} cannot be read ({error}); give a file of mononn inspect --schedule"
+        ) from error
 
 
 def progress(text: str, started: float) -> None:

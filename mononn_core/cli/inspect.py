@@ -14,6 +14,7 @@ from mononn_core.errors import OptionError
 from mononn_core.machine import Machine
 from mononn_core.runtime.artifact import MAGIC, Artifact
 from mononn_core.runtime.trace import floor_seconds
+from mononn_core.schedule.schedule import Schedule
 
 
 def run(options: argparse.Namespace) -> int:
@@ -23,7 +24,11 @@ def run(options: argparse.Namespace) -> int:
         text = texts.get(options.text)
         if text is None:
             raise OptionError(f"{options.file} does not hold its {options.text}; inspect the ONNX model instead")
-        print(json.dumps({options.text: text}) if options.json else text.rstrip("\n"))
+        if options.json and options.text == "schedule":
+            text = Schedule.from_text(text).to_json()
+        elif options.json:
+            text = json.dumps({options.text: text})
+        print(text.rstrip("\n"))
         return 0
     if "predicted" in manifest:
         print(json.dumps(manifest, sort_keys=True) if options.json else gpu_summary(manifest))
@@ -49,10 +54,10 @@ def described(options: argparse.Namespace) -> tuple[Mapping[str, Any], Mapping[s
         artifact = Artifact.load(path)
         return artifact.manifest, artifact.texts
     # The compiler and onnx are loaded for a model only: a .mono file is inspected without them.
-    from mononn_core.cli.compile import stages_of, texts_of
+    from mononn_core.cli.compile import stages_of
 
     stages = stages_of(options.file, options)
-    return stages.manifest, texts_of(stages)
+    return stages.manifest, stages.texts
 
 
 def summary(manifest: Mapping[str, Any], floors: list[float], machine: Machine) -> str:

@@ -54,6 +54,8 @@ def parser() -> Parser:
     sub.add_argument("-o", "--output", required=True, metavar="OUT.mono")
     _compilation(sub)
     _switches(sub)
+    help_text = "use this schedule, as mononn inspect --schedule prints one, in place of the cost model's"
+    sub.add_argument("--schedule", dest="given_schedule", default="", metavar="FILE", help=help_text)
 
     sub = commands.add_parser("run", help="run a .mono file on given or seeded inputs")
     sub.add_argument("artifact", metavar="OUT.mono")
@@ -65,7 +67,7 @@ def parser() -> Parser:
     sub = commands.add_parser("inspect", help="what a .mono file or an ONNX model becomes")
     sub.add_argument("file", metavar="FILE", help="a .mono file, or an ONNX model")
     what = sub.add_mutually_exclusive_group()
-    for stage in ("graph", "program", "source"):
+    for stage in ("graph", "schedule", "program", "source"):
         what.add_argument(f"--{stage}", dest="text", action="store_const", const=stage, help=f"print the {stage}")
     _compilation(sub)
     _switches(sub)

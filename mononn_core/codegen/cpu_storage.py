@@ -61,7 +61,7 @@ class CpuStorage(Storage):
             at = f"{row}[{table.columns.index(which.column)}]"
         if buffer.space in ("input", "output"):
             return f"call->{buffer.space}s[{at}]"
-        if buffer.space in ("local", "scratch"):
+        if buffer.space == "local":
             return f"(call->scratch + (long)worker * {self.scratch} + {at})"
         return f"({BASES[buffer.space]} + {at})"
 

@@ -69,7 +69,7 @@ def print_program(program: Program, threads: int, launch: str = "once", comment:
 class _CudaPrinter(CudaSync):
     def __init__(self, program: Program, threads: int) -> None:
         super().__init__(program, threads)
-        owned = next((p for p in program.phases() if p.assign.kind not in ("strided", "blocked")), None)
+        owned = next((p for p in program.phases() if p.assign.kind != "strided"), None)
         if owned is not None:
             raise UnsupportedError(f"phase {owned.id!r} is dealt to owners, which blocks are not; deal it in strides")
         self.executed = sum(isinstance(i, Phase) for i, _ in program.trace())

@@ -18,7 +18,7 @@ from mononn_core.program.tile import Buffer, Layout, Loop, Operand, Phase, Progr
 REDUCE_BYTES = 256
 """What the vocabulary's block reductions use, at the start of shared memory."""
 SHARED_ALIGN = 128
-PRIVATE = ("local", "scratch")
+PRIVATE = "local"
 KINDS = {"f16": ("mn::f16", 2), "bf16": ("mn::bf16", 2), "tf32x3": ("float", 4)}
 """A product's ``kind`` -> element type and its bytes."""
 
@@ -81,7 +81,7 @@ class CudaStorage(Storage, ABC):
         own: dict[str, int] = {}
         for operand in phase.task.operands:
             buffer = self.buffer(operand.buffer)
-            if buffer.space in PRIVATE and buffer.id not in own:
+            if buffer.space == PRIVATE and buffer.id not in own:
                 own[buffer.id] = start
                 local = self.local(buffer)
                 start = up(start + local.nbytes)
@@ -107,14 +107,14 @@ class CudaStorage(Storage, ABC):
         kind, name = c_type(buffer.dtype), prefix + operand.role
         base = self.base(operand.buffer, buffer, phase, row or (loop.var if loop else ""))
         self.out.line(f"{const}{kind} *const {name} = ({const}{kind} *){base};")
-        private = buffer.space in PRIVATE
+        private = buffer.space == PRIVATE
         if not private:
             self.out.line(f"MN_GLOBAL({name});")
         return CudaPointer(name, self.local(buffer) if private else buffer, align=self.alignment(operand.buffer))
 
     def base(self, which: str | Slot, buffer: Buffer, phase: Phase, row: str) -> str:
         """C text of a buffer's address in bytes."""
-        if buffer.space in PRIVATE:
+        if buffer.space == PRIVATE:
             return f"(mn::shared_memory() + {self.places[phase.id].buffers[buffer.id]})"
         if buffer.space in ("input", "output"):
             return f"call.{buffer.space}s[{buffer.offset}]"
@@ -129,7 +129,7 @@ class CudaStorage(Storage, ABC):
         first = self.buffer(which)
         if first.space in ("input", "output"):
             return GPU_ALIGN
-        if first.space in PRIVATE:
+        if first.space == PRIVATE:
             return SHARED_ALIGN
         names = [first.id]
         if isinstance(which, Slot):

@@ -9,7 +9,7 @@ from mononn_core.codegen.cuda_expressions import CudaPrinter
 from mononn_core.program.expr import Expr, Load, variables, walk
 from mononn_core.program.tile import For, Let, Reduce, Statement, Store
 
-PRIVATE = ("local", "scratch")
+PRIVATE = "local"
 SHORT = 32
 """Reductions of fewer terms are done by one thread."""
 
@@ -84,7 +84,7 @@ class Privates:
     """Accesses to a worker's own buffers, which other threads of the block share."""
 
     def __init__(self, printer: CudaPrinter) -> None:
-        self.ids = {r: p.buffer.id for r, p in printer.pointers.items() if p.buffer.space in PRIVATE}
+        self.ids = {r: p.buffer.id for r, p in printer.pointers.items() if p.buffer.space == PRIVATE}
 
     def stored(self, statement: Statement) -> dict[str, list[tuple[Expr, ...]]]:
         """Buffer -> indices that are stored."""

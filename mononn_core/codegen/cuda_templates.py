@@ -75,7 +75,7 @@ class CudaTemplates(CudaStorage):
         size, loop = KINDS[kind][1], task.mainloop
         step, stages = (loop.step, max(2, loop.stages)) if loop else (STEP[size], STAGES)
         depth = 16 if size == 2 else 8
-        local = row_stride(self.local(a)) if a.space in PRIVATE else 0
+        local = row_stride(self.local(a)) if a.space == PRIVATE else 0
         groups = next((g for g in range(self.warps // (wm * wn), 0, -1) if step % (depth * g) == 0), 0)
         if rows % (16 * wm) or columns % (8 * wn) or groups == 0:
             where = f" of {phase.origin[0]}" if phase.origin else ""

@@ -31,6 +31,7 @@ from mononn_core.runtime.toolchain import compile_host, compile_shared
 from mononn_core.schedule.lower import Lowered
 from mononn_core.schedule.lower import lower as lower_graph
 from mononn_core.schedule.prefetch import prefetch_weights
+from mononn_core.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
     from mononn_core.runtime.gpu_session import GpuSession
@@ -59,6 +60,17 @@ class Stages:
         """What the artifact says about itself (see :class:`mononn_core.runtime.artifact.Artifact`)."""
         return manifest(self.program, self.optimized.types, self.options, self.machine)
 
+    @property
+    def texts(self) -> dict[str, str]:
+        """Every value on the road as text, by name."""
+        assert self.lowered.schedule is not None
+        return {
+            "graph": graph_text(self.optimized),
+            "schedule": self.lowered.schedule.to_text(),
+            "program": program_text(self.program),
+            "source": self.source,
+        }
+
 
 def lower(
     model: str | Path | bytes,
@@ -75,6 +87,7 @@ def lower(
     arch: tuple[str, ...] = (),
     gpu: str = "",
     variant: Variant | None = None,
+    schedule: Schedule | None = None,
 ) -> Stages | CudaStages:
     """Everything but the machine code.
 
@@ -88,24 +101,27 @@ def lower(
         fuse, epilogues, prefetch, launch: switches for ablations, see :class:`mononn_core.options.Options`.
         arch, gpu: the GPU compiled for, see there.
         variant: for a GPU, what a search tries in place of the cost model's launch and tiles.
+        schedule: for target "cpu", in place of the one that the cost model would choose.
 
     Raises:
         ModelError, ShapeError, UnsupportedError: the model cannot be read or compiled; the message says why.
-        OptionError: an option has a value that makes no sense.
+        OptionError: an option has a value that makes no sense, or the schedule is not legal for the network.
     """
     options = Options(target, precision, threads, fuse, epilogues, prefetch, launch, tuple(arch), gpu)
     graph = import_model(model, dict(shapes or {}))
-    if variant is not None and not options.on_gpu:
-        raise OptionError("a variant of launch and tiles is a GPU's; choose target cuda, or leave it out")
     if options.on_gpu:
+        if schedule is not None:
+            raise OptionError("a schedule can be given for target cpu only; leave it out")
         return lower_cuda(graph, options, variant)
-    return lower_imported(graph, options, machine or Machine.probe())
+    if variant is not None:
+        raise OptionError("a variant of launch and tiles is a GPU's; choose target cuda, or leave it out")
+    return lower_imported(graph, options, machine or Machine.probe(), schedule)
 
 
-def lower_imported(graph: Graph, options: Options, machine: Machine) -> Stages:
-    """From an imported Graph on: passes, schedule, proof, source."""
+def lower_imported(graph: Graph, options: Options, machine: Machine, schedule: Schedule | None = None) -> Stages:
+    """From an imported Graph on: passes, schedule (or the one given), proof, source."""
     optimized = pipeline.run(graph)
-    lowered = lower_graph(optimized, options, machine)
+    lowered = lower_graph(optimized, options, machine, schedule)
     if options.prefetch:
         lowered = replace(lowered, program=prefetch_weights(lowered.program))
     verify(lowered.program)
@@ -147,8 +163,7 @@ def build(stages: Stages | CudaStages) -> Artifact:
     """Machine code and packed weights. The same stages give the same bytes."""
     if isinstance(stages, CudaStages):
         return build_cuda(stages)
-    texts = {"graph": graph_text(stages.optimized), "program": program_text(stages.program), "source": stages.source}
-    return assemble(stages.lowered, stages.source, stages.manifest, stages.machine, texts)
+    return assemble(stages.lowered, stages.source, stages.manifest, stages.machine, stages.texts)
 
 
 def assemble(

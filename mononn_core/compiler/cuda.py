@@ -59,6 +59,15 @@ class CudaStages:
         return self.printed.text
 
     @property
+    def texts(self) -> dict[str, str]:
+        """Every value on the road that has a text, by name."""
+        return {
+            "graph": graph_text(self.optimized),
+            "program": program_text(self.program),
+            "source": self.source,
+        }
+
+    @property
     def manifest(self) -> dict[str, Any]:
         """What the artifact says about itself (see :class:`mononn_core.runtime.artifact.Artifact`)."""
         lowered, printed, options = self.lowered, self.printed, self.options
@@ -135,8 +144,7 @@ def build(stages: CudaStages) -> Artifact:
         for arch in target_gpu(stages.options)[1]:
             cubins[arch] = compile_cubin(stages.source, headers(), arch)
     about = {**stages.manifest, "cubins": {arch: _usage(stages, arch, cubin) for arch, cubin in cubins.items()}}
-    texts = {"graph": graph_text(stages.optimized), "program": program_text(stages.program), "source": stages.source}
-    texts |= {f"{INCLUDED}{name}": text for name, text in headers().items()}
+    texts = stages.texts | {f"{INCLUDED}{name}": text for name, text in headers().items()}
     weights = pack_weights(stages.program, stages.lowered.weights)
     return Artifact(about, b"", b"", weights, texts, {arch: cubin.code for arch, cubin in cubins.items()})
 
@@ -239,5 +247,5 @@ def predictions(stages: CudaStages) -> dict[str, dict[str, float]]:
     """Floor and predicted seconds of one inference on every shipped GPU: of the cost model, never measured."""
     from mononn_core.cost.cuda import predict
 
-    blocks = stages.lowered.blocks_per_sm
-    return {name: dict(predict(stages.program, gpu, blocks)) for name, gpu in NAMED.items()}
+    launch = stages.lowered.blocks_per_sm, stages.lowered.threads
+    return {name: dict(predict(stages.program, gpu, *launch)) for name, gpu in NAMED.items()}

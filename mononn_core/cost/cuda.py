@@ -96,7 +96,7 @@ def barrier_seconds(gpu: Gpu, constants: Constants = ESTIMATED) -> float:
     return gpu.barrier_seconds + constants.hand_off_seconds
 
 
-def predict(program: Program, gpu: Gpu, blocks_per_sm: int = 1, threads: int = 256) -> dict[str, float]:
+def predict(program: Program, gpu: Gpu, blocks_per_sm: int, threads: int) -> dict[str, float]:
     """Of one inference: "floor", the seconds that nothing in this precision beats (its weights read once from memory,
     or its products at the tensor cores' full rate), and "seconds", what this module expects, the launch included."""
     weights = sum(b.nbytes for b in program.buffers if b.space == "weight" and b.id in _streamed(program))

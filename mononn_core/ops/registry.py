@@ -35,7 +35,7 @@ Forward = Callable[[TensorType, TensorType, Attrs, Index], Index]
 """``forward(input type, output type, attrs, input index)``: the output index that holds that element."""
 Flops = Callable[[Sequence[TensorType | None], Sequence[TensorType], Attrs], int]
 
-KINDS = ("elementwise", "movement", "reduction", "contraction", "row", "gather", "constant")
+KINDS = ("elementwise", "movement", "reduction", "contraction", "row", "gather")
 """elementwise: out[i] depends on in[i] (broadcast). movement: a pure re-indexing of one input (or a choice between
 inputs by index alone). gather: index comes from data. reduction: some axes collapse. row: softmax and norms, output
 rows depend on whole input rows. contraction: matmul, attention. constant: no tensor inputs."""

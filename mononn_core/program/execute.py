@@ -98,7 +98,7 @@ class RunningTask:
         return self._fetch(access, tuple(np.ix_(*(np.arange(low, high) for low, high in access.box))), None)
 
     def _stamp(self, view: View) -> int:
-        return self.serial if view.buffer.space in PRIVATE else self.position
+        return self.serial if view.buffer.space == PRIVATE else self.position
 
     def _fetch(self, access: Access, index: tuple[Array, ...], mask: Array | None) -> Array:
         view, position = access.view, self._stamp(access.view)
@@ -150,7 +150,7 @@ class RunningTask:
         if len(np.unique(offsets)) != len(offsets):
             raise VerifyError(f"{self.where} stores an element of {access.view.buffer.id!r} twice")
         store = Pending(access.view, offsets, values.reshape(-1).astype(access.view.data.dtype))
-        if access.view.buffer.space in PRIVATE:
+        if access.view.buffer.space == PRIVATE:
             self.memory.write(store.view, store.offsets, store.values, self.serial, self.where)
         else:
             self.pending.append(store)
@@ -279,7 +279,7 @@ def _independent(task: RunningTask, loop: For) -> bool:
     """Whether no worker-local buffer is both stored and loaded inside: then iterations may run together."""
     stored, loaded = set[str](), set[str]()
     _touched(loop, stored, loaded)
-    private = {r for r in stored if task.accesses[r].view.buffer.space in PRIVATE} if stored else set()
+    private = {r for r in stored if task.accesses[r].view.buffer.space == PRIVATE} if stored else set()
     ids = {task.accesses[r].view.buffer.id for r in private}
     return ids.isdisjoint(a.view.buffer.id for r, a in task.accesses.items() if r in loaded)
 

@@ -153,7 +153,7 @@ class Site:
     def _reads(self, operand: Operand) -> Iterator[Reads]:
         """Tasks grouped by equal boxes, for buffers in shared memory that is written during a run."""
         buffer = self.buffer(operand)
-        if buffer.space in CONSTANT or buffer.space in PRIVATE:
+        if buffer.space in CONSTANT or buffer.space == PRIVATE:
             return
         low, high = self.boxes[operand.role]
         rank = low.shape[1]
@@ -175,7 +175,7 @@ class Site:
             operand = self.operands[store.operand]
             buffer = self.buffer(operand)
             parts = list(self._store_offsets(place, store, operand, buffer))
-            if buffer.space not in PRIVATE and any(part[0].size for part in parts):
+            if buffer.space != PRIVATE and any(part[0].size for part in parts):
                 found.setdefault(buffer.id, []).extend((operand, *part) for part in parts)
         for name, pieces in found.items():
             offsets = np.concatenate([p[1] for p in pieces])

@@ -18,8 +18,8 @@ from mononn_core.errors import InputError, VerifyError
 from mononn_core.program.tile import Buffer, Layout, Program
 
 Array = np.ndarray[Any, Any]
-PRIVATE = ("local", "scratch")
-"""Spaces of which each worker has its own copy; together they are one slice of ``Program.scratch_bytes`` bytes."""
+PRIVATE = "local"
+"""The space of which each worker has its own copy: one slice of ``Program.scratch_bytes`` bytes."""
 CONSTANT = ("input", "weight")
 """Spaces that nothing writes during a run."""
 NOBODY = -1
@@ -113,7 +113,7 @@ class Memory:
     def view(self, name: str, worker: int) -> View:
         """The buffer ``name`` as ``worker`` sees it."""
         buffer = self.buffers[name]
-        key = (name, worker if buffer.space in PRIVATE else 0)
+        key = (name, worker if buffer.space == PRIVATE else 0)
         if key not in self._views:
             self._views[key] = self._make_view(buffer, worker)
         return self._views[key]
@@ -128,7 +128,7 @@ class Memory:
             data = self._weights[b.offset : b.offset + b.nbytes].view(np.dtype(b.dtype))
             return View(b, number, tables, data, none, none)
         else:
-            region, offset = (self._slices[worker] if b.space in PRIVATE else self._arena), b.offset
+            region, offset = (self._slices[worker] if b.space == PRIVATE else self._arena), b.offset
         self._inside(b, len(region.data), offset)
         data = region.data[offset : offset + b.nbytes].view(np.dtype(b.dtype))
         units = slice(offset // self.unit, (offset + b.nbytes) // self.unit)
@@ -158,7 +158,7 @@ class Memory:
             other = int(holder[holder != view.number][0])
             what = "nobody has written it" if other == NOBODY else f"buffer {self.names[other]!r} has overwritten it"
             raise VerifyError(f"{where} reads an element of buffer {name!r}, but {what}")
-        if view.buffer.space in PRIVATE:
+        if view.buffer.space == PRIVATE:
             if (stamp != position).any():
                 raise VerifyError(f"{where} reads worker-local buffer {name!r} before this task wrote it")
             return
@@ -172,7 +172,7 @@ class Memory:
         """Store elements. Writing one again opens a new generation of the buffer (see :meth:`read`)."""
         if view.buffer.space in CONSTANT:
             raise VerifyError(f"{where} writes buffer {view.buffer.id!r}, which is read only")
-        private = view.buffer.space in PRIVATE
+        private = view.buffer.space == PRIVATE
         before = view.stamp[offsets]
         if private and (before < NOBODY).any():
             raise VerifyError(f"{where} writes worker-local buffer {view.buffer.id!r} over a prefetched operand")

@@ -1,15 +1,15 @@
 """The Program grammar, on one screen: the monolith as phases of tile tasks.
 
     Program(name, buffers, tables, counters, body)        body: Phase | Loop | Barrier, in program order
-    Buffer(id, dtype, shape, layout, space, offset)       space: input | output | weight | arena | local | scratch
-    Layout(dims, size, swizzle)                           a dim is (factor, stride)*, outermost factor first
+    Buffer(id, dtype, shape, layout, space, offset)       space: input | output | weight | arena | local
+    Layout(dims, size)                                    a dim is (factor, stride)*, outermost factor first
     Table(id, columns, rows)                              rows: loop iteration -> buffer id per column
     Loop(var, count, body, table)                         rolled layers: one body, a table of buffers
     Phase(id, domain, assign, task, waits, signals, prefetches, origin)
     Axis(var, extent) · Assign(kind, group, owner, owners, order)
     Barrier(id)
     Counter(id, shape) · Signal(counter, index, add) · Wait(counter, index, at_least)
-    Task(template, operands, params, results, body, mainloop, local)
+    Task(template, operands, params, results, body, prologue, mainloop, split, local)
     Operand(role, buffer, box, access, stable)            buffer: an id, or Slot(table, column) inside a Loop
     Box(offset, size, bound)                              in domain and loop variables: the declared footprint
     Mainloop(axis, step, stages, mechanism) · Prefetch(phase, role, into) · Split(axis, parts, scratch, combine)
@@ -19,7 +19,7 @@
 **Execution.** Every worker walks ``body`` in order. In a Phase it executes the tasks its Assign gives it. A Barrier
 joins all workers. Who executes what:
 
-* ``strided`` / ``blocked``: the tasks are dealt to the workers; nothing may be assumed about who runs which.
+* ``strided``: the tasks are dealt to the workers; nothing may be assumed about who runs which.
 * ``owned``: the task belongs to owner ``owner`` (an Expr over the domain, 0 <= owner < owners) of ``group``; in all
   phases with the same group, tasks with the same owner run on the same worker, in phase order. Within a phase the
   tasks of one owner run one after the other in an unspecified order.
@@ -31,8 +31,8 @@ counter element receives from phases before that one in the epoch, so that passi
 
 **Boxes** are in logical elements of the buffer: ``offset[d] <= i < min(offset[d] + size[d], bound[d])``; one that
 starts at its bound or beyond is empty. Indices of Loads, Stores and Results are the buffer's, not the box's. A task's
-reads of shared memory precede its writes: what it reads back it keeps in worker-local memory (spaces local and scratch,
-one slice of ``scratch_bytes`` a worker). ``Split.scratch`` is a shared buffer.
+reads of shared memory precede its writes: what it reads back it keeps in worker-local memory (space local, one slice
+of ``scratch_bytes`` a worker). ``Split.scratch`` is a shared buffer.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ import numpy as np
 from mononn_core.errors import Origin
 from mononn_core.program.expr import Expr
 
-SPACES = ("input", "output", "weight", "arena", "local", "scratch")
+SPACES = ("input", "output", "weight", "arena", "local")
 ACCESSES = ("read", "write", "partial")
 Factors = tuple[tuple[int, int], ...]
 
@@ -240,7 +240,7 @@ class Result:
 
 @dataclass(frozen=True)
 class For:
-    """A loop over [0, extent); kind: "serial", "vector" (iterations are independent lanes) or "unroll"."""
+    """A loop over [0, extent); kind: "serial", or "vector" (iterations are independent lanes)."""
 
     var: str
     extent: int
@@ -261,7 +261,8 @@ class Let:
 @dataclass(frozen=True)
 class Reduce:
     """``name = op over var in [0, extent) of value``, bound for the rest of the enclosing body; op: add, mul, max,
-    min. The order is: ``lanes`` interleaved partial results, then the lanes pairwise."""
+    min. In which order is left to who runs it, but the same in every run of one artifact, however many workers there are;
+    ``lanes`` is the number of interleaved partial results that the schedule expects, for people."""
 
     name: str
     op: str

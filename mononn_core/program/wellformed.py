@@ -170,7 +170,7 @@ def _check_assign(phase: Phase, groups: dict[str, int]) -> None:
         raise refuse("domains are not empty", "has a domain axis without tasks", phase)
     if assign.order and sorted(assign.order) != sorted(names):
         raise refuse("assignments are complete", f"is ordered by {assign.order}, not by its variables {names}", phase)
-    if assign.kind not in ("strided", "blocked", "owned"):
+    if assign.kind not in ("strided", "owned"):
         raise refuse("assignments are complete", f"has unknown assignment {assign.kind!r}", phase)
     if (assign.kind == "owned") != (assign.owner is not None and bool(assign.group) and assign.owners > 0):
         raise refuse("assignments are complete", "owned phases, and they alone, have group, owner and owners", phase)
@@ -248,7 +248,7 @@ class PhaseRules:
         task = self.phase.task
         if task.template not in ROLES or (task.template == "nest") == bool(task.results):
             raise self.refuse("roles fit", f"is no complete {task.template!r}: a body, or a template with results")
-        local = [o.role for o, b in self.operands.values() if b.space in PRIVATE and o.access == "read"]
+        local = [o.role for o, b in self.operands.values() if b.space == PRIVATE and o.access == "read"]
         filled = task.template == "nest" or (local == ["a"] and task.template in ("matmul", "gemv"))
         if bool(task.body) != filled or (local and not filled):
             text = "has a body without a worker-local left side, or worker-local operands without a body"
@@ -280,7 +280,7 @@ class PhaseRules:
         if loop is not None and (loop.step < 1 or loop.stages < 1 or loop.mechanism not in MECHANISMS):
             raise self.refuse("roles fit", f"has a main loop {loop}")
         for name in task.local:
-            if self.buffer(name).space not in PRIVATE:
+            if self.buffer(name).space != PRIVATE:
                 raise self.refuse("roles fit", f"lists {name!r} as local, but it is not worker-local")
 
     def _check_windows(self) -> None:
@@ -306,7 +306,7 @@ class PhaseRules:
         for s in body:
             match s:
                 case For():
-                    if s.extent < 1 or s.kind not in ("serial", "vector", "unroll"):
+                    if s.extent < 1 or s.kind not in ("serial", "vector"):
                         raise self.refuse("domains are not empty", f"has a loop over {s.var!r} of {s.extent} {s.kind}")
                     if s.bound is not None:
                         self._index(s.bound, scope)

@@ -50,7 +50,7 @@ def _used(program: Program, phase: Phase, loop: dict[str, int]) -> list[Buffer]:
     """Worker-local buffers that the phase's tasks use."""
     names = [program.resolve(o.buffer, loop) for o in phase.task.operands] + list(phase.task.local)
     found = (program.buffer(n) for n in dict.fromkeys(names))
-    return [b for b in found if b.space in PRIVATE]
+    return [b for b in found if b.space == PRIVATE]
 
 
 def _overlap(a: Buffer, b: Buffer) -> bool:
@@ -96,7 +96,7 @@ def _fetched(program: Program, phase: Phase, p: Prefetch, use: tuple[Phase | Bar
     if not p.into:
         return None
     slot = program.buffer_map.get(p.into)
-    if slot is None or slot.space not in PRIVATE:
+    if slot is None or slot.space != PRIVATE:
         raise refuse("prefetches have a consumer", f"prefetches into {p.into!r}, which is not worker-local", phase)
     if slot.shape != operand.box.size or slot.dtype != source.dtype:
         text = f"slot {slot.id!r} is {slot.dtype}{list(slot.shape)}, the box {source.dtype}{list(operand.box.size)}"
@@ -127,7 +127,7 @@ class Temporaries:
     def __init__(self, site: Site) -> None:
         self.site = site
         operands = {o.role: site.buffer(o) for o in site.phase.task.operands}
-        self.private = {role: b for role, b in operands.items() if b.space in PRIVATE}
+        self.private = {role: b for role, b in operands.items() if b.space == PRIVATE}
         self.written = {b.id: np.zeros((site.tasks, b.layout.size), bool) for b in self.private.values()}
         self.tables = {b.id: dim_tables(b.layout, b.shape) for b in self.private.values()}
 

@@ -14,24 +14,26 @@ from math import ceil
 import numpy as np
 
 from mononn_core.graph import Node, TensorType
+from mononn_core.machine import Machine
 from mononn_core.ops.common import integer, integers
 from mononn_core.program import winograd
 from mononn_core.program.expr import Const, Expr, Var, const, minimum
 from mononn_core.program.simplify import simplify
 from mononn_core.program.tile import Box, For, Phase, Statement, Store, Task
 from mononn_core.program.windows import Windows
-from mononn_core.schedule.decisions import Partition, image_rows, tile_rows, winograd_pays
+from mononn_core.schedule.decisions import image_rows, tile_rows, winograd_pays
 from mononn_core.schedule.fuse import Stage, border_of
 from mononn_core.schedule.operands import ImageView, axis
 from mononn_core.schedule.ownership import owner_boxes
 from mononn_core.schedule.phases import Draft, PhaseBuilder, panel_buffer, unit_axes
+from mononn_core.schedule.schedule import GroupSchedule, Partition, Tile
 from mononn_core.schedule.views import matrix_shape
 
 
 @dataclass(frozen=True)
 class Conv:
-    """Shapes of a ``conv`` node. ``reads``: input channels a panel reads (all of them without groups); ``winograd``:
-    whether template "winograd" computes it; ``lanewise``: channels of a group where template "depthwise" does, else 0.
+    """A ``conv`` node's shapes, and the template and panel that compute it. ``lanewise``: channels of a group where
+    template "depthwise" may, else 0.
     """
 
     x: tuple[int, ...]
@@ -40,39 +42,63 @@ class Conv:
     strides: tuple[int, int]
     dilations: tuple[int, int]
     group: int
-    panel: int
-    reads: int
-    winograd: bool = False
-    lanewise: int = 0
+    lanewise: int
+    template: str = ""
+    panel: int = 0
 
     @staticmethod
-    def of(node: Node, types: Mapping[str, TensorType], lanes: int) -> Conv:
-        """Also decides the panel: two vectors of output channels, or one where a group has no two."""
+    def forms(node: Node, types: Mapping[str, TensorType], lanes: int) -> tuple[Conv, ...]:
+        """Every template and panel that can compute the node, the preferred first: Winograd's where it pays, two
+        vectors of output channels, or one where there are, or a group has, no two."""
         x, w, out = types[node.inputs[0]].shape, types[node.inputs[1]].shape, types[node.output].shape
         group, channels = integer(node.attrs, "group"), out[3]
         mine, width = w[2], channels // group
         lanewise = mine if group > 1 and mine == width and (mine == 1 or (mine < lanes and lanes % mine == 0)) else 0
-        if lanewise:
-            panel, reads = ceil(channels / lanes) * lanes, channels
-        elif group == 1:
-            panel, reads = (2 * lanes if channels > lanes else lanes), x[3]
-        else:
-            panel = 2 * lanes if width % (2 * lanes) == 0 else lanes
-            ends = ((n, min(n + panel, channels) - 1) for n in range(0, channels, panel))
-            reads = max((last // width - first // width + 1) * mine for first, last in ends)
         (kh, kw), (sh, sw), (dh, dw) = w[:2], integers(node.attrs, "strides"), integers(node.attrs, "dilations")
-        conv = Conv(x, out, (kh, kw), (sh, sw), (dh, dw), group, panel, reads)
-        fits = group == 1 and winograd.applies(Windows((kh, kw), (sh, sw), (dh, dw), x[2], out[2], out[1]))
-        return replace(conv, lanewise=lanewise, winograd=fits and winograd_pays(x[3], out, lanes))
+        conv = Conv(x, out, (kh, kw), (sh, sw), (dh, dw), group, lanewise)
+        if lanewise:
+            return (replace(conv, template="depthwise", panel=ceil(channels / lanes) * lanes),)
+        two = channels > lanes if group == 1 else width % (2 * lanes) == 0
+        panels = (2 * lanes, lanes) if two else (lanes,)
+        templates = ["conv"]
+        if group == 1 and winograd.applies(Windows((kh, kw), (sh, sw), (dh, dw), x[2], out[2], out[1])):
+            templates.insert(0 if winograd_pays(x[3], out, lanes) else 1, "winograd")
+        return tuple(replace(conv, template=t, panel=panel) for t in templates for panel in panels)
 
     @property
     def depthwise(self) -> bool:
-        return self.lanewise > 0
+        return self.template == "depthwise"
 
-    def narrowed(self, owners: int) -> Conv:
-        """A convolution of template "depthwise" whose channels are cut among owners."""
-        share = self.panel // owners
-        return replace(self, panel=share, reads=share)
+    @property
+    def reads(self) -> int:
+        """Input channels that a panel reads: all of them without groups."""
+        channels, width, mine = self.out[3], self.out[3] // self.group, self.x[3] // self.group
+        if self.depthwise:
+            return min(self.panel, channels)
+        if self.group == 1:
+            return self.x[3]
+        ends = ((n, min(n + self.panel, channels) - 1) for n in range(0, channels, self.panel))
+        return max((last // width - first // width + 1) * mine for first, last in ends)
+
+    def dealt(self, partition: Partition) -> Conv:
+        """The form under ``partition``: template "depthwise" takes a panel of all the channels that an owner has."""
+        cut = self.depthwise and partition.kind == "columns"
+        return replace(self, panel=self.panel // partition.owners) if cut else self
+
+    def tile(self, partition: Partition, pitch: int, machine: Machine) -> Tile:
+        """The block of image rows whose pixels stay in the second-level cache while all panels pass over them; the
+        image lies with ``pitch`` pixels from row to row."""
+        n, height, width, _ = self.out
+        share = self.share(partition)
+        rows, blocks = image_rows(share, self.reads * 4, self.strides[0] * pitch, n > 1, machine)
+        if self.template == "winograd":
+            pair_bytes = winograd.PRODUCTS * ceil(width / 2) * self.reads * 4
+            rows, blocks = tile_rows(share, pair_bytes, n > 1, machine)
+        return Tile(rows, blocks, self.dealt(partition).panel)
+
+    def share(self, partition: Partition) -> int:
+        """Image rows of an owner."""
+        return ceil(self.out[1] / partition.owners) if partition.kind == "rows" else self.out[1]
 
     @property
     def spans_groups(self) -> bool:
@@ -97,18 +123,18 @@ class Conv:
     @property
     def matrix_shape(self) -> tuple[int, int]:
         """Of the weights as a template reads them."""
-        taps = winograd.PRODUCTS if self.winograd else self.kernel[0] * self.kernel[1]
-        return taps * (self.lanewise or self.reads), self.out[3]
+        taps = winograd.PRODUCTS if self.template == "winograd" else self.kernel[0] * self.kernel[1]
+        return taps * (self.lanewise if self.depthwise else self.reads), self.out[3]
 
     @property
     def tag(self) -> str:
         """Tells the packed weights from those that other forms of a convolution read."""
-        return "@winograd" if self.winograd else "" if self.group == 1 or self.depthwise else "@groups"
+        return "@winograd" if self.template == "winograd" else "" if self.group == 1 or self.depthwise else "@groups"
 
     def matrix(self, w: np.ndarray) -> np.ndarray:
         """The weights [KH, KW, C / group, M] as the matrix a template reads: [taps * lanewise, M], transformed for
         Winograd's, else [taps * reads, M] with zeros where a channel's group does not read."""
-        if self.winograd:
+        if self.template == "winograd":
             return winograd.transformed_weights(w)
         taps, mine, channels = self.kernel[0] * self.kernel[1], w.shape[2], w.shape[3]
         if self.depthwise or self.group == 1:
@@ -124,23 +150,17 @@ class Conv:
         return wide.reshape(taps * self.reads, channels)
 
 
-def build_conv(builder: PhaseBuilder, stage: Stage, partition: Partition, name: str) -> Phase:
+def build_conv(builder: PhaseBuilder, stage: Stage, decided: GroupSchedule, name: str) -> Phase:
     """The phase of a convolution: image rows or panels dealt to owners, a task is a block of image rows of a panel."""
-    node = stage.root
-    assert node is not None
-    lanes = builder.machine.vector_bytes // 4
-    conv = Conv.of(node, builder.types, lanes)
-    view = ImageView.of(builder.views, node.inputs[0])
-    assert view is not None, f"{node.origin}: the image was not stored"
+    node, partition, tile = stage.root, decided.partition, decided.tile
+    assert node is not None and tile is not None
+    conv, view = conv_of(builder, stage, decided), image_of(builder, stage)
     n, height, width, channels = conv.out
     owners = partition.owners if partition.kind != "single" else 1
     batches, panels = n, ceil(channels / conv.panel)
+    rows, blocks = tile.rows, tile.blocks
     o, r, q = (Var(v) for v in "orp")
     image: Expr = Var("b")
-    share = ceil(height / owners) if partition.kind == "rows" else height
-    rows, blocks = image_rows(share, conv.reads * 4, conv.strides[0] * view.pitch, n > 1, builder.machine)
-    if conv.winograd:
-        rows, blocks = tile_rows(share, winograd.PRODUCTS * ceil(width / 2) * conv.reads * 4, n > 1, builder.machine)
     y0, n0 = r * rows, q * conv.panel
     if partition.kind == "rows":
         y0 = o * (rows * blocks) + y0
@@ -148,8 +168,6 @@ def build_conv(builder: PhaseBuilder, stage: Stage, partition: Partition, name: 
         batches = n // owners
         image = o * batches + image
     elif partition.kind == "columns":
-        if conv.depthwise:
-            conv = conv.narrowed(owners)
         panels = ceil(ceil(channels / conv.panel) / owners)
         n0 = o * (panels * conv.panel) + n0
     extents = {"o": owners, "b": batches, "r": blocks, "p": panels}
@@ -161,16 +179,35 @@ def build_conv(builder: PhaseBuilder, stage: Stage, partition: Partition, name: 
     y = draft.position("row", y0 + axis("y", rows), height)
     column = draft.position("column", n0 + axis("n", min(conv.panel, channels)), channels)
     result = builder.epilogue(stage, draft, (image, y, axis("x", width), column), inner, ("y", "x", "n"))
-    template = "depthwise" if conv.depthwise else "winograd" if conv.winograd else "conv"
-    params = {**windows.params(), "panel": conv.panel, "group": conv.lanewise}
+    params = {**windows.params(), "panel": conv.panel, "group": conv.lanewise if conv.depthwise else 0}
     if conv.spans_groups:  # channels of a group, its results, all channels
         params["grouped"] = (conv.x[3] // conv.group, channels // conv.group, conv.x[3])
-    task = Task(template, tuple(draft.operands), params, (result,))
+    task = Task(conv.template, tuple(draft.operands), params, (result,))
     phase = builder.phase(name, stage, partition, extents, task, conv.flops)
-    if conv.winograd:  # all panels of a block of rows follow one another: the windows are transformed once
+    if (
+        conv.template == "winograd"
+    ):  # all panels of a block of rows follow one another: the windows are transformed once
         order = tuple(a for a in "obrp" if extents[a] > 1)
         phase = replace(phase, assign=replace(phase.assign, order=order))
     return phase
+
+
+def conv_of(builder: PhaseBuilder, stage: Stage, decided: GroupSchedule) -> Conv:
+    """The node's shapes with the template and panel that were decided."""
+    assert stage.root is not None and decided.tile is not None
+    form = next(
+        f for f in Conv.forms(stage.root, builder.types, builder.machine.vector_bytes // 4)
+        if f.template == decided.template
+    )  # fmt: skip
+    return replace(form, panel=decided.tile.panel)
+
+
+def image_of(builder: PhaseBuilder, stage: Stage) -> ImageView:
+    """How the image that a convolution reads lies."""
+    assert stage.root is not None
+    view = ImageView.of(builder.views, stage.root.inputs[0])
+    assert view is not None, f"{stage.root.origin}: the image was not stored"
+    return view
 
 
 def _operands(

@@ -1,4 +1,4 @@
-"""What the schedule decides: how a stage's work is dealt to owners, and the tile sizes.
+"""Tile sizes that suit a machine's caches and registers.
 
 A *partition* gives every element that a stage writes to one of ``owners`` owners. Two stages whose partitions fit (each
 owner reads only what it wrote itself) need no barrier between them; finding such runs of stages is
@@ -7,10 +7,10 @@ owner reads only what it wrote itself) need no barrier between them; finding suc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil
 
 from mononn_core.machine import Machine
+from mononn_core.schedule.schedule import Tile
 
 SMALLEST_BLOCK = 16
 """Rows of a product's task, at least."""
@@ -18,47 +18,12 @@ L2_SHARE = 0.8
 """Share of the second-level cache that a task's rows of the left operand may take."""
 
 
-@dataclass(frozen=True)
-class Parts:
-    """An image stored as one part an owner, under the id ``buffer``: owner o's part holds the pixels from ``first + o *
-    step`` on, ``size`` of them or to the image's end. Parts overlap where their owners read the same pixels."""
-
-    buffer: str
-    first: int
-    step: int
-    size: int
-
-
-@dataclass(frozen=True)
-class Partition:
-    """kind: "rows", "columns" (of each of ``segments`` equal runs of columns), "heads", "batch", or "single" (owner 0
-    does it all). ``parts``: how a stage dealt by rows stores its image, or a convolution finds it."""
-
-    kind: str
-    owners: int
-    segments: int = 1
-    parts: Parts | None = None
-
-    @property
-    def group(self) -> str:
-        return f"owners{self.owners}"
-
-
-@dataclass(frozen=True)
-class MatmulTile:
-    """A task's share of a product: ``rows`` x ``panel`` columns; ``blocks`` row blocks an owner."""
-
-    rows: int
-    blocks: int
-    panel: int
-
-
 def panel_vectors(rows: int) -> int:
     """Vectors of columns a register tile spans: two where rows fill the registers, more where they are few."""
     return 8 if rows <= 3 else 4 if rows <= 6 else 2
 
 
-def matmul_tile(m: int, n: int, k: int, owners_m: int, owners_n: int, machine: Machine) -> MatmulTile:
+def matmul_tile(m: int, n: int, k: int, owners_m: int, owners_n: int, machine: Machine) -> Tile:
     """Row block and panel for a product of [m, k] by [k, n] cut among ``owners_m`` x ``owners_n`` owners."""
     lanes = machine.vector_bytes // 4
     share = ceil(m / owners_m)
@@ -70,7 +35,7 @@ def matmul_tile(m: int, n: int, k: int, owners_m: int, owners_n: int, machine: M
     vectors = panel_vectors(rows)
     while vectors > 1 and vectors * lanes * owners_n > max(n, lanes):
         vectors //= 2
-    return MatmulTile(rows, blocks, vectors * lanes)
+    return Tile(rows, blocks, vectors * lanes)
 
 
 def image_rows(height: int, pixel_bytes: int, row_pixels: int, exact: bool, machine: Machine) -> tuple[int, int]:

@@ -15,9 +15,9 @@ from mononn_core.ops import registry
 from mononn_core.program.expr import Acc, Cast, Const, Expr, Load, Ranges, Var, op, substitute, transform
 from mononn_core.program.simplify import simplify
 from mononn_core.program.tile import Box, Buffer, Layout, Operand, Phase, Result, Task
-from mononn_core.schedule.decisions import Partition
 from mononn_core.schedule.fuse import Stage, run_chain
 from mononn_core.schedule.operands import MatrixAxes, Product, attention_axes, axis, footprint, matmul_axes, unit_stride
+from mononn_core.schedule.schedule import Partition
 from mononn_core.schedule.views import Views, matrix_index, matrix_shape
 
 

@@ -1,205 +1,212 @@
-"""Graph to Program: fuse into stages, choose owners, place buffers, roll repeated layers."""
+"""Graph to Program: fuse into stages, decide a Schedule, and lower that: phases, places of buffers, rolled layers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import gcd
 
 import numpy as np
 
 from mononn_core.cost.analytic import Cost
-from mononn_core.graph import Graph, Node, TensorType
+from mononn_core.errors import OptionError, VerifyError
+from mononn_core.graph import Graph
 from mononn_core.machine import Machine
-from mononn_core.ops import registry
 from mononn_core.options import Options
 from mononn_core.program.tile import Barrier, Buffer, Item, Layout, Phase, Program
-from mononn_core.schedule import memory, ownership
-from mononn_core.schedule.convolution import Conv, build_border, build_conv
-from mononn_core.schedule.decisions import Partition, row_stride
-from mononn_core.schedule.fuse import Stage, fuse
+from mononn_core.program.verify import verify
+from mononn_core.schedule import memory, ownership, space
+from mononn_core.schedule.convolution import build_border, build_conv
+from mononn_core.schedule.decisions import row_stride
+from mononn_core.schedule.fuse import Stage, dependencies, fuse
 from mononn_core.schedule.nests import build_nest
-from mononn_core.schedule.operands import Product
-from mononn_core.schedule.parts import with_parts
-from mononn_core.schedule.phases import PhaseBuilder, rows_stand_alone
-from mononn_core.schedule.prepare import is_template, prepare
+from mononn_core.schedule.parts import read_parts, with_parts
+from mononn_core.schedule.phases import PhaseBuilder
+from mononn_core.schedule.prepare import prepare
 from mononn_core.schedule.roll import roll
-from mononn_core.schedule.views import Views, matrix_shape
-
-SMALL_FLOPS = 200_000
-"""Below this one owner may do a stage alone: a barrier costs as much as the work."""
+from mononn_core.schedule.schedule import GroupSchedule, Schedule
+from mononn_core.schedule.views import matrix_shape
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """A Program and the constants its weight buffers hold: buffer id -> logical matrix in the buffer's shape."""
+    """A Program, the constants its weight buffers hold (buffer id -> logical matrix in the buffer's shape), and the
+    Schedule it was lowered by (None for a Program written by hand)."""
 
     program: Program
     weights: Mapping[str, np.ndarray]
+    schedule: Schedule | None = None
 
 
-def lower(graph: Graph, options: Options, machine: Machine) -> Lowered:
-    """The network as one Program, balanced for ``options.threads`` workers.
+def lower(graph: Graph, options: Options, machine: Machine, schedule: Schedule | None = None) -> Lowered:
+    """The network as one Program, balanced for ``options.threads`` workers; ``schedule`` in place of the one that the
+    cost model would choose.
 
     Raises:
         UnsupportedError: an operator has no generated form; the message names the node.
+        OptionError: ``schedule`` is not one of this network, or not legal; the message says why.
     """
-    graph = prepare(graph)
-    stages, views = fuse(graph, options.fuse, options.epilogues, joined=True)
-    weight_bytes = sum(c.nbytes for c in graph.constants.values())
-    builder = PhaseBuilder(views, machine)
-    cost = Cost(machine, weight_bytes)
-    chosen: dict[str, tuple[ownership.Candidate, ...]] = {}
-    for number, stage in enumerate(stages):
-        name = f"{number:03d}_{stage.root.op if stage.root else stage.chain[-1].op}"
-        shape = matrix_shape(graph.types[stage.stored].shape)
-        chosen[stage.own] = tuple(
-            ownership.candidate(p, build_phases(builder, stage, p, name), shape, cost)
-            for p in partitions(stage, views, options.threads, machine)
+    lowering = Lowering(prepare(graph), options, machine)
+    if schedule is None:
+        return lowering.program(lowering.decide())
+    lowering.check(schedule)
+    lowered = lowering.program(schedule)
+    try:
+        verify(lowered.program)
+    except VerifyError as error:
+        raise OptionError(f"the schedule is not legal: {error}") from error
+    return lowered
+
+
+class Lowering:
+    """A prepared network on its way to a Program: its stages, what may be decided, and what follows from a Schedule."""
+
+    def __init__(self, graph: Graph, options: Options, machine: Machine) -> None:
+        self.graph, self.owners, self.machine = graph, options.threads, machine
+        self.stages, self.views = fuse(graph, options.fuse, options.epilogues, joined=True)
+        self.builder = PhaseBuilder(self.views, machine)
+        self.by_name = {stage.own: (number, stage) for number, stage in enumerate(self.stages)}
+        self._built: dict[GroupSchedule, tuple[Phase, ...]] = {}
+
+    def decide(self) -> Schedule:
+        """The cheapest Schedule by the cost model."""
+        cost = Cost(self.machine, sum(c.nbytes for c in self.graph.constants.values()))
+
+        def candidate(group: GroupSchedule) -> ownership.Candidate:
+            return ownership.candidate(group, self.phases(group), self._shape(group), cost)
+
+        groups = {stage.own: space.preferred(stage, self.builder, self.owners) for stage in self.stages}
+        for own, more in with_parts(self.stages, groups, self.phases, self.builder).items():
+            groups[own] += tuple(more)
+        chosen = {own: tuple(map(candidate, found)) for own, found in groups.items()}
+        return Schedule(self.graph.name, self.owners, ownership.plan(self.stages, chosen, cost))
+
+    def check(self, schedule: Schedule) -> None:
+        """Raises OptionError where a Schedule is not one of this network, names a decision that is not legal, or has a
+        group before one that it reads. Whether its barriers suffice the verifier says of the Program."""
+        if schedule.owners != self.owners:
+            raise OptionError(f"the schedule is for {schedule.owners} owners, not {self.owners}; compile with as many")
+        ready: dict[str, int] = {}
+        for group in schedule.groups:
+            if group.group not in self.by_name:
+                raise OptionError(f"the schedule has a group {group.group!r}, which {self.graph.name} has not")
+            if group.group in ready:
+                raise OptionError(f"the schedule has group {group.group!r} twice")
+            ready[group.group] = len(ready)
+            stage = self.by_name[group.group][1]
+            plain = replace(group, partition=replace(group.partition, parts=None))
+            if reason := space.problem(stage, self.builder, plain):
+                raise OptionError(f"the schedule of group {group.group!r} is not legal: {reason}")
+        self._check_parts(schedule)
+        if missing := [name for name in self.by_name if name not in ready]:
+            raise OptionError(f"the schedule has no group {missing[0]!r}")
+        writers: dict[str, list[str]] = {}
+        for stage in self.stages:
+            writers.setdefault(stage.stored, []).append(stage.own)
+        for stage in self.stages:
+            for tensor in sorted(dependencies(stage, self.views)):
+                late = [w for w in writers[tensor] if w != stage.own and ready[w] > ready[stage.own]]
+                if late and tensor != stage.stored:
+                    raise OptionError(f"the schedule has group {stage.own!r} before {late[0]!r}, which it reads")
+
+    def _check_parts(self, schedule: Schedule) -> None:
+        """Raises OptionError where an image in parts is not one that its writer and its reader meet in."""
+        plain = {g.group: (replace(g, partition=replace(g.partition, parts=None)),) for g in schedule.groups}
+        if len(plain) < len(self.stages):
+            return
+        allowed = with_parts(self.stages, plain, self.phases, self.builder)
+        for group in schedule.groups:
+            parts = group.partition.parts
+            both = sum(other.partition.parts == parts for other in schedule.groups)
+            if parts is not None and (group not in allowed.get(group.group, ()) or both != 2):
+                raise OptionError(
+                    f"the schedule of group {group.group!r} is not legal: {parts.buffer} is not what a map and the one "
+                    "convolution that reads it, both dealt by rows, share in parts"
+                )
+
+    def phases(self, group: GroupSchedule) -> tuple[Phase, ...]:
+        """The phases of a group: its own, and one for the border of the image it stores."""
+        if group not in self._built:
+            number, stage = self.by_name[group.group]
+            name = f"{number:03d}_{stage.root.op if stage.root else stage.chain[-1].op}"
+            self._built[group] = build_phases(self.builder, stage, group, name)
+        return self._built[group]
+
+    def program(self, schedule: Schedule) -> Lowered:
+        """What follows from a legal Schedule."""
+        graph = self.graph
+        items: list[Item] = []
+        spans: dict[str, memory.Span] = {}
+        for number, interval in enumerate(schedule.intervals):
+            items += [Barrier(number - 1)] if number else []
+            items += [phase for group in interval for phase in self.phases(group)]
+            for group in interval:
+                stage = self.by_name[group.group][1]
+                operands = self.phases(group)[0].task.operands
+                if stage.stored not in graph.outputs:
+                    stored = [str(o.buffer) for o in operands if o.access == "write"][-1]
+                    buffer = self._activation(stored, graph.types[stage.stored].dtype, self._shape(group))
+                    known = spans.get(stored, memory.Span(buffer, number, number))
+                    spans[stored] = replace(known, last=number)
+                for read in (str(o.buffer) for o in operands if o.access != "write" and not o.stable):
+                    if read in spans:
+                        spans[read] = replace(spans[read], last=number)
+        arena, arena_bytes = memory.plan_arena(spans)
+        tensors = dict.fromkeys(str(o.buffer) for i in items if isinstance(i, Phase) for o in i.task.operands)
+        weights, values, weight_bytes = _weights(graph, list(tensors), self.builder)
+        edges = [
+            Buffer(n, graph.types[n].dtype, s := matrix_shape(graph.types[n].shape), Layout.row_major(s), space_, at)
+            for space_, names in (("input", graph.inputs), ("output", graph.outputs))
+            for at, n in enumerate(names)
+        ]
+        program = Program(
+            graph.name,
+            (*edges, *(arena[n] for n in spans), *weights),
+            tuple(items),
+            inputs=graph.inputs,
+            outputs=graph.outputs,
+            arena_bytes=arena_bytes,
+            weight_bytes=weight_bytes,
         )
-    plan = ownership.plan(stages, with_parts(stages, chosen, builder, cost), cost)
-    return _assemble(graph, plan, builder, machine)
+        return Lowered(roll(program), values, schedule)
+
+    def _shape(self, group: GroupSchedule) -> tuple[int, int]:
+        """Of the matrix that a group stores; in parts, of all of them."""
+        stage, parts = self.by_name[group.group][1], group.partition.parts
+        rows, columns = matrix_shape(self.graph.types[stage.stored].shape)
+        mine = parts is not None and writes_parts(stage, group)
+        return (parts.size * group.partition.owners if parts is not None and mine else rows), columns
+
+    def _activation(self, name: str, dtype: str, shape: tuple[int, int]) -> Buffer:
+        rows, columns = shape
+        stride = row_stride(columns, self.machine) if rows > 1 else columns
+        layout = Layout((((rows, stride),), ((columns, 1),)), max(rows * stride, 1))
+        return Buffer(name, dtype, (rows, columns), layout, "arena")
 
 
-def build_phases(builder: PhaseBuilder, stage: Stage, partition: Partition, name: str) -> tuple[Phase, ...]:
-    """The phases of ``stage`` under ``partition``: its own, and one for the border of the image it stores."""
-    phase = build_phase(builder, stage, partition, name)
-    border = build_border(builder, stage, partition, phase)
+def build_phases(builder: PhaseBuilder, stage: Stage, group: GroupSchedule, name: str) -> tuple[Phase, ...]:
+    """The phases of ``stage`` as decided: its own, and one for the border of the image it stores."""
+    phase = build_phase(builder, stage, group, name)
+    border = build_border(builder, stage, group.partition, phase)
     return (phase,) if border is None else (phase, border)
 
 
-def build_phase(builder: PhaseBuilder, stage: Stage, partition: Partition, name: str) -> Phase:
-    """The phase of ``stage`` under ``partition``; its operands name tensors (or packed weights)."""
-    template = stage.root is not None and is_template(stage.root, builder.views.graph)
-    match stage.root.op if stage.root and template else "":
+def build_phase(builder: PhaseBuilder, stage: Stage, group: GroupSchedule, name: str) -> Phase:
+    """The phase of ``stage`` as decided; its operands name tensors (or packed weights)."""
+    match group.template:
         case "matmul":
-            return builder.matmul(stage, partition, name)
+            return builder.matmul(stage, group, name)
         case "attention":
-            return builder.attention(stage, partition, name)
-        case "conv":
-            return build_conv(builder, stage, partition, name)
+            return builder.attention(stage, group, name)
+        case "nest":
+            return build_nest(builder, stage, group.partition, name)
         case _:
-            return build_nest(builder, stage, partition, name)
+            phase, parts = build_conv(builder, stage, group, name), group.partition.parts
+            return phase if parts is None else read_parts(phase, parts)
 
 
-def partitions(stage: Stage, views: Views, owners: int, machine: Machine) -> tuple[Partition, ...]:
-    """Ways of dealing a stage to ``owners`` owners, the preferred first."""
-    types = views.graph.types
-    single = Partition("single", owners)
-    if owners == 1:
-        return (single,)
-    op = stage.root.op if stage.root and is_template(stage.root, views.graph) else ""
-    if op == "matmul":
-        assert stage.root is not None
-        found, flops = _matmul_partitions(stage, views, owners, machine)
-    elif op == "conv":
-        assert stage.root is not None
-        found, flops = _conv_partitions(stage.root, types, owners, machine)
-    elif op == "attention":
-        assert stage.root is not None
-        batch, heads, rows, depth = types[stage.root.inputs[0]].shape
-        flops = 4 * batch * heads * rows * depth * types[stage.root.inputs[1]].shape[2]
-        found = [Partition("heads", owners)] if (batch * heads) % owners == 0 else []
-        exact = rows % owners == 0 or rows_stand_alone(stage.root, views)
-        found += [Partition("rows", owners)] if exact and rows >= 8 * owners else []
-    else:
-        rows, columns = matrix_shape(types[stage.root.outputs[0] if stage.root else stage.stored].shape)
-        flops = rows * columns * 8
-        found = [Partition("rows", owners)] if rows >= owners else []
-        whole_row = stage.root is not None and registry.get(stage.root.op).kind == "row"
-        lanes = machine.vector_bytes // 4
-        if not whole_row and columns >= 2 * lanes * owners:
-            found.append(Partition("columns", owners))
-    return (*found, single) if flops < SMALL_FLOPS or not found else tuple(found)
-
-
-def _matmul_partitions(stage: Stage, views: Views, owners: int, machine: Machine) -> tuple[list[Partition], int]:
-    assert stage.root is not None
-    p = Product.of(stage.root, views.graph.types)
-    lanes = machine.vector_bytes // 4
-    flops = 2 * p.batch * p.m * p.n * p.k
-    if p.batch > 1:
-        found = [Partition("batch", owners)] if p.batch % owners == 0 else []
-    else:
-        found = [Partition("rows", owners)] if p.m >= 4 * owners else []
-    if p.n >= owners * lanes:
-        found.append(Partition("columns", owners))
-    segments = _segments(stage, views)
-    if segments > 1 and p.n % segments == 0 and (p.n // segments) % (owners * lanes) == 0:
-        found.append(Partition("columns", owners, segments))
-    return found, flops
-
-
-def _conv_partitions(
-    node: Node, types: Mapping[str, TensorType], owners: int, machine: Machine
-) -> tuple[list[Partition], int]:
-    lanes = machine.vector_bytes // 4
-    conv = Conv.of(node, types, lanes)
-    n, height, _, channels = conv.out
-    found = [Partition("batch", owners)] if n % owners == 0 else []
-    if (n == 1 and height >= owners) or height % owners == 0:
-        found.append(Partition("rows", owners))
-    if conv.panel // lanes % owners == 0 if conv.depthwise else channels > conv.panel * (owners - 1):
-        found.append(Partition("columns", owners))
-    return found, conv.flops
-
-
-def _segments(stage: Stage, views: Views) -> int:
-    """How many equal runs of columns the readers of a merged product cut it into (Q, K and V: three)."""
-    graph = views.graph
-    width = matrix_shape(graph.types[stage.stored].shape)[1]
-    cuts = []
-    for reader in graph.consumers()[stage.stored]:
-        if reader.op == "slice":
-            cuts.append(graph.types[reader.outputs[0]].shape[-1])
-    common = 0
-    for cut in cuts:
-        common = gcd(common, cut)
-    return width // common if common else 1
-
-
-def _assemble(graph: Graph, plan: ownership.Plan, builder: PhaseBuilder, machine: Machine) -> Lowered:
-    items: list[Item] = []
-    for number, interval in enumerate(plan.intervals):
-        if number:
-            items.append(Barrier(number - 1))
-        items.extend(p for _, c in interval for p in c.phases)
-    tensors = {o.buffer: o for i in items if isinstance(i, Phase) for o in i.task.operands}
-    spans: dict[str, memory.Span] = {}
-    for number, interval in enumerate(plan.intervals):
-        for stage, chosen in interval:
-            if stage.stored not in graph.outputs:
-                buffer = _activation(chosen, graph.types[stage.stored].dtype, machine)
-                known = spans.get(buffer.id, memory.Span(buffer, number, number))
-                spans[buffer.id] = replace(known, last=number)
-            for tensor, _ in chosen.reads:
-                if tensor in spans:
-                    spans[tensor] = replace(spans[tensor], last=number)
-    arena, arena_bytes = memory.plan_arena(spans)
-    weights, values, weight_bytes = _weights(graph, [str(t) for t in tensors], builder)
-    edges = [
-        Buffer(n, graph.types[n].dtype, s := matrix_shape(graph.types[n].shape), Layout.row_major(s), space, at)
-        for space, names in (("input", graph.inputs), ("output", graph.outputs))
-        for at, n in enumerate(names)
-    ]
-    buffers = (*edges, *(arena[n] for n in spans), *weights)
-    program = Program(
-        graph.name,
-        buffers,
-        tuple(items),
-        inputs=graph.inputs,
-        outputs=graph.outputs,
-        arena_bytes=arena_bytes,
-        weight_bytes=weight_bytes,
-    )
-    return Lowered(roll(program), values)
-
-
-def _activation(chosen: ownership.Candidate, dtype: str, machine: Machine) -> Buffer:
-    rows, columns = chosen.writes.shape
-    stride = row_stride(columns, machine) if rows > 1 else columns
-    layout = Layout((((rows, stride),), ((columns, 1),)), max(rows * stride, 1))
-    return Buffer(chosen.stored, dtype, (rows, columns), layout, "arena")
+def writes_parts(stage: Stage, group: GroupSchedule) -> bool:
+    """Whether a group that is dealt in parts stores them; else it reads them."""
+    return group.partition.parts is not None and group.template == "nest"
 
 
 def _weights(
@@ -222,4 +229,4 @@ def _weights(
     return placed, values, total
 
 
-__all__ = ["Lowered", "build_phase", "lower", "partitions"]
+__all__ = ["Lowered", "Lowering", "build_phase", "lower"]

@@ -24,11 +24,11 @@ from mononn_core.program.expr import (
 )
 from mononn_core.program.simplify import linear, simplify
 from mononn_core.program.tile import Box, For, Let, Phase, Reduce, Statement, Store, Task
-from mononn_core.schedule.decisions import Partition
 from mononn_core.schedule.draft import Draft, TaskBuilder
 from mononn_core.schedule.fuse import Stage, run_chain
 from mononn_core.schedule.operands import axis
 from mononn_core.schedule.rows import row_body
+from mononn_core.schedule.schedule import Partition
 from mononn_core.schedule.views import matrix_index, matrix_shape, tensor_index
 
 BORDERS = {"lt": 0, "ge": 0, "le": 1, "gt": 1}

@@ -20,9 +20,11 @@ from mononn_core.program.expr import evaluate_index
 from mononn_core.program.rules import WINDOWED
 from mononn_core.program.tile import Operand, Phase
 from mononn_core.program.windows import Windows
-from mononn_core.schedule.decisions import Partition
 from mononn_core.schedule.fuse import Stage
+from mononn_core.schedule.schedule import GroupSchedule, Partition
 
+Intervals = tuple[tuple[GroupSchedule, ...], ...]
+"""Decisions; a barrier stands between two intervals."""
 Boxes = tuple[tuple[int, int, int, int], ...]
 """(first row, end row, first column, end column)."""
 BEAM = 12
@@ -31,10 +33,10 @@ BEAM = 12
 
 @dataclass(frozen=True)
 class Candidate:
-    """A stage under one partition: its phases (the first does the work, a second fills a border), modelled seconds, and
-    the boxes each owner reads and writes."""
+    """A stage as it could be computed: the decision, its phases (the first does the work, a second fills a border),
+    modelled seconds, and the boxes each owner reads and writes."""
 
-    partition: Partition
+    decided: GroupSchedule
     phases: tuple[Phase, ...]
     seconds: float
     reads: tuple[tuple[str, tuple[Boxes, ...]], ...]
@@ -45,13 +47,10 @@ class Candidate:
     shared: bool = False
     """Whether a border is dealt in another way than its inside: then no reader finds all it needs in its own part."""
 
-
-@dataclass(frozen=True)
-class Plan:
-    """Intervals of (stage, candidate); a barrier stands between two intervals."""
-
-    intervals: tuple[tuple[tuple[Stage, Candidate], ...], ...]
-    seconds: float
+    @property
+    def partition(self) -> Partition:
+        """How it is dealt."""
+        return self.decided.partition
 
 
 def owner_boxes(phase: Phase, operand: Operand) -> tuple[Boxes, ...]:
@@ -70,9 +69,9 @@ def owner_boxes(phase: Phase, operand: Operand) -> tuple[Boxes, ...]:
     return tuple(tuple(o) for o in owners)
 
 
-def candidate(partition: Partition, phases: tuple[Phase, ...], shape: tuple[int, int], cost: Cost) -> Candidate:
+def candidate(decided: GroupSchedule, phases: tuple[Phase, ...], shape: tuple[int, int], cost: Cost) -> Candidate:
     """Measure what the stage's phases touch of a stored matrix of ``shape``, and what they cost."""
-    phase, stored = phases[0], ""
+    phase, stored, partition = phases[0], "", decided.partition
     writes = np.full(shape, -1, np.int16)
     reads = []
     for operand in phase.task.operands:
@@ -91,7 +90,7 @@ def candidate(partition: Partition, phases: tuple[Phase, ...], shape: tuple[int,
     if len(phases) > 1 and alike:
         writes[:] = writes.max(axis=0)
     seconds = cost.phase_seconds(phase, partition, share)
-    return Candidate(partition, phases, seconds, tuple(reads), writes, stored, len(phases) > 1 and not alike)
+    return Candidate(decided, phases, seconds, tuple(reads), writes, stored, len(phases) > 1 and not alike)
 
 
 def _largest_share(phase: Phase, partition: Partition, writes: np.ndarray) -> float:
@@ -173,8 +172,8 @@ Combination = tuple[float, tuple[Candidate, ...]]
 Best = tuple[float, int, tuple[Candidate, ...]]
 
 
-def plan(stages: tuple[Stage, ...], candidates: dict[str, tuple[Candidate, ...]], cost: Cost) -> Plan:
-    """The cheapest cut into intervals and choice of partitions; ties go to the earlier candidate."""
+def plan(stages: tuple[Stage, ...], candidates: dict[str, tuple[Candidate, ...]], cost: Cost) -> Intervals:
+    """The cheapest cut into intervals and choice among the candidates; ties go to the earlier one."""
     exchange = Exchange(cost)
     best: list[Best] = [(0.0, 0, ())]
     best += [(inf, 0, ())] * len(stages)
@@ -190,7 +189,7 @@ def plan(stages: tuple[Stage, ...], candidates: dict[str, tuple[Candidate, ...]]
             total = best[start][0] + seconds + (cost.barrier_seconds if start else 0.0)
             if total < best[end + 1][0] * (1 - 1e-9):
                 best[end + 1] = (total, start, chosen)
-    return Plan(_intervals(stages, best, len(stages)), best[-1][0])
+    return tuple(tuple(c.decided for _, c in interval) for interval in _intervals(stages, best, len(stages)))
 
 
 def _intervals(

@@ -7,46 +7,43 @@ two: overlapped tiling (Krishnamoorthy et al., PLDI 2007).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from mononn_core.cost.analytic import Cost
 from mononn_core.ops import registry
 from mononn_core.program.expr import Var
 from mononn_core.program.rules import WINDOWED
 from mononn_core.program.simplify import simplify
-from mononn_core.program.tile import Box, Phase
+from mononn_core.program.tile import Box, Operand, Phase
 from mononn_core.program.windows import Windows
-from mononn_core.schedule.decisions import Parts
 from mononn_core.schedule.fuse import Stage
-from mononn_core.schedule.nests import build_nest
-from mononn_core.schedule.ownership import Candidate, candidate, owner_boxes
+from mononn_core.schedule.ownership import owner_boxes
 from mononn_core.schedule.phases import PhaseBuilder
-from mononn_core.schedule.views import Views, matrix_shape
+from mononn_core.schedule.schedule import GroupSchedule, Parts
+from mononn_core.schedule.views import Views
 
-Chosen = dict[str, tuple[Candidate, ...]]
+Phases = Callable[[GroupSchedule], tuple[Phase, ...]]
+"""The phases of a decision."""
 
 
-def with_parts(stages: tuple[Stage, ...], chosen: Chosen, builder: PhaseBuilder, cost: Cost) -> Chosen:
-    """``chosen`` (a stage's own tensor -> its candidates), and for every map that one convolution reads a candidate
-    of each that meet in parts."""
+def with_parts(
+    stages: tuple[Stage, ...], chosen: Mapping[str, Sequence[GroupSchedule]], phases: Phases, builder: PhaseBuilder
+) -> dict[str, list[GroupSchedule]]:
+    """For every map that one convolution reads, a decision more for both of them, that meet in parts: a stage's own
+    tensor to these. ``chosen``: a stage's own tensor to what may be decided for it without parts."""
     by_root = {stage.root.output: stage for stage in stages if stage.root is not None}
-    found = dict(chosen)
+    found: dict[str, list[GroupSchedule]] = {}
     for image in stages:
         reader = _reader(image, builder.views)
         reading = by_root.get(reader) if reader else None
         if reading is None:
             continue
         for plain in chosen[reading.own]:
-            moved = _moved(plain.phases[0], image.stored, builder) if plain.partition.kind == "rows" else None
-            if moved is None:
-                continue
-            parts, phase = moved
-            partition = replace(plain.partition, parts=parts)
-            writing = build_nest(builder, image, partition, chosen[image.stored][0].phases[0].id)
-            shape = (parts.size * partition.owners, matrix_shape(builder.types[image.stored].shape)[1])
-            found[image.stored] += (candidate(partition, (writing,), shape, cost),)
-            shape = matrix_shape(builder.types[reading.stored].shape)
-            found[reading.own] += (candidate(partition, (phase, *plain.phases[1:]), shape, cost),)
+            parts = parts_of(phases(plain)[0], image.stored, builder) if plain.partition.kind == "rows" else None
+            if parts is not None:
+                partition = replace(plain.partition, parts=parts)
+                for own, group in ((image.own, chosen[image.own][0]), (reading.own, plain)):
+                    found.setdefault(own, []).append(replace(group, partition=partition))
     return found
 
 
@@ -66,30 +63,39 @@ def _reader(image: Stage, views: Views) -> str | None:
     return None
 
 
-def _moved(phase: Phase, tensor: str, builder: PhaseBuilder) -> tuple[Parts, Phase] | None:
-    """Parts of ``tensor``, whole image rows, that hold what the owners of ``phase`` read of it, and ``phase`` reading
-    them; None where it does not read the tensor in place, the last owner has no rows, or no two read the same."""
-    if phase.task.template not in WINDOWED:
+def parts_of(phase: Phase, tensor: str, builder: PhaseBuilder) -> Parts | None:
+    """Parts of ``tensor``, whole image rows, that hold what the owners of ``phase`` read of it; None where it does not
+    read the tensor in place, the last owner has no rows, or no two read the same."""
+    if phase.task.template not in WINDOWED or _image(phase).buffer != tensor:
         return None
-    a = next(o for o in phase.task.operands if o.role == "a")
-    if a.buffer != tensor:
-        return None
-    spans = [(min(r0 for r0, *_ in mine), max(r1 for _, r1, *_ in mine)) for mine in owner_boxes(phase, a)]
-    owners, pitch = phase.assign.owners, builder.types[tensor].shape[2]
+    spans, owners = _spans(phase), phase.assign.owners
+    pitch = builder.types[tensor].shape[2]
     if owners < 2 or not Windows.of(phase.task.params).rows_in(spans[-1][1] - spans[-1][0]):
         return None  # where the last owner has rows, all before it have all of theirs
     first, step = spans[0][0] // pitch * pitch, spans[1][0] - spans[0][0]
     size = max(-(-(end - first - o * step) // pitch) * pitch for o, (_, end) in enumerate(spans))
-    if size <= step:
-        return None
-    parts = Parts(f"{tensor}@parts", first, step, size)
-    move = Var("o") * (size - step) + -first
+    return Parts(f"{tensor}@parts", first, step, size) if size > step else None
+
+
+def read_parts(phase: Phase, parts: Parts) -> Phase:
+    """``phase``, a convolution over an image that is stored whole, reading it in ``parts``."""
+    a, owners = _image(phase), phase.assign.owners
+    move = Var("o") * (parts.size - parts.step) + -parts.first
     offset = simplify(a.box.offset[0] + move, {x.var: (0, x.extent - 1) for x in phase.domain})
-    last = spans[-1][1] + (owners - 1) * (size - step) - first
-    box = Box((offset, a.box.offset[1]), a.box.size, (last, a.box.bound[1]))
-    moved = replace(a, buffer=parts.buffer, box=box)
+    last = _spans(phase)[-1][1] + (owners - 1) * (parts.size - parts.step) - parts.first
+    moved = replace(a, buffer=parts.buffer, box=Box((offset, a.box.offset[1]), a.box.size, (last, a.box.bound[1])))
     operands = tuple(moved if o is a else o for o in phase.task.operands)
-    return parts, replace(phase, task=replace(phase.task, operands=operands))
+    return replace(phase, task=replace(phase.task, operands=operands))
 
 
-__all__ = ["with_parts"]
+def _image(phase: Phase) -> Operand:
+    return next(o for o in phase.task.operands if o.role == "a")
+
+
+def _spans(phase: Phase) -> list[tuple[int, int]]:
+    """Of each owner, the first pixel of the image that it reads and the one after the last."""
+    boxes = owner_boxes(phase, _image(phase))
+    return [(min(r0 for r0, *_ in mine), max(r1 for _, r1, *_ in mine)) for mine in boxes]
+
+
+__all__ = ["parts_of", "read_parts", "with_parts"]

@@ -10,10 +10,11 @@ from mononn_core.graph import Node
 from mononn_core.machine import Machine
 from mononn_core.program.expr import Const, Expr, Var
 from mononn_core.program.tile import Assign, Axis, Phase, Task
-from mononn_core.schedule.decisions import MatmulTile, Partition, matmul_tile
+from mononn_core.schedule.decisions import matmul_tile
 from mononn_core.schedule.draft import Draft, TaskBuilder, panel_buffer, unit_axes
 from mononn_core.schedule.fuse import Stage
 from mononn_core.schedule.operands import Product, attention_axes, axis, unit_stride
+from mononn_core.schedule.schedule import GroupSchedule, Partition, Tile
 from mononn_core.schedule.views import Views
 
 
@@ -26,7 +27,8 @@ class PhaseBuilder(TaskBuilder):
 
     # -- matmul -----------------------------------------------------------------------------------------------------
 
-    def tile(self, product: Product, partition: Partition) -> MatmulTile:
+    def tile(self, product: Product, partition: Partition) -> Tile:
+        """The tile that suits caches and registers."""
         width = product.n // partition.segments
         by_rows = partition.owners if partition.kind == "rows" else 1
         by_columns = partition.owners if partition.kind == "columns" else 1
@@ -38,10 +40,10 @@ class PhaseBuilder(TaskBuilder):
             tile = replace(tile, panel=tile.panel // 2)
         return tile
 
-    def matmul(self, stage: Stage, partition: Partition, name: str) -> Phase:
-        assert stage.root is not None
+    def matmul(self, stage: Stage, decided: GroupSchedule, name: str) -> Phase:
+        partition, tile = decided.partition, decided.tile
+        assert stage.root is not None and tile is not None
         p = Product.of(stage.root, self.types)
-        tile = self.tile(p, partition)
         owners = partition.owners if partition.kind != "single" else 1
         o, r, s, q = (Var(v) for v in "orsp")
         b: Expr = Var("b")
@@ -73,8 +75,8 @@ class PhaseBuilder(TaskBuilder):
 
     # -- attention --------------------------------------------------------------------------------------------------
 
-    def attention(self, stage: Stage, partition: Partition, name: str) -> Phase:
-        node = stage.root
+    def attention(self, stage: Stage, decided: GroupSchedule, name: str) -> Phase:
+        node, partition = stage.root, decided.partition
         assert node is not None
         batch, heads, rows, _ = self.types[node.inputs[0]].shape
         owners = partition.owners if partition.kind != "single" else 1

@@ -281,7 +281,7 @@ def prefetch_for_nobody(program: Program) -> Sites:
 def prefetch_into_wrong_slot(program: Program) -> Sites:
     for phase, p, change in _prefetches(program):
         for b in program.buffers:
-            if p.into and (b.space not in ("local", "scratch") or b.shape != program.buffer(p.into).shape):
+            if p.into and (b.space != "local" or b.shape != program.buffer(p.into).shape):
                 yield f"{phase.id}: {b.id}", change((replace(p, into=b.id),))
 
 

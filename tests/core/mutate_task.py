@@ -271,7 +271,7 @@ def loop_count_changed(program: Program) -> Sites:
 
 def _private(program: Program, phase: Phase) -> tuple[set[str], set[str]]:
     """Roles of the phase's worker-local operands: (written, read)."""
-    local = {b.id for b in program.buffers if b.space in ("local", "scratch")}
+    local = {b.id for b in program.buffers if b.space == "local"}
     mine = [o for o in phase.task.operands if o.buffer in local]
     return {o.role for o in mine if o.access != "read"}, {o.role for o in mine if o.access == "read"}
 

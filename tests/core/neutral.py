@@ -165,14 +165,6 @@ def operands_reordered(program: Program) -> Sites:
 
 
 @rewrite
-def dealt_otherwise(program: Program) -> Sites:
-    for phase, put in phases(program):
-        if phase.assign.owner is None:
-            kind = "blocked" if phase.assign.kind == "strided" else "strided"
-            yield phase.id, put(replace(phase, assign=replace(phase.assign, kind=kind)))
-
-
-@rewrite
 def order_changed(program: Program) -> Sites:
     for phase, put in phases(program):
         order = tuple(a.var for a in phase.domain)[::-1]

@@ -39,7 +39,7 @@ def _tokens_phase(S: int, H: int, V: int) -> Phase:
             For("c", H, (Store("out", (v("s"), v("c")), load("table", v("token"), v("c"))),), "vector"),
         ),
     )
-    return Phase("embed", (Axis("s", S),), Assign("blocked"), task, origin=origin("embed", "Gather"))
+    return Phase("embed", (Axis("s", S),), Assign("strided"), task, origin=origin("embed", "Gather"))
 
 
 def _attention_phase(S: int, heads: int, D: int) -> Phase:

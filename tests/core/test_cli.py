@@ -19,6 +19,7 @@ from mononn_core.cli import main
 from mononn_core.errors import UnsupportedError
 from mononn_core.importer import context
 from mononn_core.passes import pipeline
+from mononn_core.runtime.artifact import Artifact
 
 RANDOM = np.random.default_rng(3)
 W1, W2 = (RANDOM.standard_normal((16, 16)).astype(np.float32) for _ in range(2))
@@ -115,7 +116,9 @@ def test_inspect_summary(call, file):
     assert facts["floor_seconds"] > 0
 
 
-@pytest.mark.parametrize(("text", "word"), [("graph", "matmul"), ("program", "phase"), ("source", "mononn_run")])
+@pytest.mark.parametrize(
+    ("text", "word"), [("graph", "matmul"), ("schedule", "group"), ("program", "phase"), ("source", "mononn_run")]
+)
 def test_inspect_texts_are_the_same_from_both_files(call, text, word):
     compiled = call("inspect", "small.mono", f"--{text}")
     lowered = call("inspect", "small.onnx", f"--{text}", "--threads", "2")
@@ -234,6 +237,15 @@ def test_bisect_finds_a_wrong_function(call, monkeypatch):
         (["compile", "small.onnx", "-o", "bad.mono", "--shape", "x=4x16", "--shape", "x=4x16"], "gives 'x' twice"),
         (["compile", "dynamic.onnx", "-o", "bad.mono"], "dynamic; give its shape, as in --shape x="),
         (["compile", "wrong.npy", "-o", "bad.mono"], "is not an ONNX model"),
+        (
+            ["compile", "small.onnx", "-o", "bad.mono", "--schedule", "wrong.npy"],
+            "the schedule wrong.npy cannot be read",
+        ),
+        (
+            ["compile", "small.onnx", "-o", "bad.mono", "--schedule", "small.txt"],
+            "is not legal: template 'conv' cannot",
+        ),
+        (["compile", "small.onnx", "-o", "bad.mono", "--schedule", "no"], "the schedule no cannot be read"),
         (["inspect", "nothing"], "nothing cannot be read"),
         (["trace", "small.mono"], "nothing to do; give -o TRACE.json"),
         (["trace", "small.mono", "-o", "no/t.json"], "no/t.json cannot be written"),
@@ -244,6 +256,10 @@ def test_bisect_finds_a_wrong_function(call, monkeypatch):
 )
 def test_bad_input_is_one_sentence_and_status_2(call, folder, arguments, message):
     np.save(folder / "wrong.npy", np.zeros((4, 15), np.float32))
+    text = Artifact.load(folder / "small.mono").texts["schedule"]
+    (folder / "small.txt").write_text(
+        text.replace("matmul", "conv", 1).replace("2 owners", f"{len(os.sched_getaffinity(0))} owners")
+    )
     onnx.save(model_proto("batch"), folder / "dynamic.onnx")
     before = {path.name for path in folder.iterdir()}
     status, out, err = call(*arguments)
@@ -252,6 +268,26 @@ def test_bad_input_is_one_sentence_and_status_2(call, folder, arguments, message
     assert errors[0].startswith("mononn")
     assert message in errors[0]
     assert {path.name for path in folder.iterdir()} == before, "nothing half-written is left"
+
+
+def test_a_schedule_that_was_printed_is_taken_back(call, folder):
+    """As text and as JSON, unchanged: the same file; changed: another, whose schedule is the one given."""
+    for name, more in (("text", ()), ("json", ("--json",))):
+        (folder / name).write_text(call("inspect", "small.mono", "--schedule", *more)[1])
+        assert call("compile", "small.onnx", "-o", "again.mono", "--threads", "2", "--schedule", name)[0] == 0
+        assert (folder / "again.mono").read_bytes() == (folder / "small.mono").read_bytes()
+    changed = (
+        (folder / "text")
+        .read_text()
+        .replace("barrier\n", "")
+        .replace("by columns", "by single")
+        .replace("by rows", "by single")
+    )
+    (folder / "changed").write_text(changed)
+    assert call("compile", "small.onnx", "-o", "changed.mono", "--threads", "2", "--schedule", "changed")[0] == 0
+    assert call("inspect", "changed.mono", "--schedule")[1] == changed
+    status, _, err = call("compile", "small.onnx", "-o", "x.mono", "--target", "cuda-emulated", "--schedule", "text")
+    assert status == 2 and "target cpu only" in err
 
 
 def test_dynamic_dimension_with_a_shape(call):

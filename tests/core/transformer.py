@@ -93,7 +93,7 @@ def _attention(S: int, H: int, heads: int, rows: int) -> Phase:
         prologue={"score": op("mul", Acc(), const(D**-0.5))},
     )
     domain = (Axis("h", heads), Axis("t", -(-S // rows)))
-    return Phase("attention", domain, Assign("blocked"), task, origin=origin("attention", "Attention"))
+    return Phase("attention", domain, Assign("strided"), task, origin=origin("attention", "Attention"))
 
 
 def transformer(S: int, H: int, F: int, heads: int, layers: int, m: int, n: int) -> Case:

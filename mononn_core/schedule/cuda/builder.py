@@ -32,13 +32,13 @@ from mononn_core.program.tile import (
 from mononn_core.schedule.cuda.parts import SUFFIX, HeldViews, PartsViews
 from mononn_core.schedule.cuda.plan import Step
 from mononn_core.schedule.cuda.tiles import Target, Tile, attention_bytes
-from mononn_core.schedule.decisions import Partition
 from mononn_core.schedule.draft import Draft, TaskBuilder, unit_axes
 from mononn_core.schedule.fuse import Stage
 from mononn_core.schedule.nests import build_nest, map_statement, row_loops, rows_of_an_owner
 from mononn_core.schedule.operands import Product, attention_axes, axis, unit_stride
 from mononn_core.schedule.prepare import is_template
 from mononn_core.schedule.rows import row_body
+from mononn_core.schedule.schedule import Partition
 from mononn_core.schedule.views import matrix_index, matrix_shape, tensor_index
 
 WARP = 32

@@ -1,0 +1,218 @@
+"""Schedule: all that is decided between a Graph and its Program, as a value that can be printed, kept and changed.
+
+    network encoder, 2 owners
+    group t12: matmul by columns in 3 segments, tile 128 rows x 1 block x panel 32
+    group t20: attention by heads
+    barrier
+    group t31: nest by rows
+
+A *group* is a set of operators computed together (:class:`mononn_core.schedule.fuse.Stage`), named by the last tensor
+that is its own. Groups run in the order written; a barrier stands where every owner waits for all others. Whatever is
+not written here follows from it: two lowerings of one Schedule give the same Program.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mononn_core.errors import OptionError
+
+FORMAT = 1
+PARTITIONS = ("single", "rows", "columns", "heads", "batch")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """An image stored as one part an owner, under the id ``buffer``: owner o's part holds the pixels from ``first + o *
+    step`` on, ``size`` of them or to the image's end. Parts overlap where their owners read the same pixels."""
+
+    buffer: str
+    first: int
+    step: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Partition:
+    """kind: "rows", "columns" (of each of ``segments`` equal runs of columns), "heads", "batch", or "single" (owner 0
+    does it all). ``parts``: how a group dealt by rows stores its image, or a convolution finds it."""
+
+    kind: str
+    owners: int
+    segments: int = 1
+    parts: Parts | None = None
+
+    @property
+    def group(self) -> str:
+        return f"owners{self.owners}"
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A task's share of a product or convolution: ``rows`` (of an image: image rows) x ``panel`` columns; an owner has
+    ``blocks`` blocks of rows."""
+
+    rows: int
+    blocks: int
+    panel: int
+
+
+@dataclass(frozen=True)
+class GroupSchedule:
+    """How one group is computed: by which template ("nest": generated loops), dealt to owners how, in which tile."""
+
+    group: str
+    template: str
+    partition: Partition
+    tile: Tile | None = None
+
+    def to_text(self) -> str:
+        """Its line of the Schedule's text."""
+        partition = self.partition
+        words = [f"group {self.group}: {self.template} by {partition.kind}"]
+        if partition.segments > 1:
+            words.append(f" in {partition.segments} segments")
+        if self.tile is not None:
+            words.append(f", tile {self.tile.rows} rows x {self.tile.blocks} blocks x panel {self.tile.panel}")
+        if partition.parts is not None:
+            parts = partition.parts
+            words.append(f", {parts.size} pixels a part of {parts.buffer} from {parts.first} every {parts.step}")
+        return "".join(words)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """``intervals``: groups between two barriers each, for ``owners`` owners."""
+
+    network: str
+    owners: int
+    intervals: tuple[tuple[GroupSchedule, ...], ...]
+
+    @property
+    def groups(self) -> tuple[GroupSchedule, ...]:
+        """All groups in order."""
+        return tuple(group for interval in self.intervals for group in interval)
+
+    def with_group(self, changed: GroupSchedule) -> Schedule:
+        """This Schedule with another decision for one of its groups."""
+        intervals = tuple(tuple(changed if g.group == changed.group else g for g in i) for i in self.intervals)
+        return replace(self, intervals=intervals)
+
+    def to_text(self) -> str:
+        """The Schedule in the grammar of this module's docstring."""
+        lines = [f"network {self.network}, {self.owners} owners"]
+        for number, interval in enumerate(self.intervals):
+            lines += ["barrier"] if number else []
+            lines += [group.to_text() for group in interval]
+        return "\n".join(lines) + "\n"
+
+    @staticmethod
+    def from_text(text: str) -> Schedule:
+        """What :meth:`to_text` printed; raises OptionError with the line that is not of the grammar."""
+        lines = list(_lines(text))
+        head = _HEAD.fullmatch(lines[0][1]) if lines else None
+        if head is None:
+            raise OptionError(
+                "a schedule begins with a line like 'network NAME, 2 owners'; see mononn inspect --schedule"
+            )
+        owners = int(head["owners"])
+        intervals: list[list[GroupSchedule]] = [[]]
+        for number, line in lines[1:]:
+            if line == "barrier":
+                intervals.append([])
+                continue
+            found = _GROUP.fullmatch(line)
+            if found is None:
+                raise OptionError(
+                    f"line {number} of the schedule is not understood: {line!r}; see mononn inspect --schedule"
+                )
+            intervals[-1].append(_group(found, owners))
+        return Schedule(head["network"], owners, tuple(map(tuple, intervals)))
+
+    def to_json(self) -> str:
+        """The same as JSON, for scripts."""
+        intervals = [[_plain(group) for group in interval] for interval in self.intervals]
+        about = {"format": FORMAT, "network": self.network, "owners": self.owners, "intervals": intervals}
+        return json.dumps(about, indent=1) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> Schedule:
+        """What :meth:`to_json` printed; raises OptionError for anything else."""
+        try:
+            about = json.loads(text)
+            if about.get("format") != FORMAT:
+                raise OptionError(f"the schedule has format {about.get('format')}; this version reads format {FORMAT}")
+            owners = _number(about["owners"])
+            intervals = tuple(
+                tuple(_from_plain(group, owners) for group in interval) for interval in about["intervals"]
+            )
+            return Schedule(str(about["network"]), owners, intervals)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise OptionError(
+                f"this is no schedule in JSON ({type(error).__name__}: {error}); see mononn inspect --schedule --json"
+            ) from error
+
+    @staticmethod
+    def read(text: str) -> Schedule:
+        """Either form."""
+        return Schedule.from_json(text) if text.lstrip().startswith("{") else Schedule.from_text(text)
+
+
+_HEAD = re.compile(r"network (?P<network>.*), (?P<owners>\d+) owners")
+_GROUP = re.compile(
+    r"group (?P<group>.+): (?P<template>\w+) by (?P<kind>\w+)(?: in (?P<segments>\d+) segments)?"
+    r"(?:, tile (?P<rows>\d+) rows x (?P<blocks>\d+) blocks x panel (?P<panel>\d+))?"
+    r"(?:, (?P<size>\d+) pixels a part of (?P<buffer>.+) from (?P<first>-?\d+) every (?P<step>\d+))?"
+)
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """Numbered lines that hold something; what follows # is for people."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if line := line.split(" # ")[0].strip():
+            if not line.startswith("#"):
+                yield number, line
+
+
+def _group(found: re.Match[str], owners: int) -> GroupSchedule:
+    parts = (
+        Parts(found["buffer"], int(found["first"]), int(found["step"]), int(found["size"])) if found["buffer"] else None
+    )
+    tile = Tile(int(found["rows"]), int(found["blocks"]), int(found["panel"])) if found["rows"] else None
+    partition = Partition(found["kind"], owners, int(found["segments"] or 1), parts)
+    return GroupSchedule(found["group"], found["template"], partition, tile)
+
+
+def _plain(group: GroupSchedule) -> dict[str, Any]:
+    partition, tile = group.partition, group.tile
+    plain: dict[str, Any] = {"group": group.group, "template": group.template, "partition": partition.kind}
+    if partition.segments > 1:
+        plain["segments"] = partition.segments
+    if tile is not None:
+        plain["tile"] = vars(tile)
+    if partition.parts is not None:
+        plain["parts"] = vars(partition.parts)
+    return plain
+
+
+def _from_plain(plain: Mapping[str, Any], owners: int) -> GroupSchedule:
+    unknown = set(plain) - {"group", "template", "partition", "segments", "tile", "parts"}
+    if unknown:
+        raise OptionError(f"a group of the schedule has {sorted(unknown)[0]!r}, which means nothing")
+    tile = Tile(**{name: _number(n) for name, n in plain["tile"].items()}) if "tile" in plain else None
+    parts = None
+    if "parts" in plain:
+        given = dict(plain["parts"])
+        parts = Parts(str(given.pop("buffer")), **{name: _number(n) for name, n in given.items()})
+    partition = Partition(str(plain["partition"]), owners, _number(plain.get("segments", 1)), parts)
+    return GroupSchedule(str(plain["group"]), str(plain["template"]), partition, tile)
+
+
+def _number(value: object) -> int:
+    if type(value) is not int:
+        raise ValueError(f"{value!r} is no whole number")
+    return value

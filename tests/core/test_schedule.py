@@ -1,0 +1,250 @@
+"""Schedules as values: printed, read again, changed by hand or at random, and refused with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mononn_core import compiler
+from mononn_core.compiler import Stages
+from mononn_core.errors import OptionError
+from mononn_core.machine import Machine
+from mononn_core.ops.evaluate import run as evaluate
+from mononn_core.options import Options
+from mononn_core.program.interpret import run as interpret
+from mononn_core.program.text import to_text as program_text
+from mononn_core.runtime.session import Session
+from mononn_core.schedule import space
+from mononn_core.schedule.lower import Lowering
+from mononn_core.schedule.prepare import prepare
+from mononn_core.schedule.schedule import GroupSchedule, Partition, Parts, Schedule, Tile
+from tests.core import test_groups, test_winograd
+from tests.core.networks import MODELS, encoder
+from tests.core.test_convolution import Layer, chain
+
+MACHINE = Machine.named("avx2")
+NETWORKS: dict[str, Callable[[], bytes]] = {
+    **MODELS,
+    "wide encoder": lambda: encoder(layers=2, tokens=16, width=64, heads=4, hidden=128),
+    "winograd": lambda: test_winograd.network(32, 32, 12, 12),
+    "images": lambda: test_winograd.network(16, 16, 8, 8, batch=2),
+    "depthwise": lambda: test_groups.network(32, 8, 32, 9, 1),
+    "groups": lambda: test_groups.network(40, 2, 68, 9, 1),
+    "parts": lambda: chain((1, 3, 30, 30), [Layer(32, (7, 7), (2, 2), (3, 3, 3, 3))]),
+}
+
+
+def lowered(name: str, schedule: Schedule | None = None, threads: int = 2) -> Stages:
+    stages = compiler.lower(NETWORKS[name](), threads=threads, machine=MACHINE, schedule=schedule)
+    assert isinstance(stages, Stages)
+    return stages
+
+
+def decided(name: str) -> Schedule:
+    found = lowered(name).lowered.schedule
+    assert found is not None
+    return found
+
+
+def inputs(stages: Stages) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(4)
+    types = {name: stages.graph.types[name] for name in stages.graph.inputs}
+    return {
+        name: random.standard_normal(kind.shape).astype(np.float32)
+        if kind.dtype == "float32"
+        else random.integers(0, 2, kind.shape).astype(kind.dtype)
+        for name, kind in types.items()
+    }
+
+
+def check_answers(stages: Stages, compiled: bool = False) -> None:
+    """The virtual machine, and the compiled function where asked for, near the evaluation of the imported Graph."""
+    fed = inputs(stages)
+    want = evaluate(stages.graph, fed)
+    program = stages.program
+    shaped = {name: fed[name].reshape(program.buffer(name).shape) for name in program.inputs}
+    answers = interpret(program, shaped, stages.lowered.weights, workers=2)
+    for name, exact in want.items():
+        np.testing.assert_allclose(answers[name].reshape(exact.shape), exact, rtol=1e-3, atol=1e-4)
+    if compiled:
+        with Session(compiler.build(stages), threads=2) as session:
+            for name, answer in session.run(fed).items():
+                np.testing.assert_allclose(answer, want[name], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", sorted(NETWORKS))
+def test_a_printed_schedule_gives_the_same_program(name: str) -> None:
+    first = lowered(name)
+    schedule = first.lowered.schedule
+    assert schedule is not None
+    for read in (Schedule.read(schedule.to_text()), Schedule.read(schedule.to_json())):
+        assert read == schedule
+    again = lowered(name, Schedule.read(schedule.to_text()))
+    assert program_text(again.program) == program_text(first.program)
+    assert again.source == first.source
+    assert again.lowered.weights.keys() == first.lowered.weights.keys()
+
+
+def test_parts_and_segments_are_printed() -> None:
+    assert any(g.partition.parts for g in decided("parts").groups)
+    group = GroupSchedule("a: b", "matmul", Partition("columns", 2, 3, Parts("x@parts", -3, 5, 7)), Tile(1, 2, 16))
+    schedule = Schedule("a network, 3 owners", 2, ((group,), (group,)))
+    assert Schedule.from_text(schedule.to_text()) == schedule == Schedule.from_json(schedule.to_json())
+    commented = "# by hand\n\n" + schedule.to_text().replace("\nbarrier", " # wide\n  barrier # here")
+    assert Schedule.from_text(commented) == schedule
+
+
+def group_of(schedule: Schedule, template: str, number: int = 0) -> GroupSchedule:
+    return [g for g in schedule.groups if g.template == template][number]
+
+
+def apart(schedule: Schedule) -> Schedule:
+    """A barrier after every group, so that any way of dealing is ordered."""
+    whole = tuple((replace(g, partition=replace(g.partition, parts=None)),) for g in schedule.groups)
+    return replace(schedule, intervals=whole)
+
+
+def narrower(schedule: Schedule) -> Schedule:
+    group = group_of(schedule, "matmul", 1)
+    assert group.tile is not None
+    return schedule.with_group(replace(group, tile=replace(group.tile, panel=8)))
+
+
+def more_blocks(schedule: Schedule) -> Schedule:
+    group = group_of(schedule, "conv" if any(g.template == "conv" for g in schedule.groups) else "winograd")
+    assert group.tile is not None
+    return schedule.with_group(
+        replace(group, tile=Tile(-(-group.tile.rows // 2), 2 * group.tile.blocks, group.tile.panel))
+    )
+
+
+def direct(schedule: Schedule) -> Schedule:
+    group = group_of(schedule, "winograd")
+    return schedule.with_group(replace(group, template="conv"))
+
+
+def alone(schedule: Schedule) -> Schedule:
+    schedule = apart(schedule)
+    groups = [replace(g, partition=Partition("single", 2)) for g in schedule.groups if g.template == "nest"]
+    for group in groups:
+        schedule = schedule.with_group(group)
+    return schedule
+
+
+def by_columns(schedule: Schedule) -> Schedule:
+    """Every product by columns, in the tile that suits that."""
+    schedule = apart(schedule)
+    lowering = Lowering(
+        prepare(compiler.lower(NETWORKS["wide encoder"](), machine=MACHINE).optimized), Options(threads=2), MACHINE
+    )
+    for group in [g for g in schedule.groups if g.template == "matmul"]:
+        stage = lowering.by_name[group.group][1]
+        wanted = [g for g in space.preferred(stage, lowering.builder, 2) if g.partition.kind == "columns"]
+        schedule = schedule.with_group(wanted[0])
+    return schedule
+
+
+@pytest.mark.parametrize(
+    ("name", "edit"),
+    [("wide encoder", narrower), ("winograd", more_blocks), ("winograd", direct), ("mixed", alone),
+     ("wide encoder", by_columns)],
+)  # fmt: skip
+def test_a_legal_schedule_made_by_hand_runs(name: str, edit: Callable[[Schedule], Schedule]) -> None:
+    schedule = decided(name)
+    changed = edit(schedule)
+    assert changed != schedule
+    stages = lowered(name, changed)
+    assert stages.lowered.schedule == changed
+    assert stages.source != lowered(name).source
+    check_answers(stages, compiled=True)
+
+
+def without_barriers(schedule: Schedule) -> Schedule:
+    return replace(schedule, intervals=(schedule.groups,))
+
+
+def backwards(schedule: Schedule) -> Schedule:
+    return replace(schedule, intervals=tuple(reversed(apart(schedule).intervals)))
+
+
+def renamed(schedule: Schedule) -> Schedule:
+    first = replace(schedule.groups[0], group="no such tensor")
+    return replace(schedule, intervals=((first, *schedule.intervals[0][1:]), *schedule.intervals[1:]))
+
+
+def change(which: str, /, **fields: object) -> Callable[[Schedule], Schedule]:
+    return lambda schedule: schedule.with_group(replace(group_of(schedule, which), **fields))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "edit", "reason"),
+    [
+        ("wide encoder", without_barriers, "the schedule is not legal: "),
+        ("wide encoder", backwards, "before .*, which it reads"),
+        ("wide encoder", change("matmul", tile=Tile(4, 1, 8)), "1 blocks of 4 rows do not hold the .* of an owner"),
+        ("wide encoder", change("matmul", tile=Tile(16, 1, 12)), "panel of 12 columns is not 1, 2, 4 or 8 vectors"),
+        ("wide encoder", change("attention", template="conv"), "template 'conv' cannot compute it, attention can"),
+        ("wide encoder", change("attention", partition=Partition("columns", 2)), "dealt by columns to 2 owners"),
+        ("wide encoder", change("matmul", tile=None), "a product has a tile"),
+        ("winograd", change("winograd", tile=Tile(100, 2, 16)), "2 blocks of 100 rows are more than the"),
+        ("winograd", change("winograd", tile=Tile(6, 1, 24)), "a panel of 24 channels is not 16 or 8"),
+        ("depthwise", change("depthwise", template="winograd"), "depthwise can"),
+        ("images", change("conv", tile=Tile(5, 2, 16)), "do not divide the 8 of each image"),
+        ("wide encoder", lambda s: replace(s, owners=3), "for 3 owners, not 2"),
+        ("wide encoder", lambda s: replace(s, intervals=s.intervals[:-1]), "has no group"),
+        ("wide encoder", lambda s: replace(s, intervals=(*s.intervals, s.intervals[0])), "twice"),
+        ("wide encoder", renamed, "a group 'no such tensor', which encoder has not"),
+        ("parts", lambda s: s.with_group(
+            replace(s.groups[0], partition=replace(s.groups[0].partition, parts=Parts("x@parts", 0, 1, 2)))
+        ), "is not what a map and the one convolution"),
+        ("parts", lambda s: s.with_group(
+            replace(s.groups[0], partition=replace(s.groups[0].partition, parts=None))
+        ), "is not what a map and the one convolution"),
+    ],
+)  # fmt: skip
+def test_an_illegal_schedule_is_refused_with_its_reason(
+    name: str, edit: Callable[[Schedule], Schedule], reason: str
+) -> None:
+    changed = edit(decided(name))
+    with pytest.raises(OptionError, match=reason):
+        lowered(name, changed)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "begins with a line like"),
+        ("group a: nest by rows\n", "begins with a line like"),
+        ("network x, 2 owners\ngroup a: nest by rows, tile 1 rows\n", "line 2 of the schedule is not understood"),
+        ('{"format": 2}', "format 2; this version reads format 1"),
+        ('{"format": 1, "network": "x", "owners": 2, "intervals": [[{"group": "a"}]]}', "no schedule in JSON"),
+        ('{"format": 1, "network": "x", "owners": "2", "intervals": []}', "no schedule in JSON"),
+        ('{"format": 1, "network": "x", "owners": 2, "intervals": [[{"group": "a", "speed": 9}]]}', "'speed'"),
+        ("{", "no schedule in JSON"),
+    ],
+)
+def test_what_is_no_schedule_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(OptionError, match=reason):
+        Schedule.read(text)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.sampled_from(sorted(NETWORKS)), st.sampled_from([1, 2, 3]), st.randoms(use_true_random=False))
+def test_any_choice_of_legal_decisions_gives_the_same_answers(name: str, owners: int, random: object) -> None:
+    """Every group as something that is legal for it, a barrier after each; the verifier has seen the Program."""
+    model = NETWORKS[name]()
+    optimized = compiler.lower(model, threads=owners, machine=MACHINE).optimized
+    lowering = Lowering(prepare(optimized), Options(threads=owners), MACHINE)
+    chosen = []
+    for stage in lowering.stages:
+        options = list(space.legal(stage, lowering.builder, owners))
+        preferred = space.preferred(stage, lowering.builder, owners)
+        assert set(preferred) <= set(options)
+        chosen.append((random.choice(options),))  # type: ignore[attr-defined]
+    stages = lowered(name, Schedule(optimized.name, owners, tuple(chosen)), owners)
+    check_answers(stages)
