@@ -141,9 +141,9 @@ def test_files_and_functions_are_short():
     ("relative", "text"),
     [
         ("mononn_core/graph/graph.py", "from mononn_core.ops import registry"),
-        ("mononn_core/graph/graph.py", "import mononn_core.program.tile"),
+        ("mononn_core/graph/graph.py", "import mononn_core.program.ir"),
         ("mononn_core/codegen/cpu.py", "from mononn_core.graph import graph"),
-        ("mononn_core/runtime/session.py", "from mononn_core.program import tile"),
+        ("mononn_core/runtime/session.py", "from mononn_core.program import ir"),
         ("mononn_bench/analysis/stats.py", "from mononn_bench.measure import rounds"),
         ("mononn_core/stray.py", ""),
     ],

@@ -12,8 +12,8 @@ from mononn_core.codegen.cstyle import Printer
 from mononn_core.codegen.loops import write_statements
 from mononn_core.program.abi import ENTRY, STEPS
 from mononn_core.program.expr import Const, Var
+from mononn_core.program.ir import Barrier, Loop, Phase, Program
 from mononn_core.program.rules import WINDOWED
-from mononn_core.program.tile import Barrier, Loop, Phase, Program
 
 
 def print_program(program: Program, vector_bytes: int, comment: str = "", launch: str = "once") -> str:

@@ -7,8 +7,8 @@ from mononn_core.codegen.cstyle import Printer, varies
 from mononn_core.codegen.loops import is_cheap, write_element
 from mononn_core.codegen.storage import row_stride
 from mononn_core.program.expr import Const, Load, minimum, op, walk
+from mononn_core.program.ir import Operand, Phase, Result, Task
 from mononn_core.program.simplify import simplify
-from mononn_core.program.tile import Operand, Phase, Result, Task
 from mononn_core.program.windows import Windows
 
 HEADER = "mononn_winograd.hpp"

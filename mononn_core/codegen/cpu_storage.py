@@ -5,7 +5,7 @@ from __future__ import annotations
 from mononn_core.codegen.cstyle import Pointer, c_type
 from mononn_core.codegen.storage import Storage
 from mononn_core.program import winograd
-from mononn_core.program.tile import Buffer, Operand, Phase, Program, Slot
+from mononn_core.program.ir import Buffer, Operand, Phase, Program, Slot
 from mononn_core.program.windows import Windows
 
 BASES = {"arena": "call->arena", "weight": "call->weights"}

@@ -8,7 +8,7 @@ from mononn_core.codegen.cpu_storage import CpuStorage
 from mononn_core.codegen.cstyle import Printer, c_type
 from mononn_core.codegen.storage import row_stride
 from mononn_core.program.expr import Var, evaluate_index
-from mononn_core.program.tile import Loop, Operand, Phase, Prefetch, Signal, Wait
+from mononn_core.program.ir import Loop, Operand, Phase, Prefetch, Signal, Wait
 
 HINT_BYTES = 16384
 """What a cache hint asks for: more than a barrier's wait brings in would delay the worker that comes last."""

@@ -7,7 +7,7 @@ from mononn_core.codegen.cstyle import Printer
 from mononn_core.codegen.loops import is_cheap, score_text, write_element
 from mononn_core.codegen.storage import row_stride
 from mononn_core.program.expr import Var
-from mononn_core.program.tile import Operand, Phase
+from mononn_core.program.ir import Operand, Phase
 
 
 class CpuTemplates(CpuStorage):

@@ -34,8 +34,8 @@ from mononn_core.program.expr import (
     variables,
     walk,
 )
+from mononn_core.program.ir import Buffer, Layout
 from mononn_core.program.simplify import bounds, from_linear, linear, simplify
-from mononn_core.program.tile import Buffer, Layout
 
 C_TYPES = {
     "float32": "float",

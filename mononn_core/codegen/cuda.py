@@ -14,7 +14,7 @@ from mononn_core.codegen.cuda_storage import CudaStorage
 from mononn_core.codegen.cuda_sync import PRODUCTS, CudaSync
 from mononn_core.errors import UnsupportedError
 from mononn_core.program.abi import ENTRY, gpu_header
-from mononn_core.program.tile import Barrier, Loop, Phase, Program
+from mononn_core.program.ir import Barrier, Loop, Phase, Program
 
 PART = "mononn_part"
 INCLUDE = Path(__file__).parent / "include"

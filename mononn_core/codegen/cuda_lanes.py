@@ -21,7 +21,7 @@ from mononn_core.codegen.cuda_expressions import (
 from mononn_core.codegen.loops import REDUCERS
 from mononn_core.codegen.writer import Writer
 from mononn_core.program.expr import Cast, Expr
-from mononn_core.program.tile import Let, Reduce, Result, Statement, Store
+from mononn_core.program.ir import Let, Reduce, Result, Statement, Store
 
 UNROLLED = 8
 """Reductions of so few terms inside a thread are written out."""

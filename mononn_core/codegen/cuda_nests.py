@@ -28,8 +28,8 @@ from mononn_core.codegen.cuda_teams import WARP, Privates, Team, best_width, blo
 from mononn_core.codegen.loops import REDUCERS
 from mononn_core.codegen.writer import Writer
 from mononn_core.program.expr import Const, Expr, minimum, variables
+from mononn_core.program.ir import For, Let, Reduce, Statement, Store
 from mononn_core.program.simplify import simplify
-from mononn_core.program.tile import For, Let, Reduce, Statement, Store
 
 HEAVY = 4096
 """A row that loads so many values is shared by the whole block where there are few rows."""

@@ -9,7 +9,7 @@ from mononn_core.codegen.cuda_expressions import LANE, WIDTHS, CudaPrinter, load
 from mononn_core.codegen.cuda_lanes import store_width
 from mononn_core.codegen.cuda_teams import Team, best_width, is_long
 from mononn_core.program.expr import Expr, Load, Var, children, substitute, variables, walk
-from mononn_core.program.tile import For, Let, Reduce, Statement, Store
+from mononn_core.program.ir import For, Let, Reduce, Statement, Store
 
 MOST = 32
 """Values of a row that a thread keeps."""

@@ -12,8 +12,8 @@ from mononn_core.codegen.storage import Storage
 from mononn_core.errors import UnsupportedError
 from mononn_core.program.abi import GPU_ALIGN
 from mononn_core.program.expr import Const, Expr, add, minimum, mul
+from mononn_core.program.ir import Buffer, Layout, Loop, Operand, Phase, Program, Slot
 from mononn_core.program.simplify import linear, simplify
-from mononn_core.program.tile import Buffer, Layout, Loop, Operand, Phase, Program, Slot
 
 REDUCE_BYTES = 256
 """What the vocabulary's block reductions use, at the start of shared memory."""

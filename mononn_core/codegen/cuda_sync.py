@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from mononn_core.codegen.cuda_expressions import CudaPrinter
 from mononn_core.codegen.cuda_storage import row_stride
 from mononn_core.codegen.cuda_templates import CudaTemplates, operand
-from mononn_core.program.tile import Barrier, Loop, Phase, Prefetch, Signal, Wait
+from mononn_core.program.ir import Barrier, Loop, Phase, Prefetch, Signal, Wait
 
 HINT_BYTES = 65536
 """Most that a cache hint asks for."""

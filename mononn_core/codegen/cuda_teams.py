@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mononn_core.codegen.cuda_expressions import CudaPrinter
 from mononn_core.program.expr import Expr, Load, variables, walk
-from mononn_core.program.tile import For, Let, Reduce, Statement, Store
+from mononn_core.program.ir import For, Let, Reduce, Statement, Store
 
 PRIVATE = "local"
 SHORT = 32

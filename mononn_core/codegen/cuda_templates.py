@@ -11,7 +11,7 @@ from mononn_core.codegen.cuda_nests import NestWriter
 from mononn_core.codegen.cuda_storage import KINDS, PRIVATE, CudaStorage, clipped, row_stride, up
 from mononn_core.errors import UnsupportedError
 from mononn_core.program.expr import Acc, Cast, Expr
-from mononn_core.program.tile import Operand, Phase, Task
+from mononn_core.program.ir import Operand, Phase, Task
 
 STAGES, STEP = 3, {2: 64, 4: 32}
 """Where a Program says nothing: stages of the ring, and elements of k in each by the bytes of one."""

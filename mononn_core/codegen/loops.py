@@ -7,8 +7,8 @@ from dataclasses import replace
 from mononn_core.codegen.cstyle import Printer, c_type, vectorisable
 from mononn_core.codegen.writer import Writer
 from mononn_core.program.expr import Const, Expr, Op, minimum, substitute, walk
+from mononn_core.program.ir import For, Let, Reduce, Result, Statement, Store
 from mononn_core.program.simplify import simplify
-from mononn_core.program.tile import For, Let, Reduce, Result, Statement, Store
 
 REDUCERS = {"add": "mn::Add", "mul": "mn::Mul", "max": "mn::Max", "min": "mn::Min"}
 EXPENSIVE = frozenset(["exp", "log", "tanh", "erf", "sigmoid", "softplus", "pow", "div", "sin", "cos", "sqrt"])

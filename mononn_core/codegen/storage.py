@@ -8,8 +8,8 @@ from math import prod
 from mononn_core.codegen.cstyle import Printer
 from mononn_core.codegen.writer import Writer
 from mononn_core.program.expr import Const, Expr, add, evaluate_index, minimum, mul
+from mononn_core.program.ir import Buffer, Operand, Phase, Program, Slot
 from mononn_core.program.simplify import simplify
-from mononn_core.program.tile import Buffer, Operand, Phase, Program, Slot
 
 
 class Storage:

@@ -22,8 +22,8 @@ from mononn_core.machine import Machine
 from mononn_core.options import Options
 from mononn_core.passes import pipeline
 from mononn_core.program import abi
+from mononn_core.program.ir import Program
 from mononn_core.program.text import to_text as program_text
-from mononn_core.program.tile import Program
 from mononn_core.program.verify import verify
 from mononn_core.runtime.artifact import Artifact
 from mononn_core.runtime.session import Session, open_session

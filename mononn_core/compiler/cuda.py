@@ -16,8 +16,8 @@ from mononn_core.graph.text import to_text as graph_text
 from mononn_core.options import Options
 from mononn_core.passes import pipeline
 from mononn_core.program import abi
+from mononn_core.program.ir import Program
 from mononn_core.program.text import to_text as program_text
-from mononn_core.program.tile import Program
 from mononn_core.program.verify import verify
 from mononn_core.runtime.artifact import INCLUDED, Artifact
 from mononn_core.runtime.cuda_device import present_gpu

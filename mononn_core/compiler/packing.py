@@ -10,7 +10,7 @@ import ml_dtypes  # noqa: F401 (makes "bfloat16" a NumPy type)
 import numpy as np
 
 from mononn_core.graph import TensorType
-from mononn_core.program.tile import Barrier, Buffer, Phase, Program
+from mononn_core.program.ir import Barrier, Buffer, Phase, Program
 
 
 def pack_weights(program: Program, weights: Mapping[str, np.ndarray]) -> memoryview:

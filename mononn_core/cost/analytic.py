@@ -7,8 +7,8 @@ from math import prod
 from typing import Protocol
 
 from mononn_core.machine import Machine
+from mononn_core.program.ir import Operand, Phase
 from mononn_core.program.rules import WINDOWED
-from mononn_core.program.tile import Operand, Phase
 
 L2_BYTES_PER_SECOND = 60e9
 L3_BYTES_PER_SECOND = 25e9

@@ -16,8 +16,8 @@ import numpy as np
 
 from mononn_core.gpu import Gpu
 from mononn_core.program.expr import INDEX, Expr, Load, Op, Var, substitute, walk
+from mononn_core.program.ir import Barrier, For, Let, Operand, Phase, Program, Reduce, Statement, Store
 from mononn_core.program.rules import matrix_dims
-from mononn_core.program.tile import Barrier, For, Let, Operand, Phase, Program, Reduce, Statement, Store
 
 ENOUGH_THREADS = 256
 """Threads of a multiprocessor that hide its latencies."""

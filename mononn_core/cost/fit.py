@@ -15,7 +15,7 @@ from typing import Any
 
 from mononn_core.cost.cuda import ESTIMATED, Constants, Work, barrier_seconds, work_of
 from mononn_core.gpu import Gpu
-from mononn_core.program.tile import Barrier, Program
+from mononn_core.program.ir import Barrier, Program
 
 STEPS = (2.0, 1.4, 1.15, 1.05, 1.02)
 """Factors by which a constant is tried up and down, one after the other."""

@@ -16,9 +16,9 @@ import numpy as np
 from mononn_core.errors import VerifyError
 from mononn_core.program import winograd
 from mononn_core.program.expr import Expr, Load, evaluate_index, walk
+from mononn_core.program.ir import Box, For, Let, Operand, Phase, Reduce, Result, Statement, Store, Task
 from mononn_core.program.memory import PRIVATE, Memory, View
 from mononn_core.program.scalar import Frame, evaluate
-from mononn_core.program.tile import Box, For, Let, Operand, Phase, Reduce, Result, Statement, Store, Task
 from mononn_core.program.windows import Windows
 
 Array = np.ndarray[Any, Any]

@@ -13,11 +13,7 @@ import numpy as np
 
 from mononn_core.errors import VerifyError
 from mononn_core.program.expr import INDEX, Const, Expr, Load, Var, op, substitute
-from mononn_core.program.memory import CONSTANT, PRIVATE, dim_tables
-from mononn_core.program.proof import abstract, guarded_loads, provable
-from mononn_core.program.rules import WINDOWED, matrix_dims, refuse
-from mononn_core.program.scalar import Array, Frame, evaluate
-from mononn_core.program.tile import (
+from mononn_core.program.ir import (
     Buffer,
     For,
     Let,
@@ -28,6 +24,10 @@ from mononn_core.program.tile import (
     Statement,
     Store,
 )
+from mononn_core.program.memory import CONSTANT, PRIVATE, dim_tables
+from mononn_core.program.proof import abstract, guarded_loads, provable
+from mononn_core.program.rules import WINDOWED, matrix_dims, refuse
+from mononn_core.program.scalar import Array, Frame, evaluate
 from mononn_core.program.windows import Windows
 
 CHUNK = 1 << 22

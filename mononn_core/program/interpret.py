@@ -1,7 +1,7 @@
 """The virtual machine: runs a Program in NumPy under an adversarial schedule, refusing what the grammar forbids.
 
 Workers advance one step at a time in a seeded random order at uneven rates. They honour only what
-:mod:`mononn_core.program.tile` guarantees: unowned tasks are dealt to random workers in random order, owners of a
+:mod:`mononn_core.program.ir` guarantees: unowned tasks are dealt to random workers in random order, owners of a
 group go to random workers, barriers join, counters count. A task computes in one step and its stores land in a later
 one. A value that nobody has written (or that something else has overwritten), an access outside the declared box, a
 store to an element twice and a deadlock raise VerifyError; an index taken from the inputs that is out of range raises
@@ -21,8 +21,8 @@ import numpy as np
 from mononn_core.errors import VerifyError
 from mononn_core.program.execute import Access, RunningTask, resolve_box
 from mononn_core.program.expr import evaluate_index
+from mononn_core.program.ir import Barrier, Operand, Phase, Prefetch, Program
 from mononn_core.program.memory import CONSTANT, NOBODY, Memory
-from mononn_core.program.tile import Barrier, Operand, Phase, Prefetch, Program
 
 Array = np.ndarray[Any, Any]
 Point = dict[str, int]

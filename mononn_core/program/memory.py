@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from mononn_core.errors import InputError, VerifyError
-from mononn_core.program.tile import Buffer, Layout, Program
+from mononn_core.program.ir import Buffer, Layout, Program
 
 Array = np.ndarray[Any, Any]
 PRIVATE = "local"

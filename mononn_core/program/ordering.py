@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mononn_core.program.footprint import Footprint, Reads, Site, Writes
+from mononn_core.program.ir import Barrier, Loop, Operand, Phase, Program
 from mononn_core.program.memory import CONSTANT, shadow_unit
 from mononn_core.program.rules import depends, refuse
 from mononn_core.program.scalar import Array
-from mononn_core.program.tile import Barrier, Loop, Operand, Phase, Program
 
 NOTHING = -1
 

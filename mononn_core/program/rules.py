@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from mononn_core.errors import VerifyError
 from mononn_core.program.expr import Expr, variables
-from mononn_core.program.tile import For, Let, Loop, Phase, Program, Reduce, Statement, Store
+from mononn_core.program.ir import For, Let, Loop, Phase, Program, Reduce, Statement, Store
 
 WINDOWED = ("conv", "winograd", "depthwise")
 """Templates over the windows of an image."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import assert_never
 
 from mononn_core.program.expr import Acc, Cast, Const, Expr, Load, Op, Select, Var
-from mononn_core.program.tile import (
+from mononn_core.program.ir import (
     Barrier,
     Box,
     Buffer,

@@ -21,8 +21,8 @@ import numpy as np
 from mononn_core.program import ordering, wellformed, winograd, worker_local
 from mononn_core.program.expr import Acc
 from mononn_core.program.footprint import Site
+from mononn_core.program.ir import Operand, Phase, Program, Split
 from mononn_core.program.rules import WINDOWED, depends, matrix_dims, phases_with_loops, refuse
-from mononn_core.program.tile import Operand, Phase, Program, Split
 from mononn_core.program.windows import Windows
 
 

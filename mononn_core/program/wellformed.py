@@ -24,9 +24,7 @@ from mononn_core.program.expr import (
     Var,
     children,
 )
-from mononn_core.program.memory import CONSTANT, PRIVATE, dim_tables
-from mononn_core.program.rules import WINDOWED, matrix_dims, phases_with_loops, refuse
-from mononn_core.program.tile import (
+from mononn_core.program.ir import (
     ACCESSES,
     SPACES,
     Buffer,
@@ -42,6 +40,8 @@ from mononn_core.program.tile import (
     Statement,
     Store,
 )
+from mononn_core.program.memory import CONSTANT, PRIVATE, dim_tables
+from mononn_core.program.rules import WINDOWED, matrix_dims, phases_with_loops, refuse
 from mononn_core.program.windows import Windows
 
 ROLES = {"matmul": ("a", "b"), "gemv": ("a", "b"), "attention": ("q", "k", "v"), "nest": ()}

@@ -8,11 +8,11 @@ import numpy as np
 
 from mononn_core.program.expr import INDEX, Expr, Load, substitute, walk
 from mononn_core.program.footprint import Site
+from mononn_core.program.ir import Barrier, Buffer, For, Let, Phase, Prefetch, Program, Reduce, Statement, Store
 from mononn_core.program.memory import CONSTANT, PRIVATE, dim_tables
 from mononn_core.program.proof import guarded_loads
 from mononn_core.program.rules import depends, refuse
 from mononn_core.program.scalar import Array, Frame, evaluate
-from mononn_core.program.tile import Barrier, Buffer, For, Let, Phase, Prefetch, Program, Reduce, Statement, Store
 
 LIVE = "prefetched slots live until they are consumed"
 Trace = list[tuple[Phase | Barrier, dict[str, int]]]

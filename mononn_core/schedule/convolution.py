@@ -18,14 +18,14 @@ from mononn_core.machine import Machine
 from mononn_core.ops.common import integer, integers
 from mononn_core.program import winograd
 from mononn_core.program.expr import Const, Expr, Var, const, minimum
+from mononn_core.program.ir import Box, For, Phase, Statement, Store, Task
 from mononn_core.program.simplify import simplify
-from mononn_core.program.tile import Box, For, Phase, Statement, Store, Task
 from mononn_core.program.windows import Windows
 from mononn_core.schedule.decisions import image_rows, tile_rows, winograd_pays
-from mononn_core.schedule.fuse import Stage, border_of
+from mononn_core.schedule.fuse import FusionGroup, border_of
 from mononn_core.schedule.operands import ImageView, axis
 from mononn_core.schedule.ownership import owner_boxes
-from mononn_core.schedule.phases import Draft, PhaseBuilder, panel_buffer, unit_axes
+from mononn_core.schedule.phases import OperandBinder, PhaseBuilder, panel_buffer, unit_axes
 from mononn_core.schedule.schedule import GroupSchedule, Partition, Tile
 from mononn_core.schedule.views import matrix_shape
 
@@ -88,7 +88,7 @@ class Conv:
     def tile(self, partition: Partition, pitch: int, machine: Machine) -> Tile:
         """The block of image rows whose pixels stay in the second-level cache while all panels pass over them; the
         image lies with ``pitch`` pixels from row to row."""
-        n, height, width, _ = self.out
+        n, _, width, _ = self.out
         share = self.share(partition)
         rows, blocks = image_rows(share, self.reads * 4, self.strides[0] * pitch, n > 1, machine)
         if self.template == "winograd":
@@ -150,7 +150,7 @@ class Conv:
         return wide.reshape(taps * self.reads, channels)
 
 
-def build_conv(builder: PhaseBuilder, stage: Stage, decided: GroupSchedule, name: str) -> Phase:
+def build_conv(builder: PhaseBuilder, stage: FusionGroup, decided: GroupSchedule, name: str) -> Phase:
     """The phase of a convolution: image rows or panels dealt to owners, a task is a block of image rows of a panel."""
     node, partition, tile = stage.root, decided.partition, decided.tile
     assert node is not None and tile is not None
@@ -171,18 +171,18 @@ def build_conv(builder: PhaseBuilder, stage: Stage, decided: GroupSchedule, name
         panels = ceil(ceil(channels / conv.panel) / owners)
         n0 = o * (panels * conv.panel) + n0
     extents = {"o": owners, "b": batches, "r": blocks, "p": panels}
-    draft = builder.draft(extents)
-    image, y0, n0 = (draft.fix(e, unit_axes(extents)) for e in (image, y0, n0))
+    binder = builder.binder(extents)
+    image, y0, n0 = (binder.fix(e, unit_axes(extents)) for e in (image, y0, n0))
     windows = Windows(conv.kernel, conv.strides, conv.dilations, view.pitch, width, rows)
-    _operands(builder, node, conv, view, windows, draft, (image, y0, n0))
+    _operands(builder, node, conv, view, windows, binder, (image, y0, n0))
     inner = {"y": (0, rows - 1), "x": (0, width - 1), "n": (0, min(conv.panel, channels) - 1)}
-    y = draft.position("row", y0 + axis("y", rows), height)
-    column = draft.position("column", n0 + axis("n", min(conv.panel, channels)), channels)
-    result = builder.epilogue(stage, draft, (image, y, axis("x", width), column), inner, ("y", "x", "n"))
+    y = binder.position("row", y0 + axis("y", rows), height)
+    column = binder.position("column", n0 + axis("n", min(conv.panel, channels)), channels)
+    result = builder.epilogue(stage, binder, (image, y, axis("x", width), column), inner, ("y", "x", "n"))
     params = {**windows.params(), "panel": conv.panel, "group": conv.lanewise if conv.depthwise else 0}
     if conv.spans_groups:  # channels of a group, its results, all channels
         params["grouped"] = (conv.x[3] // conv.group, channels // conv.group, conv.x[3])
-    task = Task(conv.template, tuple(draft.operands), params, (result,))
+    task = Task(conv.template, tuple(binder.operands), params, (result,))
     phase = builder.phase(name, stage, partition, extents, task, conv.flops)
     if (
         conv.template == "winograd"
@@ -192,7 +192,7 @@ def build_conv(builder: PhaseBuilder, stage: Stage, decided: GroupSchedule, name
     return phase
 
 
-def conv_of(builder: PhaseBuilder, stage: Stage, decided: GroupSchedule) -> Conv:
+def conv_of(builder: PhaseBuilder, stage: FusionGroup, decided: GroupSchedule) -> Conv:
     """The node's shapes with the template and panel that were decided."""
     assert stage.root is not None and decided.tile is not None
     form = next(
@@ -202,7 +202,7 @@ def conv_of(builder: PhaseBuilder, stage: Stage, decided: GroupSchedule) -> Conv
     return replace(form, panel=decided.tile.panel)
 
 
-def image_of(builder: PhaseBuilder, stage: Stage) -> ImageView:
+def image_of(builder: PhaseBuilder, stage: FusionGroup) -> ImageView:
     """How the image that a convolution reads lies."""
     assert stage.root is not None
     view = ImageView.of(builder.views, stage.root.inputs[0])
@@ -216,28 +216,28 @@ def _operands(
     conv: Conv,
     view: ImageView,
     windows: Windows,
-    draft: Draft,
+    binder: OperandBinder,
     at: tuple[Expr, Expr, Expr],
 ) -> None:
     """The pixels and the weights a task reads."""
     image, y0, n0 = at
     shape = matrix_shape(builder.types[view.tensor].shape)
-    pixel = simplify(image * view.image + y0 * (conv.strides[0] * view.pitch) + view.first, draft.outer)
-    channel = simplify(conv.first_channel(n0) + view.column, draft.outer)
+    pixel = simplify(image * view.image + y0 * (conv.strides[0] * view.pitch) + view.first, binder.outer)
+    channel = simplify(conv.first_channel(n0) + view.column, binder.outer)
     height = conv.out[1]
     end = view.first + int(windows.last_pixel(height - 1)) if conv.out[0] == 1 else shape[0]
     size = (windows.pixels(windows.rows), conv.reads)
-    draft.add("a", view.tensor, Box((pixel, channel), size, (end, view.column + conv.x[3])))
+    binder.add("a", view.tensor, Box((pixel, channel), size, (end, view.column + conv.x[3])))
     weight = node.inputs[1]
     whole = -(-conv.out[3] // conv.panel) * conv.panel if conv.depthwise else conv.panel
     packed = panel_buffer(weight + conv.tag, conv.matrix_shape, whole)
     if packed.id not in builder.packed:
         builder.packed[packed.id] = (packed, conv.matrix(builder.views.graph.constants[weight]))
     box = Box((Const(0), n0), (packed.shape[0], conv.panel), (packed.shape[0], packed.shape[1]))
-    draft.add("b", packed.id, box, packed=True)
+    binder.add("b", packed.id, box, packed=True)
 
 
-def build_border(builder: PhaseBuilder, stage: Stage, partition: Partition, inside: Phase) -> Phase | None:
+def build_border(builder: PhaseBuilder, stage: FusionGroup, partition: Partition, inside: Phase) -> Phase | None:
     """A phase that fills the border around what phase ``inside`` stores; None where there is none. It is dealt by
     columns, as ``inside`` is where that is dealt by columns too."""
     border = border_of(stage)
@@ -252,15 +252,15 @@ def build_border(builder: PhaseBuilder, stage: Stage, partition: Partition, insi
     if partition.kind == "columns":
         out = next(o for o in inside.task.operands if o.access == "write")
         share = max(end for _, _, _, end in owner_boxes(inside, out)[0])
-    draft = builder.draft({"o": owners})
+    binder = builder.binder({"o": owners})
     x0 = Var("o") * share if owners > 1 else Const(0)
     total = (images * height * width, channels)
-    draft.add("out", stage.stored, Box((Const(0), x0), (total[0], share), total), "write")
+    binder.add("out", stage.stored, Box((Const(0), x0), (total[0], share), total), "write")
     top, left = before[1] * width + before[2], before[2] + after[2]
     row = width - left
     middle = height - before[1] - after[1] - 1
     bottom = after[2] + after[1] * width
-    bound = simplify(Const(channels) + x0 * -1, draft.outer) if share * owners > channels else None
+    bound = simplify(Const(channels) + x0 * -1, binder.outer) if share * owners > channels else None
 
     def run(first: Expr, count: int, tag: str) -> tuple[Statement, ...]:
         """``count`` pixels from ``first`` on, in every image."""
@@ -278,5 +278,5 @@ def build_border(builder: PhaseBuilder, stage: Stage, partition: Partition, insi
         *((For("h", middle, between),) if between and middle > 0 else ()),
         *run(Const(top + (middle + 1) * row + middle * left), bottom, "e"),
     )
-    task = Task("nest", tuple(draft.operands), body=(For("i", images, body),))
+    task = Task("nest", tuple(binder.operands), body=(For("i", images, body),))
     return builder.phase(f"{inside.id}_border", stage, partition, {"o": owners}, task, 0)

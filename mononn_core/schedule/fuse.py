@@ -26,7 +26,7 @@ ROOT_KINDS = ("contraction", "row", "reduction")
 
 
 @dataclass(frozen=True)
-class Stage:
+class FusionGroup:
     """``root`` (None for a pure expression), the ``chain`` after it, and the tensor ``stored``; of a concatenation that
     ends the chain, its own part of that."""
 
@@ -47,13 +47,13 @@ class Stage:
         return tuple(dict.fromkeys(n.origin for n in nodes))
 
 
-def border_of(stage: Stage) -> Node | None:
+def border_of(stage: FusionGroup) -> Node | None:
     """The pad that ends the stage's chain: the stage stores the inside, and something else must fill the border."""
     last = stage.chain[-1] if stage.root is not None and stage.chain else None
     return last if last is not None and last.op == "pad" else None
 
 
-def run_chain(stage: Stage, views: Views, index: tuple[Expr, ...], value: Expr) -> tuple[tuple[Expr, ...], Expr]:
+def run_chain(stage: FusionGroup, views: Views, index: tuple[Expr, ...], value: Expr) -> tuple[tuple[Expr, ...], Expr]:
     """Push the root's element ``index`` with ``value`` through the chain: index and value in the stored tensor."""
     if stage.root is None:
         return index, value
@@ -74,7 +74,7 @@ def run_chain(stage: Stage, views: Views, index: tuple[Expr, ...], value: Expr) 
 
 def fuse(
     graph: Graph, enabled: bool = True, epilogues: bool = True, column_multiple: int = 1, joined: bool = False
-) -> tuple[tuple[Stage, ...], Views]:
+) -> tuple[tuple[FusionGroup, ...], Views]:
     """Stages in an order that respects their dependencies, and the view of everything they read.
 
     ``enabled`` off: every operator is a stage. ``epilogues`` off: no elementwise operator follows a template inside its
@@ -100,7 +100,7 @@ class _Planner:
         self.consumers = graph.consumers()
         self.producers = graph.producers()
         self.absorbed: dict[str, str] = {}  # output of a chained node (or root) -> stored tensor
-        self.found: list[Stage] = []
+        self.found: list[FusionGroup] = []
         self.stored: set[str] = set()
         self.joined: set[str] = set()  # concatenations that the stages of their inputs store
 
@@ -127,18 +127,18 @@ class _Planner:
     def views(self) -> Views:
         return Views(self.graph, frozenset(self.stored))
 
-    def _store(self, stage: Stage) -> None:
+    def _store(self, stage: FusionGroup) -> None:
         self.found.append(stage)
         self.stored.add(stage.stored)
 
-    def stages(self) -> list[Stage]:
+    def stages(self) -> list[FusionGroup]:
         for node in reversed(self.graph.nodes):
             if registry.get(node.op).kind in ROOT_KINDS:
                 self._root(node)
         for node in reversed(self.graph.nodes):
             name = node.outputs[0]
             if name not in self.absorbed and self._must_store(node):
-                self._store(Stage(name, None, (node,)))
+                self._store(FusionGroup(name, None, (node,)))
                 self.absorbed[name] = name
         return self.found
 
@@ -155,7 +155,7 @@ class _Planner:
                 break
         for output in (node.output, *(n.output for n in chain)):
             self.absorbed[output] = name
-        self._store(Stage(name, node, tuple(chain)))
+        self._store(FusionGroup(name, node, tuple(chain)))
 
     def _follower(self, name: str) -> Node | None:
         """The one consumer of ``name`` that can be computed where ``name`` is produced."""
@@ -267,7 +267,7 @@ class _Planner:
         return frozenset({name})
 
 
-def dependencies(stage: Stage, views: Views) -> set[str]:
+def dependencies(stage: FusionGroup, views: Views) -> set[str]:
     """Stored tensors (not inputs or constants) that ``stage`` reads."""
     graph, found = views.graph, set()
     producers = graph.producers()
@@ -287,7 +287,7 @@ def dependencies(stage: Stage, views: Views) -> set[str]:
     return found
 
 
-def _order(stages: list[Stage], graph: Graph) -> tuple[Stage, ...]:
+def _order(stages: list[FusionGroup], graph: Graph) -> tuple[FusionGroup, ...]:
     """As their last nodes stand in the model, whose order respects dependencies."""
     position = {n.outputs[0]: i for i, n in enumerate(graph.nodes)}
     return tuple(sorted(stages, key=lambda s: position[s.own]))

@@ -12,12 +12,12 @@ from mononn_core.errors import OptionError, VerifyError
 from mononn_core.graph import Graph
 from mononn_core.machine import Machine
 from mononn_core.options import Options
-from mononn_core.program.tile import Barrier, Buffer, Item, Layout, Phase, Program
+from mononn_core.program.ir import Barrier, Buffer, Item, Layout, Phase, Program
 from mononn_core.program.verify import verify
 from mononn_core.schedule import memory, ownership, space
 from mononn_core.schedule.convolution import build_border, build_conv
 from mononn_core.schedule.decisions import row_stride
-from mononn_core.schedule.fuse import Stage, dependencies, fuse
+from mononn_core.schedule.fuse import FusionGroup, dependencies, fuse
 from mononn_core.schedule.nests import build_nest
 from mononn_core.schedule.parts import read_parts, with_parts
 from mononn_core.schedule.phases import PhaseBuilder
@@ -183,14 +183,14 @@ class Lowering:
         return Buffer(name, dtype, (rows, columns), layout, "arena")
 
 
-def build_phases(builder: PhaseBuilder, stage: Stage, group: GroupSchedule, name: str) -> tuple[Phase, ...]:
+def build_phases(builder: PhaseBuilder, stage: FusionGroup, group: GroupSchedule, name: str) -> tuple[Phase, ...]:
     """The phases of ``stage`` as decided: its own, and one for the border of the image it stores."""
     phase = build_phase(builder, stage, group, name)
     border = build_border(builder, stage, group.partition, phase)
     return (phase,) if border is None else (phase, border)
 
 
-def build_phase(builder: PhaseBuilder, stage: Stage, group: GroupSchedule, name: str) -> Phase:
+def build_phase(builder: PhaseBuilder, stage: FusionGroup, group: GroupSchedule, name: str) -> Phase:
     """The phase of ``stage`` as decided; its operands name tensors (or packed weights)."""
     match group.template:
         case "matmul":
@@ -204,7 +204,7 @@ def build_phase(builder: PhaseBuilder, stage: Stage, group: GroupSchedule, name:
             return phase if parts is None else read_parts(phase, parts)
 
 
-def writes_parts(stage: Stage, group: GroupSchedule) -> bool:
+def writes_parts(stage: FusionGroup, group: GroupSchedule) -> bool:
     """Whether a group that is dealt in parts stores them; else it reads them."""
     return group.partition.parts is not None and group.template == "nest"
 

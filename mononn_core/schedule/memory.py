@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from mononn_core.program.tile import Buffer
+from mononn_core.program.ir import Buffer
 
 ALIGN = 64
 OVERREAD_BYTES = 512

@@ -22,10 +22,10 @@ from mononn_core.program.expr import (
     variables,
     walk,
 )
+from mononn_core.program.ir import Box, For, Let, Phase, Reduce, Statement, Store, Task
 from mononn_core.program.simplify import linear, simplify
-from mononn_core.program.tile import Box, For, Let, Phase, Reduce, Statement, Store, Task
-from mononn_core.schedule.draft import Draft, TaskBuilder
-from mononn_core.schedule.fuse import Stage, run_chain
+from mononn_core.schedule.binder import OperandBinder, TaskBuilder
+from mononn_core.schedule.fuse import FusionGroup, run_chain
 from mononn_core.schedule.operands import axis
 from mononn_core.schedule.rows import row_body
 from mononn_core.schedule.schedule import Partition
@@ -37,12 +37,12 @@ PIECES = 64
 """Most pieces a row is cut into."""
 
 
-First = Callable[[Draft, tuple[Expr, ...], Ranges], tuple[Statement, ...]]
+First = Callable[[OperandBinder, tuple[Expr, ...], Ranges], tuple[Statement, ...]]
 """Statements that start a row: from the index of its elements and the ranges of its loops' variables y and x."""
 
 
 def build_nest(
-    builder: TaskBuilder, stage: Stage, partition: Partition, name: str, first: First | None = None
+    builder: TaskBuilder, stage: FusionGroup, partition: Partition, name: str, first: First | None = None
 ) -> Phase:
     """Rows (or columns) of the root's output dealt to owners; a task is all of an owner's rows."""
     root, types = stage.root, builder.types
@@ -57,10 +57,10 @@ def build_nest(
     if parts is not None:
         rows, start, last = parts.size, Var("o") * parts.step + parts.first, parts.first + parts.step * (owners - 1)
     y0, x0 = (Const(0), start) if by_columns else (start, Const(0))
-    draft = builder.draft({"o": owners})
+    binder = builder.binder({"o": owners})
     inner = {"y": (0, rows - 1), "x": (0, columns - 1)}
-    row = draft.position("row", y0 + axis("y", rows), total)
-    column = draft.position("column", x0 + axis("x", columns), width)
+    row = binder.position("row", y0 + axis("y", rows), total)
+    column = binder.position("column", x0 + axis("x", columns), width)
     index = tensor_index(shape, row, column)
     prelude: tuple[Statement, ...] = ()
     if root is None:
@@ -70,26 +70,28 @@ def build_nest(
         index, value = run_chain(stage, builder.views, index, value)
     matrix = matrix_index(types[stage.stored].shape, index)
     cuts = () if by_columns or first is not None else _cuts(prelude, value, width)
-    bind = _binder(draft, inner)
+    bind = _bind_with(binder, inner)
     if parts is not None:
         matrix = (Var("o") * rows + axis("y", rows), column)
-        draft.add("out", parts.buffer, Box((Var("o") * rows, Const(0)), (rows, width), (rows * owners, width)), "write")
-        position = tuple(draft.simplify(e, inner) for e in matrix)
+        binder.add(
+            "out", parts.buffer, Box((Var("o") * rows, Const(0)), (rows, width), (rows * owners, width)), "write"
+        )
+        position = tuple(binder.simplify(e, inner) for e in matrix)
     else:
-        position = draft.output(stage.stored, matrix, inner)
+        position = binder.output(stage.stored, matrix, inner)
     bounds = (
-        simplify(Const(total) + y0 * -1, draft.outer) if last + rows > total and not by_columns else None,
-        simplify(Const(width) + x0 * -1, draft.outer) if columns * owners > width and by_columns else None,
+        simplify(Const(total) + y0 * -1, binder.outer) if last + rows > total and not by_columns else None,
+        simplify(Const(width) + x0 * -1, binder.outer) if columns * owners > width and by_columns else None,
     )
     if cuts:
-        body = _pieces(draft, prelude, draft.stored(stage.stored, value), matrix, (rows, (*cuts, width)), bounds[0])
+        body = _pieces(binder, prelude, binder.stored(stage.stored, value), matrix, (rows, (*cuts, width)), bounds[0])
     else:
         prelude = tuple(map_statement(st, bind) for st in prelude)
-        store = Store("out", position, draft.stored(stage.stored, bind(value, {})))
+        store = Store("out", position, binder.stored(stage.stored, bind(value, {})))
         body = row_loops(prelude, store, (rows, columns), bounds)
-        body = body if first is None else _start_rows(body, first(draft, index, inner))
+        body = body if first is None else _start_rows(body, first(binder, index, inner))
     flops = total * width * (1 + len(stage.chain))
-    task = Task("nest", tuple(draft.operands), body=body)
+    task = Task("nest", tuple(binder.operands), body=body)
     return builder.phase(name, stage, partition, {"o": owners}, task, flops)
 
 
@@ -127,7 +129,7 @@ def _cuts(prelude: tuple[Statement, ...], value: Expr, width: int) -> tuple[int,
 
 
 def _pieces(
-    draft: Draft,
+    binder: OperandBinder,
     prelude: tuple[Statement, ...],
     value: Expr,
     matrix: tuple[Expr, ...],
@@ -141,8 +143,8 @@ def _pieces(
     for number, end in enumerate(ends):
         inner = {"y": (0, rows - 1), "x": (0, end - start - 1)}
         here: dict[str, Expr] = {"column": axis("x", end - start) + start}
-        index = tuple(draft.simplify(substitute(e, here), inner) for e in matrix)
-        bind = _binder(draft, inner, here)
+        index = tuple(binder.simplify(substitute(e, here), inner) for e in matrix)
+        bind = _bind_with(binder, inner, here)
         inside = _one_column(map_statement(st, bind) for st in prelude)
         lets, piece = ((), bind(value, {})) if inside else hoist(bind(value, {}), "x", f"h{number}_")
         column: tuple[Statement, ...] = (*inside, Store("out", index, piece))
@@ -156,8 +158,8 @@ def _pieces(
 Bind = Callable[[Expr, Ranges], Expr]
 
 
-def _binder(draft: Draft, inner: Ranges, known: Mapping[str, Expr] | None = None) -> Bind:
-    return lambda e, more: draft.bind(substitute(e, known or {}), {**inner, **more})
+def _bind_with(binder: OperandBinder, inner: Ranges, known: Mapping[str, Expr] | None = None) -> Bind:
+    return lambda e, more: binder.bind(substitute(e, known or {}), {**inner, **more})
 
 
 def _one_column(prelude: Iterable[Statement]) -> tuple[Statement, ...]:

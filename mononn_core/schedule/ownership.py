@@ -17,10 +17,10 @@ import numpy as np
 
 from mononn_core.cost.analytic import Cost
 from mononn_core.program.expr import evaluate_index
+from mononn_core.program.ir import Operand, Phase
 from mononn_core.program.rules import WINDOWED
-from mononn_core.program.tile import Operand, Phase
 from mononn_core.program.windows import Windows
-from mononn_core.schedule.fuse import Stage
+from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.schedule import GroupSchedule, Partition
 
 Intervals = tuple[tuple[GroupSchedule, ...], ...]
@@ -172,7 +172,7 @@ Combination = tuple[float, tuple[Candidate, ...]]
 Best = tuple[float, int, tuple[Candidate, ...]]
 
 
-def plan(stages: tuple[Stage, ...], candidates: dict[str, tuple[Candidate, ...]], cost: Cost) -> Intervals:
+def plan(stages: tuple[FusionGroup, ...], candidates: dict[str, tuple[Candidate, ...]], cost: Cost) -> Intervals:
     """The cheapest cut into intervals and choice among the candidates; ties go to the earlier one."""
     exchange = Exchange(cost)
     best: list[Best] = [(0.0, 0, ())]
@@ -193,8 +193,8 @@ def plan(stages: tuple[Stage, ...], candidates: dict[str, tuple[Candidate, ...]]
 
 
 def _intervals(
-    stages: tuple[Stage, ...], best: list[Best], end: int
-) -> tuple[tuple[tuple[Stage, Candidate], ...], ...]:
+    stages: tuple[FusionGroup, ...], best: list[Best], end: int
+) -> tuple[tuple[tuple[FusionGroup, Candidate], ...], ...]:
     """The best intervals of the first ``end`` stages."""
     intervals = []
     while end:

@@ -12,11 +12,11 @@ from dataclasses import replace
 
 from mononn_core.ops import registry
 from mononn_core.program.expr import Var
+from mononn_core.program.ir import Box, Operand, Phase
 from mononn_core.program.rules import WINDOWED
 from mononn_core.program.simplify import simplify
-from mononn_core.program.tile import Box, Operand, Phase
 from mononn_core.program.windows import Windows
-from mononn_core.schedule.fuse import Stage
+from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.ownership import owner_boxes
 from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.schedule.schedule import GroupSchedule, Parts
@@ -27,7 +27,10 @@ Phases = Callable[[GroupSchedule], tuple[Phase, ...]]
 
 
 def with_parts(
-    stages: tuple[Stage, ...], chosen: Mapping[str, Sequence[GroupSchedule]], phases: Phases, builder: PhaseBuilder
+    stages: tuple[FusionGroup, ...],
+    chosen: Mapping[str, Sequence[GroupSchedule]],
+    phases: Phases,
+    builder: PhaseBuilder,
 ) -> dict[str, list[GroupSchedule]]:
     """For every map that one convolution reads, a decision more for both of them, that meet in parts: a stage's own
     tensor to these. ``chosen``: a stage's own tensor to what may be decided for it without parts."""
@@ -47,7 +50,7 @@ def with_parts(
     return found
 
 
-def _reader(image: Stage, views: Views) -> str | None:
+def _reader(image: FusionGroup, views: Views) -> str | None:
     """The convolution (its output) that alone reads what ``image`` stores, where ``image`` is a map."""
     name, consumers = image.stored, views.graph.consumers()
     shape = views.type(name).shape

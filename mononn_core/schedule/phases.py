@@ -9,10 +9,10 @@ from math import ceil
 from mononn_core.graph import Node
 from mononn_core.machine import Machine
 from mononn_core.program.expr import Const, Expr, Var
-from mononn_core.program.tile import Assign, Axis, Phase, Task
+from mononn_core.program.ir import Assign, Axis, Phase, Task
+from mononn_core.schedule.binder import OperandBinder, TaskBuilder, panel_buffer, unit_axes
 from mononn_core.schedule.decisions import matmul_tile
-from mononn_core.schedule.draft import Draft, TaskBuilder, panel_buffer, unit_axes
-from mononn_core.schedule.fuse import Stage
+from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.operands import Product, attention_axes, axis, unit_stride
 from mononn_core.schedule.schedule import GroupSchedule, Partition, Tile
 from mononn_core.schedule.views import Views
@@ -40,7 +40,7 @@ class PhaseBuilder(TaskBuilder):
             tile = replace(tile, panel=tile.panel // 2)
         return tile
 
-    def matmul(self, stage: Stage, decided: GroupSchedule, name: str) -> Phase:
+    def matmul(self, stage: FusionGroup, decided: GroupSchedule, name: str) -> Phase:
         partition, tile = decided.partition, decided.tile
         assert stage.root is not None and tile is not None
         p = Product.of(stage.root, self.types)
@@ -59,23 +59,23 @@ class PhaseBuilder(TaskBuilder):
             panels = ceil(ceil(width / owners) / tile.panel)
             n0 = s * width + o * (panels * tile.panel) + n0
         extents = {"o": owners, "b": batches, "r": tile.blocks, "s": segments, "p": panels}
-        draft = self.draft(extents)
+        binder = self.binder(extents)
         unit = unit_axes(extents)
-        b, m0, n0 = (draft.fix(e, unit) for e in (b, m0, n0))
-        self.left_operand(stage.root, p, (tile.rows, p.k), draft, (b, m0, Const(0)))
-        self.right_operand(stage.root, p, (p.k, tile.panel), draft, (b, Const(0), n0))
+        b, m0, n0 = (binder.fix(e, unit) for e in (b, m0, n0))
+        self.left_operand(stage.root, p, (tile.rows, p.k), binder, (b, m0, Const(0)))
+        self.right_operand(stage.root, p, (p.k, tile.panel), binder, (b, Const(0), n0))
         rows, columns = min(tile.rows, p.m), min(tile.panel, p.n)
         inner = {"m": (0, rows - 1), "n": (0, columns - 1)}
-        row = draft.position("row", m0 + axis("m", rows), p.m)
-        column = draft.position("column", n0 + axis("n", columns), p.n)
+        row = binder.position("row", m0 + axis("m", rows), p.m)
+        column = binder.position("column", n0 + axis("n", columns), p.n)
         root_index = p.out_index(b, row, column, self.types[stage.root.output].shape)
-        result = self.epilogue(stage, draft, root_index, inner, ("m", "n"))
-        task = Task("matmul", tuple(draft.operands), {"panel": tile.panel}, (result,))
+        result = self.epilogue(stage, binder, root_index, inner, ("m", "n"))
+        task = Task("matmul", tuple(binder.operands), {"panel": tile.panel}, (result,))
         return self.phase(name, stage, partition, extents, task, 2 * p.batch * p.m * p.n * p.k)
 
     # -- attention --------------------------------------------------------------------------------------------------
 
-    def attention(self, stage: Stage, decided: GroupSchedule, name: str) -> Phase:
+    def attention(self, stage: FusionGroup, decided: GroupSchedule, name: str) -> Phase:
         node, partition = stage.root, decided.partition
         assert node is not None
         batch, heads, rows, _ = self.types[node.inputs[0]].shape
@@ -96,7 +96,7 @@ class PhaseBuilder(TaskBuilder):
     # -- shared -----------------------------------------------------------------------------------------------------
 
     def phase(
-        self, name: str, stage: Stage, partition: Partition, extents: Mapping[str, int], task: Task, flops: int
+        self, name: str, stage: FusionGroup, partition: Partition, extents: Mapping[str, int], task: Task, flops: int
     ) -> Phase:
         domain = tuple(Axis(v, e) for v, e in extents.items() if e > 1)
         owner: Expr = Var("o") if extents["o"] > 1 else Const(0)
@@ -113,4 +113,4 @@ def rows_stand_alone(attention: Node, views: Views) -> bool:
     return found is not None and isinstance(found[1], Const)
 
 
-__all__ = ["Draft", "PhaseBuilder", "panel_buffer", "rows_stand_alone", "unit_axes"]
+__all__ = ["OperandBinder", "PhaseBuilder", "panel_buffer", "rows_stand_alone", "unit_axes"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mononn_core.program.tile import Barrier, Item, Loop, Phase, Prefetch, Program
+from mononn_core.program.ir import Barrier, Item, Loop, Phase, Prefetch, Program
 
 TEMPLATES, WEIGHT_ROLE = ("matmul", "gemv", "conv", "winograd"), "b"
 """Products and convolutions, and their right-hand side."""

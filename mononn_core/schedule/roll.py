@@ -13,8 +13,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 from mononn_core.program.expr import Expr, Var
+from mononn_core.program.ir import Barrier, Box, Buffer, Item, Loop, Operand, Phase, Program, Slot, Table
 from mononn_core.program.simplify import from_linear, linear
-from mononn_core.program.tile import Barrier, Box, Buffer, Item, Loop, Operand, Phase, Program, Slot, Table
 
 MATRICES = ("a", "b", "q", "k", "v")
 

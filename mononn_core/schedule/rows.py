@@ -6,7 +6,7 @@ from math import prod
 
 from mononn_core.graph import Node
 from mononn_core.program.expr import Const, Expr, Var, const, op
-from mononn_core.program.tile import Let, Reduce, Statement
+from mononn_core.program.ir import Let, Reduce, Statement
 from mononn_core.schedule.operands import split_index
 from mononn_core.schedule.views import Views
 

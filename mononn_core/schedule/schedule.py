@@ -1,14 +1,14 @@
 """Schedule: all that is decided between a Graph and its Program, as a value that can be printed, kept and changed.
 
     network encoder, 2 owners
-    group t12: matmul by columns in 3 segments, tile 128 rows x 1 block x panel 32
+    group t12: matmul by columns in 3 segments, tile 128 rows x 1 blocks x panel 32
     group t20: attention by heads
     barrier
     group t31: nest by rows
 
-A *group* is a set of operators computed together (:class:`mononn_core.schedule.fuse.Stage`), named by the last tensor
-that is its own. Groups run in the order written; a barrier stands where every owner waits for all others. Whatever is
-not written here follows from it: two lowerings of one Schedule give the same Program.
+A *group* is a set of operators computed together (:class:`mononn_core.schedule.fuse.FusionGroup`), named by the last
+tensor that is its own. Groups run in the order written; a barrier stands where every owner waits for all others. What
+is not written here follows from it: two lowerings of one Schedule give the same Program.
 """
 
 from __future__ import annotations
@@ -173,9 +173,9 @@ _GROUP = re.compile(
 def _lines(text: str) -> Iterator[tuple[int, str]]:
     """Numbered lines that hold something; what follows # is for people."""
     for number, line in enumerate(text.splitlines(), 1):
-        if line := line.split(" # ")[0].strip():
-            if not line.startswith("#"):
-                yield number, line
+        line = line.split(" # ")[0].strip()
+        if line and not line.startswith("#"):
+            yield number, line
 
 
 def _group(found: re.Match[str], owners: int) -> GroupSchedule:

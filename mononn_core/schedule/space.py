@@ -10,7 +10,7 @@ from mononn_core.machine import Machine
 from mononn_core.ops import registry
 from mononn_core.schedule.convolution import Conv, image_of
 from mononn_core.schedule.decisions import SMALLEST_BLOCK
-from mononn_core.schedule.fuse import Stage
+from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.operands import Product
 from mononn_core.schedule.phases import PhaseBuilder, rows_stand_alone
 from mononn_core.schedule.prepare import is_template
@@ -23,12 +23,12 @@ PANEL_VECTORS = (1, 2, 4, 8)
 """Vectors of columns that a product's register tile may span."""
 
 
-def preferred(stage: Stage, builder: PhaseBuilder, owners: int) -> tuple[GroupSchedule, ...]:
+def preferred(stage: FusionGroup, builder: PhaseBuilder, owners: int) -> tuple[GroupSchedule, ...]:
     """A decision for every partition worth a try, each with the tile that suits the machine, the preferred first."""
     return tuple(_with_tile(stage, builder, p) for p in partitions(stage, builder.views, owners, builder.machine))
 
 
-def legal(stage: Stage, builder: PhaseBuilder, owners: int) -> Iterator[GroupSchedule]:
+def legal(stage: FusionGroup, builder: PhaseBuilder, owners: int) -> Iterator[GroupSchedule]:
     """Every decision for a stage, the preferred ones first; those in parts, which two stages take together, are none of
     them."""
     seen = set()
@@ -42,7 +42,7 @@ def legal(stage: Stage, builder: PhaseBuilder, owners: int) -> Iterator[GroupSch
                     yield found
 
 
-def templates(stage: Stage, builder: PhaseBuilder) -> tuple[str, ...]:
+def templates(stage: FusionGroup, builder: PhaseBuilder) -> tuple[str, ...]:
     """Templates that can compute a stage, the preferred first; "nest" where none can."""
     if stage.root is None or not is_template(stage.root, builder.views.graph):
         return ("nest",)
@@ -51,7 +51,7 @@ def templates(stage: Stage, builder: PhaseBuilder) -> tuple[str, ...]:
     return tuple(dict.fromkeys(form.template for form in _forms(stage, builder)))
 
 
-def problem(stage: Stage, builder: PhaseBuilder, group: GroupSchedule) -> str:
+def problem(stage: FusionGroup, builder: PhaseBuilder, group: GroupSchedule) -> str:
     """Why a decision is not legal for a stage; "" where it is."""
     allowed = templates(stage, builder)
     if group.template not in allowed:
@@ -70,7 +70,7 @@ def problem(stage: Stage, builder: PhaseBuilder, group: GroupSchedule) -> str:
     return _image_problem(stage, builder, group)
 
 
-def partitions(stage: Stage, views: Views, owners: int, machine: Machine) -> tuple[Partition, ...]:
+def partitions(stage: FusionGroup, views: Views, owners: int, machine: Machine) -> tuple[Partition, ...]:
     """Ways of dealing a stage to ``owners`` owners that are worth a try, the preferred first."""
     types = views.graph.types
     single = Partition("single", owners)
@@ -99,7 +99,7 @@ def partitions(stage: Stage, views: Views, owners: int, machine: Machine) -> tup
     return (*found, single) if flops < SMALL_FLOPS or not found else tuple(found)
 
 
-def _matmul_partitions(stage: Stage, views: Views, owners: int, machine: Machine) -> tuple[list[Partition], int]:
+def _matmul_partitions(stage: FusionGroup, views: Views, owners: int, machine: Machine) -> tuple[list[Partition], int]:
     assert stage.root is not None
     p = Product.of(stage.root, views.graph.types)
     lanes = machine.vector_bytes // 4
@@ -116,7 +116,7 @@ def _matmul_partitions(stage: Stage, views: Views, owners: int, machine: Machine
     return found, flops
 
 
-def _conv_partitions(stage: Stage, views: Views, owners: int, machine: Machine) -> tuple[list[Partition], int]:
+def _conv_partitions(stage: FusionGroup, views: Views, owners: int, machine: Machine) -> tuple[list[Partition], int]:
     assert stage.root is not None
     lanes = machine.vector_bytes // 4
     conv = Conv.forms(stage.root, views.graph.types, lanes)[0]
@@ -129,7 +129,7 @@ def _conv_partitions(stage: Stage, views: Views, owners: int, machine: Machine) 
     return found, conv.flops
 
 
-def _segments(stage: Stage, views: Views) -> int:
+def _segments(stage: FusionGroup, views: Views) -> int:
     """How many equal runs of columns the readers of a merged product cut it into (Q, K and V: three)."""
     graph = views.graph
     width = matrix_shape(graph.types[stage.stored].shape)[1]
@@ -146,7 +146,7 @@ def _segments(stage: Stage, views: Views) -> int:
 # -- tiles ------------------------------------------------------------------------------------------------------------
 
 
-def _with_tile(stage: Stage, builder: PhaseBuilder, partition: Partition) -> GroupSchedule:
+def _with_tile(stage: FusionGroup, builder: PhaseBuilder, partition: Partition) -> GroupSchedule:
     template = templates(stage, builder)[0]
     tile = None
     if template == "matmul":
@@ -157,7 +157,7 @@ def _with_tile(stage: Stage, builder: PhaseBuilder, partition: Partition) -> Gro
     return GroupSchedule(stage.own, template, partition, tile)
 
 
-def _tiles(stage: Stage, builder: PhaseBuilder, group: GroupSchedule) -> Iterator[Tile]:
+def _tiles(stage: FusionGroup, builder: PhaseBuilder, group: GroupSchedule) -> Iterator[Tile]:
     """Other tiles, most of them legal."""
     if group.tile is None:
         return
@@ -169,7 +169,7 @@ def _tiles(stage: Stage, builder: PhaseBuilder, group: GroupSchedule) -> Iterato
             yield Tile(ceil(share / blocks), blocks, panel)
 
 
-def _product_problem(stage: Stage, builder: PhaseBuilder, partition: Partition, tile: Tile | None) -> str:
+def _product_problem(stage: FusionGroup, builder: PhaseBuilder, partition: Partition, tile: Tile | None) -> str:
     assert stage.root is not None
     if tile is None:
         return "a product has a tile"
@@ -191,7 +191,7 @@ def _product_problem(stage: Stage, builder: PhaseBuilder, partition: Partition, 
     return _rows_problem(ceil(p.m / by_rows), tile)
 
 
-def _image_problem(stage: Stage, builder: PhaseBuilder, group: GroupSchedule) -> str:
+def _image_problem(stage: FusionGroup, builder: PhaseBuilder, group: GroupSchedule) -> str:
     tile, partition = group.tile, group.partition
     if tile is None:
         return "a convolution has a tile"
@@ -213,6 +213,6 @@ def _rows_problem(share: int, tile: Tile) -> str:
     return ""
 
 
-def _forms(stage: Stage, builder: PhaseBuilder) -> tuple[Conv, ...]:
+def _forms(stage: FusionGroup, builder: PhaseBuilder) -> tuple[Conv, ...]:
     assert stage.root is not None
     return Conv.forms(stage.root, builder.types, builder.machine.vector_bytes // 4)

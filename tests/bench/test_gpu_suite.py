@@ -23,7 +23,7 @@ from mononn_bench.models.zoo import get_model
 from mononn_bench.record import AccuracyCheck
 from mononn_core.cost.cuda import ESTIMATED, work_of
 from mononn_core.cost.fit import Observation
-from mononn_core.program.tile import Barrier
+from mononn_core.program.ir import Barrier
 
 NAMES = ("mlp-test", "bert-test", "vit-test", "t5-test", "resnet-test")
 

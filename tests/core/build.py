@@ -10,7 +10,7 @@ import numpy as np
 
 from mononn_core.graph import Origin
 from mononn_core.program.expr import Acc, Const, Expr, Load, Var, const, op
-from mononn_core.program.tile import (
+from mononn_core.program.ir import (
     Assign,
     Axis,
     Box,

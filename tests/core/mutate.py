@@ -13,7 +13,7 @@ from itertools import islice, pairwise
 from typing import Any
 
 from mononn_core.program.expr import Const, Expr, substitute, variables
-from mononn_core.program.tile import (
+from mononn_core.program.ir import (
     Barrier,
     Box,
     Buffer,

@@ -9,7 +9,7 @@ from math import prod
 from typing import Any
 
 from mononn_core.program.expr import Const, variables
-from mononn_core.program.tile import Buffer, Layout, Loop, Phase, Prefetch, Program, Slot
+from mononn_core.program.ir import Buffer, Layout, Loop, Phase, Prefetch, Program, Slot
 from tests.core.mutate import Sites, buffer_of, mutation, operands, phases, tasks, with_buffer, with_dim
 
 

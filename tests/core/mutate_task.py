@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from mononn_core.program.expr import Acc, Const, Expr, Load, Op, Var, op, transform, walk
-from mononn_core.program.tile import Axis, For, Let, Loop, Phase, Program, Reduce, Statement, Store, Task
+from mononn_core.program.ir import Axis, For, Let, Loop, Phase, Program, Reduce, Statement, Store, Task
 from tests.core.mutate import Sites, mutation, operands, phases, tasks
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from mononn_core.program.expr import Const, Load, substitute, transform
-from mononn_core.program.tile import (
+from mononn_core.program.ir import (
     Axis,
     Barrier,
     Box,

@@ -12,7 +12,7 @@ from itertools import product
 from typing import Any
 
 from mononn_core.program.expr import Expr, Load, Select, children, evaluate_index
-from mononn_core.program.tile import Barrier, Buffer, For, Let, Operand, Phase, Program, Reduce, Store
+from mononn_core.program.ir import Barrier, Buffer, For, Let, Operand, Phase, Program, Reduce, Store
 
 Values = dict[str, int]
 CONVOLUTIONS = ("conv", "winograd", "depthwise")

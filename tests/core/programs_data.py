@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mononn_core.program.expr import Acc, Cast, Const, Expr, Select, Var, const, op
-from mononn_core.program.tile import (
+from mononn_core.program.ir import (
     Assign,
     Axis,
     Barrier,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from mononn_core.program.expr import Acc, Const, Expr
-from mononn_core.program.tile import Assign, Axis, Barrier, For, Operand, Phase, Program, Result, Store, Task
+from mononn_core.program.ir import Assign, Axis, Barrier, For, Operand, Phase, Program, Result, Store, Task
 from mononn_core.program.windows import Windows
 from mononn_core.schedule.memory import OVERREAD_BYTES
 from mononn_core.schedule.phases import panel_buffer

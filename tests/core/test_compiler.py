@@ -17,7 +17,7 @@ from mononn_core import compiler
 from mononn_core.errors import InputError, OptionError, UnsupportedError
 from mononn_core.machine import Machine
 from mononn_core.ops.evaluate import run as evaluate
-from mononn_core.program.tile import Loop
+from mononn_core.program.ir import Loop
 from mononn_core.runtime.session import Session
 from tests.core.networks import MODELS, Builder, encoder
 from tests.core.test_program_compiled import inputs

@@ -9,7 +9,7 @@ from onnx import TensorProto
 from mononn_core import compiler
 from mononn_core.machine import Machine
 from mononn_core.program.interpret import run
-from mononn_core.program.tile import Barrier, Operand, Phase, Program
+from mononn_core.program.ir import Barrier, Operand, Phase, Program
 from mononn_core.runtime.session import Session
 from tests.core.networks import Builder
 from tests.core.test_convolution import picture, reference

@@ -8,7 +8,7 @@ from onnx import TensorProto
 
 from mononn_core import compiler
 from mononn_core.machine import Machine
-from mononn_core.program.tile import Barrier, Phase, Program
+from mononn_core.program.ir import Barrier, Phase, Program
 from mononn_core.runtime.session import Session
 from tests.core.networks import Builder
 from tests.core.test_convolution import Layer, chain, on_the_machine, picture, reference

@@ -11,7 +11,7 @@ from mononn_core.errors import InputError, VerifyError
 from mononn_core.program import expr, scalar
 from mononn_core.program.expr import Cast, Const, Expr, op
 from mononn_core.program.interpret import run
-from mononn_core.program.tile import Phase
+from mononn_core.program.ir import Phase
 from tests.core.programs import CASES
 from tests.core.transformer import tiny_transformer
 

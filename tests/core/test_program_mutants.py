@@ -10,7 +10,7 @@ import pytest
 
 from mononn_core.errors import VerifyError
 from mononn_core.program.interpret import run
-from mononn_core.program.tile import Program
+from mononn_core.program.ir import Program
 from mononn_core.program.verify import verify
 from tests.core import mutate_memory, mutate_task  # noqa: F401 (they register their mutations)
 from tests.core.build import Case

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mononn_core.program.expr import Const, Expr, Load, Op, Select, Var, evaluate_index, op, substitute
+from mononn_core.program.ir import Layout
 from mononn_core.program.memory import dim_tables
 from mononn_core.program.proof import abstract, guarded_loads, provable
 from mononn_core.program.scalar import Frame, evaluate
 from mononn_core.program.simplify import bounds, simplify
-from mononn_core.program.tile import Layout
 from mononn_core.program.wellformed import _injective
 
 RANGES = {"i": (0, 4), "j": (-2, 3), "k": (1, 3)}

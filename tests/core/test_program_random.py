@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mononn_core.errors import VerifyError
 from mononn_core.program.expr import Const, Expr
 from mononn_core.program.interpret import run
-from mononn_core.program.tile import Assign, Barrier, Counter, Item, Phase, Program, Signal, Wait
+from mononn_core.program.ir import Assign, Barrier, Counter, Item, Phase, Program, Signal, Wait
 from mononn_core.program.verify import verify
 from tests.core.build import buffer, copy_phase, random, v
 from tests.core.oracle import Oracle

@@ -9,7 +9,7 @@ import pytest
 
 from mononn_core.errors import VerifyError
 from mononn_core.program.expr import Const
-from mononn_core.program.tile import Assign, Barrier, Counter, Layout, Phase, Program, Signal, Table, Wait
+from mononn_core.program.ir import Assign, Barrier, Counter, Layout, Phase, Program, Signal, Table, Wait
 from mononn_core.program.verify import verify
 from tests.core.build import buffer, copy_phase, v
 from tests.core.programs import CASES

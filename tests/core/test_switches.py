@@ -13,7 +13,7 @@ from mononn_core.errors import InputError, OptionError
 from mononn_core.ops.evaluate import run as evaluate
 from mononn_core.program.expr import Acc, Load, walk
 from mononn_core.program.interpret import run as interpret
-from mononn_core.program.tile import Loop, Phase
+from mononn_core.program.ir import Loop, Phase
 from mononn_core.runtime import trace
 from mononn_core.runtime.session import Session
 from mononn_core.schedule.prefetch import prefetch_weights

@@ -11,8 +11,7 @@ import numpy as np
 
 from mononn_core.errors import UnsupportedError
 from mononn_core.program.expr import NARROW, Acc, Cast, Const, Expr, Load, Ranges, Var, minimum
-from mononn_core.program.simplify import simplify
-from mononn_core.program.tile import (
+from mononn_core.program.ir import (
     Assign,
     Axis,
     Box,
@@ -29,11 +28,12 @@ from mononn_core.program.tile import (
     Store,
     Task,
 )
+from mononn_core.program.simplify import simplify
+from mononn_core.schedule.binder import OperandBinder, TaskBuilder, unit_axes
 from mononn_core.schedule.cuda.parts import SUFFIX, HeldViews, PartsViews
 from mononn_core.schedule.cuda.plan import Step
 from mononn_core.schedule.cuda.tiles import Target, Tile, attention_bytes
-from mononn_core.schedule.draft import Draft, TaskBuilder, unit_axes
-from mononn_core.schedule.fuse import Stage
+from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.nests import build_nest, map_statement, row_loops, rows_of_an_owner
 from mononn_core.schedule.operands import Product, attention_axes, axis, unit_stride
 from mononn_core.schedule.prepare import is_template
@@ -77,38 +77,38 @@ class CudaBuilder(TaskBuilder):
         assert root is not None
         p = Product.of(root, self.types)
         extents = {"s": tile.parts, "b": p.batch, "p": ceil(p.n / tile.columns), "r": ceil(p.m / tile.rows)}
-        draft = self.draft(extents)
+        binder = self.binder(extents)
         terms = ceil(p.k / tile.parts)
         at = (Var("b"), Var("r") * tile.rows, Var("p") * tile.columns, Var("s") * terms)
-        batch, m0, n0, k0 = (draft.fix(e, unit_axes(extents)) for e in at)
+        batch, m0, n0, k0 = (binder.fix(e, unit_axes(extents)) for e in at)
         body: tuple[Statement, ...] = ()
         bounds: tuple[Expr | None, ...] = ()
         split: Split | None = None
         if step.fill is not None:
-            body, bounds = self._fill(step, tile, p, draft, (m0, extents["p"]))
+            body, bounds = self._fill(step, tile, p, binder, (m0, extents["p"]))
         else:
-            self.left_operand(root, p, (tile.rows, terms), draft, (batch, m0, k0))
-        self.right_operand(root, p, (terms, tile.columns), draft, (batch, k0, n0))
+            self.left_operand(root, p, (tile.rows, terms), binder, (batch, m0, k0))
+        self.right_operand(root, p, (terms, tile.columns), binder, (batch, k0, n0))
         rows, columns = min(tile.rows, p.m), min(tile.columns, p.n)
         inner = {"m": (0, rows - 1), "n": (0, columns - 1)}
-        row = draft.position("row", m0 + axis("m", rows), p.m)
-        column = draft.position("column", n0 + axis("n", columns), p.n)
+        row = binder.position("row", m0 + axis("m", rows), p.m)
+        column = binder.position("column", n0 + axis("n", columns), p.n)
         if tile.parts > 1:
-            part = draft.fix(Var("s"), unit_axes(extents))
-            index = draft.output(root.output + SUFFIX, (part * p.m + row, column), inner, access="partial")
+            part = binder.fix(Var("s"), unit_axes(extents))
+            index = binder.output(root.output + SUFFIX, (part * p.m + row, column), inner, access="partial")
             split = Split("s", tile.parts, root.output + SUFFIX, "consumer")
             result = Result("out", ("m", "n"), index, Acc(), bounds)
         else:
             at_root = p.out_index(batch, row, column, self.types[root.output].shape)
-            result = replace(self.epilogue(stage, draft, at_root, inner, ("m", "n")), bounds=bounds)
+            result = replace(self.epilogue(stage, binder, at_root, inner, ("m", "n")), bounds=bounds)
         loop = Mainloop("k", self.target.step, tile.stages, "cp_async")
-        local = tuple(str(o.buffer) for o in draft.operands if o.role == "a" and step.fill is not None)
+        local = tuple(str(o.buffer) for o in binder.operands if o.role == "a" and step.fill is not None)
         params = tile.params(self.target.kind)
-        task = Task("matmul", tuple(draft.operands), params, (result,), body, mainloop=loop, split=split, local=local)
+        task = Task("matmul", tuple(binder.operands), params, (result,), body, mainloop=loop, split=split, local=local)
         return self._phase(name, stage, extents, task, 2 * p.batch * p.m * p.n * p.k)
 
     def _fill(
-        self, step: Step, tile: Tile, p: Product, draft: Draft, at: tuple[Expr, int]
+        self, step: Step, tile: Tile, p: Product, binder: OperandBinder, at: tuple[Expr, int]
     ) -> tuple[tuple[Statement, ...], tuple[Expr | None, ...]]:
         """The nest that computes a task's rows of the left side, and the bounds of the task's results. Rows beyond the
         last are the last again; the first of the panels stores the rows where others read them."""
@@ -118,7 +118,7 @@ class CudaBuilder(TaskBuilder):
         whole = Box((Const(0), Const(0)), buffer.shape, buffer.shape)
         ragged = p.m % tile.rows != 0
         y, x = axis("y", tile.rows), axis("x", p.k)
-        row = draft.position("left", minimum(m0 + y, p.m - 1) if ragged else m0 + y, p.m)
+        row = binder.position("left", minimum(m0 + y, p.m - 1) if ragged else m0 + y, p.m)
         index = tensor_index(self.types[fill.root.output if fill.root else fill.stored].shape, row, x)
         inner = {"y": (0, tile.rows - 1), "x": (0, p.k - 1)}
         prelude: tuple[Statement, ...] = ()
@@ -126,26 +126,26 @@ class CudaBuilder(TaskBuilder):
             value = self.views.point(fill.chain[0], index)
         else:
             prelude, value = row_body(fill.root, self.views, index, self.lanes)
-        prelude = tuple(map_statement(s, lambda e, more: draft.bind(e, {**inner, **more})) for s in prelude)
-        stored = Cast(draft.bind(value, inner), buffer.dtype) if buffer.dtype in NARROW else draft.bind(value, inner)
-        draft.operands.append(Operand("fill", buffer.id, whole, "write"))
-        draft.operands.append(Operand("a", buffer.id, whole))
+        prelude = tuple(map_statement(s, lambda e, more: binder.bind(e, {**inner, **more})) for s in prelude)
+        stored = Cast(binder.bind(value, inner), buffer.dtype) if buffer.dtype in NARROW else binder.bind(value, inner)
+        binder.operands.append(Operand("fill", buffer.id, whole, "write"))
+        binder.operands.append(Operand("a", buffer.id, whole))
         body = row_loops(prelude, Store("fill", (y, x), stored), (tile.rows, p.k), (None, None))
-        end = simplify(Const(p.m) - m0, draft.outer) if ragged else None
+        end = simplify(Const(p.m) - m0, binder.outer) if ragged else None
         if step.keep:
-            body += self._keep(fill, tile, p, draft, (m0, end, panels))
+            body += self._keep(fill, tile, p, binder, (m0, end, panels))
         return body, (end, None) if ragged else ()
 
     def _keep(
-        self, fill: Stage, tile: Tile, p: Product, draft: Draft, at: tuple[Expr, Expr | None, int]
+        self, fill: FusionGroup, tile: Tile, p: Product, binder: OperandBinder, at: tuple[Expr, Expr | None, int]
     ) -> tuple[Statement, ...]:
         """Loops that store the rows of the left side, in the tasks of the first panel only."""
         m0, end, panels = at
         rows = min(tile.rows, p.m)
         y, x = axis("yk", rows), axis("xk", p.k)
         kind = self.storage.get(fill.stored, "float32")
-        draft.add("kept", fill.stored, Box((m0, Const(0)), (rows, p.k), (p.m, p.k)), "write")
-        store = Store("kept", (simplify(m0 + y, draft.outer), x), Load("a", (y, x), kind))
+        binder.add("kept", fill.stored, Box((m0, Const(0)), (rows, p.k), (p.m, p.k)), "write")
+        store = Store("kept", (simplify(m0 + y, binder.outer), x), Load("a", (y, x), kind))
         body: tuple[Statement, ...] = (For("xk", p.k, (store,), "vector") if p.k > 1 else store,)
         body = (For("yk", rows, body, "serial", end),) if rows > 1 else body
         return (For("g", 1, body, "serial", Const(1) - Var("p")),) if panels > 1 else body
@@ -160,7 +160,7 @@ class CudaBuilder(TaskBuilder):
 
     # -- attention --------------------------------------------------------------------------------------------------
 
-    def attention(self, stage: Stage, name: str) -> Phase:
+    def attention(self, stage: FusionGroup, name: str) -> Phase:
         """Tasks of some rows of a head, as few as give every block one. Where rows past the end of a head would be
         another head's, tasks divide its rows, or take them all."""
         node = stage.root
@@ -186,7 +186,7 @@ class CudaBuilder(TaskBuilder):
         task, flops = self.attention_task(stage, rows, extents, (Var("h"), Var("r") * rows), params)
         return self._phase(name, stage, extents, task, flops)
 
-    def _alone(self, stage: Stage) -> bool:
+    def _alone(self, stage: FusionGroup) -> bool:
         """Whether the rows of q end where its matrix does."""
         assert stage.root is not None
         q = stage.root.inputs[0]
@@ -196,7 +196,7 @@ class CudaBuilder(TaskBuilder):
 
     # -- everything else --------------------------------------------------------------------------------------------
 
-    def nest(self, stage: Stage, name: str) -> Phase:
+    def nest(self, stage: FusionGroup, name: str) -> Phase:
         """Rows dealt to as many tasks as there are blocks; columns where there are too few rows."""
         rows, columns = matrix_shape(self.types[stage.root.outputs[0] if stage.root else stage.stored].shape)
         blocks, threads = self.target.blocks, self.target.threads
@@ -216,7 +216,7 @@ class CudaBuilder(TaskBuilder):
         each = max(least, ceil(rows / self.target.blocks))
         return ceil(rows / each)
 
-    def sum_norm(self, stage: Stage, name: str, tensor: str, also: bool) -> Phase:
+    def sum_norm(self, stage: FusionGroup, name: str, tensor: str, also: bool) -> Phase:
         """A norm of ``tensor``, whose product lies in parts: a task adds the parts of its rows once, into its own
         memory, and stores the sums as well where others read them."""
         shape = self.types[stage.stored].shape
@@ -229,28 +229,28 @@ class CudaBuilder(TaskBuilder):
         other.views = HeldViews(plain, tensor, held.id, (each, columns))
         whole = Box((Const(0), Const(0)), held.shape, held.shape)
 
-        def first(draft: Draft, index: tuple[Expr, ...], inner: Ranges) -> tuple[Statement, ...]:
-            draft.operands.append(Operand("hold", held.id, whole, "write"))
-            value, x = draft.bind(plain.element(tensor, index), inner), axis("x", columns)
+        def first(binder: OperandBinder, index: tuple[Expr, ...], inner: Ranges) -> tuple[Statement, ...]:
+            binder.operands.append(Operand("hold", held.id, whole, "write"))
+            value, x = binder.bind(plain.element(tensor, index), inner), axis("x", columns)
             body: tuple[Statement, ...] = (Store("hold", (axis("y", each), x), value),)
             if also:
                 total = Var("sum_of_parts", "float32")
-                where = draft.output(tensor, matrix_index(self.types[tensor].shape, index), inner, "also")
+                where = binder.output(tensor, matrix_index(self.types[tensor].shape, index), inner, "also")
                 body = (
                     Let(total.name, value),
                     Store("hold", (axis("y", each), x), total),
-                    Store("also", where, draft.stored(tensor, total)),
+                    Store("also", where, binder.stored(tensor, total)),
                 )
             return (For("x", columns, body, "vector"),) if columns > 1 else body
 
         return build_nest(other, stage, Partition("rows" if tasks > 1 else "single", tasks), name, first)
 
     def phase(
-        self, name: str, stage: Stage, partition: Partition, extents: Mapping[str, int], task: Task, flops: int
+        self, name: str, stage: FusionGroup, partition: Partition, extents: Mapping[str, int], task: Task, flops: int
     ) -> Phase:
         return self._phase(name, stage, extents, task, flops)
 
-    def _phase(self, name: str, stage: Stage, extents: Mapping[str, int], task: Task, flops: int) -> Phase:
+    def _phase(self, name: str, stage: FusionGroup, extents: Mapping[str, int], task: Task, flops: int) -> Phase:
         domain = tuple(Axis(v, e) for v, e in extents.items() if e > 1)
         assign = Assign("strided", order=tuple(a.var for a in domain))
         return Phase(name, domain, assign, task, origin=stage.origin, flops=flops)

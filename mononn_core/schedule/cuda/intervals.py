@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from mononn_core.program.tile import Phase
+from mononn_core.program.ir import Phase
 
 
 def schedule(phases: Sequence[Phase], local: Collection[str]) -> list[list[Phase]]:

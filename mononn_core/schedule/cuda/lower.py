@@ -12,7 +12,7 @@ from mononn_core.errors import UnsupportedError
 from mononn_core.gpu import Gpu
 from mononn_core.graph import Graph
 from mononn_core.options import Options
-from mononn_core.program.tile import Barrier, Buffer, Item, Layout, Phase, Program
+from mononn_core.program.ir import Barrier, Buffer, Item, Layout, Phase, Program
 from mononn_core.schedule import memory
 from mononn_core.schedule.cuda.builder import CudaBuilder
 from mononn_core.schedule.cuda.intervals import schedule
@@ -20,7 +20,7 @@ from mononn_core.schedule.cuda.parts import PartsViews
 from mononn_core.schedule.cuda.plan import FEWER_PHASES, NORMS, Plan, Planner
 from mononn_core.schedule.cuda.prepare import prepare
 from mononn_core.schedule.cuda.tiles import LAUNCHES, Target, Variant
-from mononn_core.schedule.fuse import Stage, fuse
+from mononn_core.schedule.fuse import FusionGroup, fuse
 from mononn_core.schedule.prefetch import prefetch_weights
 from mononn_core.schedule.prepare import is_template
 from mononn_core.schedule.roll import roll
@@ -81,7 +81,7 @@ def _ranked(plans: list[tuple[Plan, Target]]) -> list[tuple[Plan, Target]]:
     return sorted(near, key=lambda p: len(p[0].steps)) + sorted(far, key=lambda p: p[0].seconds)
 
 
-def storage_of(stages: tuple[Stage, ...], views: Views, target: Target) -> dict[str, str]:
+def storage_of(stages: tuple[FusionGroup, ...], views: Views, target: Target) -> dict[str, str]:
     """Tensors stored in another type than their own: in 16-bit precisions whatever a template or a norm computes, and
     what a template multiplies. (Outputs keep their types; what only generated loops touch, as masks, stays float32.)"""
     if target.precision == "fp32":

@@ -18,10 +18,10 @@ from math import ceil
 from mononn_core.cost.cuda import Work, barrier_seconds, expr_operations
 from mononn_core.errors import UnsupportedError
 from mononn_core.program.expr import Const, Expr, Load, Op, Var, substitute, variables, walk
+from mononn_core.program.ir import Reduce
 from mononn_core.program.simplify import simplify
-from mononn_core.program.tile import Reduce
 from mononn_core.schedule.cuda.tiles import Shape, Target, Tile, choose
-from mononn_core.schedule.fuse import Stage, dependencies
+from mononn_core.schedule.fuse import FusionGroup, dependencies
 from mononn_core.schedule.operands import Product, matmul_axes, unit_stride
 from mononn_core.schedule.prepare import is_template
 from mononn_core.schedule.rows import row_body
@@ -37,9 +37,9 @@ class Step:
     """One phase to build: a stage; a product's ``tile``; the stage that ``fill``s its left side, and whether that is
     stored too (``keep``); the tensor whose parts a norm ``adds``, and whether it stores it (``also``)."""
 
-    stage: Stage
+    stage: FusionGroup
     tile: Tile | None = None
-    fill: Stage | None = None
+    fill: FusionGroup | None = None
     keep: bool = False
     adds: str = ""
     also: bool = False
@@ -65,10 +65,10 @@ class Plan:
 class Planner:
     """Prices and decides for one launch."""
 
-    stages: tuple[Stage, ...]
+    stages: tuple[FusionGroup, ...]
     views: Views
     target: Target
-    readers: dict[str, list[Stage]] = field(default_factory=dict)
+    readers: dict[str, list[FusionGroup]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.graph = self.views.graph
@@ -80,8 +80,8 @@ class Planner:
 
     def plan(self) -> Plan:
         """Decide for every norm and copy, then for the products that are left."""
-        fills: dict[str, Stage] = {}  # product's stored tensor -> what fills its left side
-        adders: dict[str, Stage] = {}  # product's stored tensor -> the norm that adds its parts
+        fills: dict[str, FusionGroup] = {}  # product's stored tensor -> what fills its left side
+        adders: dict[str, FusionGroup] = {}  # product's stored tensor -> the norm that adds its parts
         for stage in self.stages:
             product = self._consumer(stage, fills) if self._fillable(stage) else None
             source = self._source(stage)
@@ -100,7 +100,7 @@ class Planner:
                 adders[source.stored] = stage
         return self._steps(fills, adders)
 
-    def _steps(self, fills: dict[str, Stage], adders: dict[str, Stage]) -> Plan:
+    def _steps(self, fills: dict[str, FusionGroup], adders: dict[str, FusionGroup]) -> Plan:
         inside = {f.stored for f in fills.values()}
         adds = {n.stored: s for s, n in adders.items()}
         steps: list[Step] = []
@@ -126,7 +126,7 @@ class Planner:
                 parts[stage.root.output] = added[0].tile.parts
         return Plan(steps, parts, frozenset(virtual), total)
 
-    def _product_steps(self, stage: Stage, fill: Stage | None, added: bool) -> tuple[list[Step], float]:
+    def _product_steps(self, stage: FusionGroup, fill: FusionGroup | None, added: bool) -> tuple[list[Step], float]:
         """The phases of a product and their seconds; ``added``: a norm adds its parts."""
         assert stage.root is not None
         if fill is not None:
@@ -135,21 +135,21 @@ class Planner:
         tile, seconds = self._tile(stage, split=True) if added else self._whole(stage)
         if added or tile.parts == 1:
             return [Step(stage, tile)], seconds
-        adder = Stage(stage.stored, None, (stage.chain[-1] if stage.chain else stage.root,))
+        adder = FusionGroup(stage.stored, None, (stage.chain[-1] if stage.chain else stage.root,))
         return [Step(stage, tile), Step(adder)], seconds
 
     # -- who is what ------------------------------------------------------------------------------------------------
 
-    def _is_product(self, stage: Stage) -> bool:
+    def _is_product(self, stage: FusionGroup) -> bool:
         return stage.root is not None and stage.root.op == "matmul" and is_template(stage.root, self.graph)
 
-    def _fillable(self, stage: Stage) -> bool:
+    def _fillable(self, stage: FusionGroup) -> bool:
         """A norm without anything after it, or an expression: float32, and no output."""
         norm = stage.root is not None and stage.root.op in NORMS and not stage.chain
         kind = self.graph.types[stage.stored]
         return (norm or stage.root is None) and kind.dtype == "float32" and stage.stored not in self.graph.outputs
 
-    def _source(self, norm: Stage) -> Stage | None:
+    def _source(self, norm: FusionGroup) -> FusionGroup | None:
         """The product whose stored result is what ``norm`` normalises, if it may be cut into parts."""
         if norm.root is None or norm.root.op not in NORMS or norm.chain:
             return None
@@ -158,7 +158,7 @@ class Planner:
             return None
         return source
 
-    def _consumer(self, stage: Stage, fills: Mapping[str, Stage]) -> Stage | None:
+    def _consumer(self, stage: FusionGroup, fills: Mapping[str, FusionGroup]) -> FusionGroup | None:
         """The one product whose whole left side ``stage`` stores, if no other product reads it and nothing that the
         product waits for does."""
         found = [
@@ -190,13 +190,13 @@ class Planner:
         others = {r.stored for r in self.readers[stage.stored] if r is not product}
         return None if others & self._before(product) else product
 
-    def _matrices(self, stage: Stage) -> set[str]:
+    def _matrices(self, stage: FusionGroup) -> set[str]:
         """Stored tensors that the template of ``stage`` multiplies."""
         assert stage.root is not None
         inputs = stage.root.inputs[: 2 if stage.root.op == "matmul" else 3]
         return dependencies(replace(stage, root=replace(stage.root, inputs=inputs), chain=()), self.views)
 
-    def _before(self, stage: Stage) -> set[str]:
+    def _before(self, stage: FusionGroup) -> set[str]:
         """Every stored tensor that ``stage`` waits for."""
         found: set[str] = set()
         pending = list(self.needs[stage.stored])
@@ -209,14 +209,14 @@ class Planner:
 
     # -- what it costs ----------------------------------------------------------------------------------------------
 
-    def shape(self, stage: Stage) -> Shape:
+    def shape(self, stage: FusionGroup) -> Shape:
         """What the choice of a product's tile has to know."""
         assert stage.root is not None
         p = Product.of(stage.root, self.graph.types)
         stable = self.graph.is_constant(stage.root.inputs[1]) and p.batch == 1
         return Shape(p.batch, p.m, p.n, p.k, exact=p.batch > 1, panels=not stable, stable=stable)
 
-    def _tile(self, stage: Stage, fill: Stage | None = None, split: bool = False) -> tuple[Tile, float]:
+    def _tile(self, stage: FusionGroup, fill: FusionGroup | None = None, split: bool = False) -> tuple[Tile, float]:
         found = (
             choose(replace(self.shape(stage), split=split), self.target) if fill is None else self._filled(stage, fill)
         )
@@ -229,7 +229,7 @@ class Planner:
             )
         return found
 
-    def _whole(self, stage: Stage) -> tuple[Tile, float]:
+    def _whole(self, stage: FusionGroup) -> tuple[Tile, float]:
         """The cheapest way to have the product itself stored: as it is, or in parts and a phase that adds them."""
         plain = self._tile(stage)
         if self.shape(stage).batch > 1:
@@ -238,12 +238,12 @@ class Planner:
         more = barrier_seconds(self.target.gpu) + self._seconds(stage)
         return (parts[0], parts[1] + more) if parts[0].parts > 1 and parts[1] + more < plain[1] else plain
 
-    def _filled(self, product: Stage, fill: Stage) -> tuple[Tile, float] | None:
+    def _filled(self, product: FusionGroup, fill: FusionGroup) -> tuple[Tile, float] | None:
         """The product with ``fill`` in its tasks; None where no tile fits."""
         operations, nbytes = self._fill_work(fill)
         return choose(replace(self.shape(product), fill=operations, fill_bytes=nbytes), self.target)
 
-    def _fill_work(self, stage: Stage) -> tuple[float, float]:
+    def _fill_work(self, stage: FusionGroup) -> tuple[float, float]:
         """(scalar instructions, bytes read) of an element of ``stage``; a row is loaded once and stays in registers."""
         shape = self.graph.types[stage.root.output if stage.root else stage.stored].shape
         index = tensor_index(shape, Var("row"), Var("x"))
@@ -262,7 +262,7 @@ class Planner:
         gather = sum(isinstance(n, Op) and n.name in ("floordiv", "mod") and "x" in variables(n) for n in nodes)
         return 2 + len(sums) + 2 * gather + expr_operations(value, *sums), nbytes
 
-    def _seconds(self, stage: Stage) -> float:
+    def _seconds(self, stage: FusionGroup) -> float:
         """A norm, copy or sum as a phase of its own."""
         rows, columns = matrix_shape(self.graph.types[stage.stored].shape)
         tasks = min(rows, self.target.blocks)

@@ -7,7 +7,7 @@ import numpy as np
 from mononn_core.codegen.cuda import CudaSource, print_program
 from mononn_core.emulate import Watch, build
 from mononn_core.program import abi
-from mononn_core.program.tile import Program
+from mononn_core.program.ir import Program
 from tests.core.build import Array, Case
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from mononn_core.program.expr import Const, Expr, Op, Var, op
-from mononn_core.program.tile import Axis, For, Loop, Phase, Program, Result, Statement, Store, Task
+from mononn_core.program.ir import Axis, For, Loop, Phase, Program, Result, Statement, Store, Task
 
 Sites = Iterator[tuple[str, Program]]
 MUTATIONS: dict[str, Callable[[Program], Sites]] = {}

@@ -9,7 +9,7 @@ import numpy as np
 from ml_dtypes import bfloat16
 
 from mononn_core.program.expr import Acc, Cast, Const, Expr, const, op
-from mononn_core.program.tile import (
+from mononn_core.program.ir import (
     Assign,
     Axis,
     Barrier,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mononn_core.program.expr import Acc, Const, Expr, Select, Var, const, op
-from mononn_core.program.tile import (
+from mononn_core.program.ir import (
     Assign,
     Axis,
     Barrier,

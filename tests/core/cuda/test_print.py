@@ -14,7 +14,7 @@ from mononn_core.codegen.cuda_expressions import CudaPointer, CudaPrinter, divis
 from mononn_core.errors import UnsupportedError
 from mononn_core.program import abi
 from mononn_core.program.expr import INDEX, Const, Expr, Var, evaluate_index, op
-from mononn_core.program.tile import Assign, Buffer, Layout, Phase, Program
+from mononn_core.program.ir import Assign, Buffer, Layout, Phase, Program
 from tests.core.cuda.cases import CASES
 from tests.core.cuda.programs import fetched_early
 

@@ -7,8 +7,8 @@ from functools import cache
 import pytest
 
 from mononn_core.errors import VerifyError
+from mononn_core.program.ir import Program
 from mononn_core.program.text import to_text
-from mononn_core.program.tile import Program
 from mononn_core.program.verify import verify
 from tests.core.cuda.mutations import MUTATIONS
 from tests.core.cuda.test_schedule import lowered

@@ -18,9 +18,9 @@ from mononn_core.options import ARCHITECTURES, Options
 from mononn_core.passes import pipeline
 from mononn_core.program.expr import Load, walk
 from mononn_core.program.interpret import run
+from mononn_core.program.ir import Barrier, Loop, Phase, Program
 from mononn_core.program.rules import body_expressions, depends
 from mononn_core.program.text import to_text
-from mononn_core.program.tile import Barrier, Loop, Phase, Program
 from mononn_core.program.verify import verify
 from mononn_core.schedule.cuda.lower import CudaLowered, lower
 from tests.core import networks

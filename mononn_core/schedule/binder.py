@@ -13,16 +13,16 @@ import numpy as np
 from mononn_core.graph import Node
 from mononn_core.ops import registry
 from mononn_core.program.expr import Acc, Cast, Const, Expr, Load, Ranges, Var, op, substitute, transform
+from mononn_core.program.ir import Box, Buffer, Layout, Operand, Phase, Result, Task
 from mononn_core.program.simplify import simplify
-from mononn_core.program.tile import Box, Buffer, Layout, Operand, Phase, Result, Task
-from mononn_core.schedule.fuse import Stage, run_chain
+from mononn_core.schedule.fuse import FusionGroup, run_chain
 from mononn_core.schedule.operands import MatrixAxes, Product, attention_axes, axis, footprint, matmul_axes, unit_stride
 from mononn_core.schedule.schedule import Partition
 from mononn_core.schedule.views import Views, matrix_index, matrix_shape
 
 
 @dataclass
-class Draft:
+class OperandBinder:
     """Collects a task's operands: every distinct (tensor, footprint) becomes a role.
 
     ``positions`` holds variables that stand for a whole row or column index (of extent n) until expressions have been
@@ -107,8 +107,8 @@ class TaskBuilder(ABC):
     matrix)."""
 
     def __init__(self, views: Views, lanes: int, storage: Mapping[str, str], weight_type: str) -> None:
-        """``lanes``: interleaved partial results of a reduction. ``storage``: see :class:`Draft`. ``weight_type``: of
-        packed weights."""
+        """``lanes``: interleaved partial results of a reduction. ``storage``: see :class:`OperandBinder`.
+        ``weight_type``: of packed weights."""
         self.views = views
         self.lanes = lanes
         self.storage = storage
@@ -118,23 +118,27 @@ class TaskBuilder(ABC):
 
     @abstractmethod
     def phase(
-        self, name: str, stage: Stage, partition: Partition, extents: Mapping[str, int], task: Task, flops: int
+        self, name: str, stage: FusionGroup, partition: Partition, extents: Mapping[str, int], task: Task, flops: int
     ) -> Phase:
         """The phase that does ``task`` for every point of ``extents``."""
 
-    def draft(self, extents: Mapping[str, int]) -> Draft:
+    def binder(self, extents: Mapping[str, int]) -> OperandBinder:
         """An empty task over domain axes of ``extents``."""
-        return Draft(self.views, {v: (0, e - 1) for v, e in extents.items()}, storage=self.storage)
+        return OperandBinder(self.views, {v: (0, e - 1) for v, e in extents.items()}, storage=self.storage)
 
-    def left_operand(self, root: Node, p: Product, size: tuple[int, int], draft: Draft, at: tuple[Expr, ...]) -> None:
+    def left_operand(
+        self, root: Node, p: Product, size: tuple[int, int], binder: OperandBinder, at: tuple[Expr, ...]
+    ) -> None:
         """Declare a of a task of ``size`` (rows, terms) at ``at`` (batch, row, term)."""
         batch, m0, k0 = at
         tensor, row, column = self.view(root.inputs[0], matmul_axes(root, 0, self.types), {"batch": batch})
         shape = matrix_shape(self.types[tensor].shape)
-        offset = (simplify(row + m0, draft.outer), simplify(column + k0, draft.outer))
-        draft.add("a", tensor, Box(offset, (min(size[0], p.m), size[1]), (_bound(row, shape[0], p.m), shape[1])))
+        offset = (simplify(row + m0, binder.outer), simplify(column + k0, binder.outer))
+        binder.add("a", tensor, Box(offset, (min(size[0], p.m), size[1]), (_bound(row, shape[0], p.m), shape[1])))
 
-    def right_operand(self, root: Node, p: Product, size: tuple[int, int], draft: Draft, at: tuple[Expr, ...]) -> None:
+    def right_operand(
+        self, root: Node, p: Product, size: tuple[int, int], binder: OperandBinder, at: tuple[Expr, ...]
+    ) -> None:
         """Declare b of a task of ``size`` (terms, columns) at ``at`` (batch, term, column); a constant is packed."""
         terms, panel = size
         batch, k0, n0 = at
@@ -143,13 +147,13 @@ class TaskBuilder(ABC):
             packed = panel_buffer(b + ("^T" if p.transpose_b else ""), (p.k, p.n), panel, self.weight_type)
             matrix = self.views.graph.constants[b].reshape(self.types[b].shape[-2:])
             self.packed[packed.id] = (packed, matrix.T if p.transpose_b else matrix)
-            draft.add("b", packed.id, Box((k0, n0), (terms, panel), (p.k, p.n)), packed=True)
+            binder.add("b", packed.id, Box((k0, n0), (terms, panel), (p.k, p.n)), packed=True)
             return
         tensor, row, column = self.view(b, matmul_axes(root, 1, self.types), {"batch": batch})
         shape = matrix_shape(self.types[tensor].shape)
-        offset = (simplify(row + k0, draft.outer), simplify(column + n0, draft.outer))
+        offset = (simplify(row + k0, binder.outer), simplify(column + n0, binder.outer))
         bound = _bound(column, shape[1], p.n)
-        draft.add("b", tensor, Box(offset, (terms, min(panel, p.n)), (shape[0], bound)))
+        binder.add("b", tensor, Box(offset, (terms, min(panel, p.n)), (shape[0], bound)))
 
     def view(self, name: str, axes: MatrixAxes | None, where: Mapping[str, Expr]) -> tuple[str, Expr, Expr]:
         found = unit_stride(self.views.element(name, axes.index), axes) if axes else None
@@ -159,7 +163,12 @@ class TaskBuilder(ABC):
         return tensor, substitute(row, where), substitute(column, where)
 
     def attention_task(
-        self, stage: Stage, rows: int, extents: Mapping[str, int], at: tuple[Expr, Expr], params: Mapping[str, Any]
+        self,
+        stage: FusionGroup,
+        rows: int,
+        extents: Mapping[str, int],
+        at: tuple[Expr, Expr],
+        params: Mapping[str, Any],
     ) -> tuple[Task, int]:
         """(the task of ``rows`` rows of q at ``at`` (head of all, row), operations of the whole product)."""
         node = stage.root
@@ -167,25 +176,25 @@ class TaskBuilder(ABC):
         batch, heads, total_rows, depth = self.types[node.inputs[0]].shape
         keys = self.types[node.inputs[1]].shape[2]
         width = self.types[node.inputs[2]].shape[3]
-        draft = self.draft(extents)
-        bh, i0 = (draft.fix(e, unit_axes(extents)) for e in at)
+        binder = self.binder(extents)
+        bh, i0 = (binder.fix(e, unit_axes(extents)) for e in at)
         where = {"batch": bh // heads if batch > 1 else Const(0), "head": bh % heads if batch > 1 else bh}
-        where = {v: simplify(e, draft.outer) for v, e in where.items()}
+        where = {v: simplify(e, binder.outer) for v, e in where.items()}
         sizes = {"q": (rows, depth), "k": (keys, depth), "v": (keys, width)}
         for position, role in enumerate("qkv"):
             axes = attention_axes(node, position, self.types)
             tensor, row, column = self.view(node.inputs[position], axes, where)
             shape = matrix_shape(self.types[tensor].shape)
-            start = simplify(row + i0 if role == "q" else row, draft.outer)
+            start = simplify(row + i0 if role == "q" else row, binder.outer)
             bound = _bound(row, shape[0], total_rows if role == "q" else keys)
-            draft.add(role, tensor, Box((start, column), sizes[role], (bound, shape[1])))
+            binder.add(role, tensor, Box((start, column), sizes[role], (bound, shape[1])))
         inner = {"i": (0, rows - 1), "j": (0, keys - 1), "d": (0, width - 1)}
-        i = draft.position("row", i0 + axis("i", rows), total_rows)
+        i = binder.position("row", i0 + axis("i", rows), total_rows)
         score = self._score(node.inputs[3] if len(node.inputs) > 3 else "", node.attrs, where, i, axis("j", keys))
-        score = draft.bind(score, inner)
+        score = binder.bind(score, inner)
         index = (where["batch"], where["head"], i, axis("d", width))
-        result = self.epilogue(stage, draft, index, inner, ("i", "d"))
-        task = Task("attention", tuple(draft.operands), params, (result,), prologue={"score": score})
+        result = self.epilogue(stage, binder, index, inner, ("i", "d"))
+        task = Task("attention", tuple(binder.operands), params, (result,), prologue={"score": score})
         return task, 2 * batch * heads * total_rows * keys * (depth + width)
 
     def _score(
@@ -203,12 +212,12 @@ class TaskBuilder(ABC):
         return value
 
     def epilogue(
-        self, stage: Stage, draft: Draft, index: tuple[Expr, ...], inner: Ranges, axes: tuple[str, ...]
+        self, stage: FusionGroup, binder: OperandBinder, index: tuple[Expr, ...], inner: Ranges, axes: tuple[str, ...]
     ) -> Result:
         """What a template stores of its element at ``index`` of the root's output, after the stage's chain."""
         index, value = run_chain(stage, self.views, index, Acc())
-        value = draft.stored(stage.stored, draft.bind(value, inner))
-        position = draft.output(stage.stored, matrix_index(self.types[stage.stored].shape, index), inner)
+        value = binder.stored(stage.stored, binder.bind(value, inner))
+        position = binder.output(stage.stored, matrix_index(self.types[stage.stored].shape, index), inner)
         return Result("out", axes, position, value)
 
 
