@@ -65,20 +65,35 @@ class Lowering:
         self.stages, self.views = fuse(graph, options.fuse, options.epilogues, joined=True)
         self.builder = PhaseBuilder(self.views, machine)
         self.by_name = {stage.own: (number, stage) for number, stage in enumerate(self.stages)}
+        self.cost = Cost(machine, sum(c.nbytes for c in graph.constants.values()))
         self._built: dict[GroupSchedule, tuple[Phase, ...]] = {}
+        self._candidates: dict[GroupSchedule, ownership.Candidate] = {}
 
-    def decide(self) -> Schedule:
-        """The cheapest Schedule by the cost model."""
-        cost = Cost(self.machine, sum(c.nbytes for c in self.graph.constants.values()))
+    def decide(self, fixed: Mapping[str, GroupSchedule] | None = None) -> Schedule:
+        """The cheapest Schedule by the cost model; groups in ``fixed`` (by name) are computed as it says.
 
-        def candidate(group: GroupSchedule) -> ownership.Candidate:
-            return ownership.candidate(group, self.phases(group), self._shape(group), cost)
-
-        groups = {stage.own: space.preferred(stage, self.builder, self.owners) for stage in self.stages}
+        Raises:
+            OptionError: the fixed decisions do not go together.
+        """
+        fixed = fixed or {}
+        groups = {
+            s.own: (fixed[s.own],) if s.own in fixed else space.preferred(s, self.builder, self.owners)
+            for s in self.stages
+        }
         for own, more in with_parts(self.stages, groups, self.phases, self.builder).items():
-            groups[own] += tuple(more)
-        chosen = {own: tuple(map(candidate, found)) for own, found in groups.items()}
-        return Schedule(self.graph.name, self.owners, ownership.plan(self.stages, chosen, cost))
+            groups[own] += () if own in fixed else tuple(more)
+        chosen = {own: tuple(map(self._candidate, found)) for own, found in groups.items()}
+        return Schedule(self.graph.name, self.owners, ownership.plan(self.stages, chosen, self.cost))
+
+    def price(self, schedule: Schedule) -> float:
+        """Seconds of a run by the cost model; no Program is built."""
+        return ownership.price([tuple(map(self._candidate, interval)) for interval in schedule.intervals], self.cost)
+
+    def _candidate(self, group: GroupSchedule) -> ownership.Candidate:
+        if group not in self._candidates:
+            found = ownership.candidate(group, self.phases(group), self._shape(group), self.cost)
+            self._candidates[group] = found
+        return self._candidates[group]
 
     def check(self, schedule: Schedule) -> None:
         """Raises OptionError where a Schedule is not one of this network, names a decision that is not legal, or has a

@@ -8,7 +8,7 @@ modelled time of its stages, plus a hand-off for every barrier, plus the fetchin
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import product as cartesian
 from math import inf
@@ -16,6 +16,7 @@ from math import inf
 import numpy as np
 
 from mononn_core.cost.analytic import Cost
+from mononn_core.errors import OptionError
 from mononn_core.program.expr import evaluate_index
 from mononn_core.program.ir import Operand, Phase
 from mononn_core.program.rules import WINDOWED
@@ -173,7 +174,11 @@ Best = tuple[float, int, tuple[Candidate, ...]]
 
 
 def plan(stages: tuple[FusionGroup, ...], candidates: dict[str, tuple[Candidate, ...]], cost: Cost) -> Intervals:
-    """The cheapest cut into intervals and choice among the candidates; ties go to the earlier one."""
+    """The cheapest cut into intervals and choice among the candidates; ties go to the earlier one.
+
+    Raises:
+        OptionError: no choice is legal (which no group's own candidates can cause).
+    """
     exchange = Exchange(cost)
     best: list[Best] = [(0.0, 0, ())]
     best += [(inf, 0, ())] * len(stages)
@@ -189,7 +194,20 @@ def plan(stages: tuple[FusionGroup, ...], candidates: dict[str, tuple[Candidate,
             total = best[start][0] + seconds + (cost.barrier_seconds if start else 0.0)
             if total < best[end + 1][0] * (1 - 1e-9):
                 best[end + 1] = (total, start, chosen)
+    if best[-1][0] == inf:
+        raise OptionError("these decisions do not go together: an image in parts is not read by what it is made for")
     return tuple(tuple(c.decided for _, c in interval) for interval in _intervals(stages, best, len(stages)))
+
+
+def price(intervals: Sequence[tuple[Candidate, ...]], cost: Cost) -> float:
+    """Modelled seconds of a run in these intervals: what :func:`plan` makes least."""
+    exchange, total = Exchange(cost), cost.barrier_seconds * (len(intervals) - 1)
+    done: list[Candidate] = []
+    for interval in intervals:
+        written = _written(done)
+        total += sum(c.seconds + exchange.seconds(c, written) for c in interval)
+        done += interval
+    return total
 
 
 def _intervals(

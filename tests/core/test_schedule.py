@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from mononn_core.options import Options
 from mononn_core.program.interpret import run as interpret
 from mononn_core.program.text import to_text as program_text
 from mononn_core.runtime.session import Session
-from mononn_core.schedule import space
+from mononn_core.schedule import search, space
 from mononn_core.schedule.lower import Lowering
 from mononn_core.schedule.prepare import prepare
 from mononn_core.schedule.schedule import GroupSchedule, Partition, Parts, Schedule, Tile
@@ -139,9 +140,7 @@ def alone(schedule: Schedule) -> Schedule:
 def by_columns(schedule: Schedule) -> Schedule:
     """Every product by columns, in the tile that suits that."""
     schedule = apart(schedule)
-    lowering = Lowering(
-        prepare(compiler.lower(NETWORKS["wide encoder"](), machine=MACHINE).optimized), Options(threads=2), MACHINE
-    )
+    lowering = lowering_of("wide encoder", 2)
     for group in [g for g in schedule.groups if g.template == "matmul"]:
         stage = lowering.by_name[group.group][1]
         wanted = [g for g in space.preferred(stage, lowering.builder, 2) if g.partition.kind == "columns"]
@@ -233,18 +232,53 @@ def test_what_is_no_schedule_is_refused(text: str, reason: str) -> None:
         Schedule.read(text)
 
 
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.sampled_from(sorted(NETWORKS)), st.sampled_from([2, 3]), st.integers(0, 1 << 30))
+def test_what_a_search_makes_is_legal_and_dearer(name: str, owners: int, seed: int) -> None:
+    """At random, one decision changed, two crossed: each is legal, runs, keeps what was asked for, and the model finds
+    none cheaper than its own choice among what it prefers."""
+    random = Random(seed)
+    lowering = lowering_of(name, owners)
+    best = lowering.decide()
+    drawn = search.sample(lowering, random)
+    changed = search.mutate(lowering, best, random)
+    crossed = search.cross(lowering, drawn, changed, random)
+    for schedule in (drawn, changed, crossed):
+        lowering.check(schedule)
+        assert lowering.price(schedule) > 0
+    different = [g for g in changed.groups if _plain(g) not in {_plain(b) for b in best.groups}]
+    assert len(different) <= 1 and (different or owners == 1 or changed == best)
+    whole = {_plain(g) for schedule in (drawn, changed) for g in schedule.groups}
+    assert {_plain(g) for g in crossed.groups} <= whole
+    again = lowering.decide({g.group: g for g in best.groups})
+    assert again.groups == best.groups and lowering.price(again) == pytest.approx(lowering.price(best))
+    preferred = {
+        stage.own: random.choice(space.preferred(stage, lowering.builder, owners)) for stage in lowering.stages
+    }
+    other = lowering.decide(preferred)
+    assert lowering.price(best) <= lowering.price(other) * 1.02, "up to what the search's beam may miss"
+    check_answers(lowered(name, random.choice([drawn, changed, crossed, other]), owners))
+
+
+def _plain(group: GroupSchedule) -> GroupSchedule:
+    return replace(group, partition=replace(group.partition, parts=None))
+
+
+def lowering_of(name: str, owners: int) -> Lowering:
+    optimized = compiler.lower(NETWORKS[name](), threads=owners, machine=MACHINE).optimized
+    return Lowering(prepare(optimized), Options(threads=owners), MACHINE)
+
+
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(sorted(NETWORKS)), st.sampled_from([1, 2, 3]), st.randoms(use_true_random=False))
 def test_any_choice_of_legal_decisions_gives_the_same_answers(name: str, owners: int, random: object) -> None:
     """Every group as something that is legal for it, a barrier after each; the verifier has seen the Program."""
-    model = NETWORKS[name]()
-    optimized = compiler.lower(model, threads=owners, machine=MACHINE).optimized
-    lowering = Lowering(prepare(optimized), Options(threads=owners), MACHINE)
+    lowering = lowering_of(name, owners)
     chosen = []
     for stage in lowering.stages:
         options = list(space.legal(stage, lowering.builder, owners))
         preferred = space.preferred(stage, lowering.builder, owners)
         assert set(preferred) <= set(options)
         chosen.append((random.choice(options),))  # type: ignore[attr-defined]
-    stages = lowered(name, Schedule(optimized.name, owners, tuple(chosen)), owners)
+    stages = lowered(name, Schedule(lowering.graph.name, owners, tuple(chosen)), owners)
     check_answers(stages)
