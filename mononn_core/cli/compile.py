@@ -13,6 +13,7 @@ from mononn_core.cli.gpu import compiled_lines, peak_bytes
 from mononn_core.cli.main import shapes_of
 from mononn_core.compiler import CudaStages, Stages, build, lower
 from mononn_core.errors import OptionError
+from mononn_core.schedule.cuda.schedule import CudaSchedule, read_schedule
 from mononn_core.schedule.schedule import Schedule
 
 
@@ -58,12 +59,12 @@ def stages_of(model: str, options: argparse.Namespace) -> Stages | CudaStages:
     return lower(model, schedule=given_schedule(getattr(options, "given_schedule", "")), **common, **switches)
 
 
-def given_schedule(path: str) -> Schedule | None:
+def given_schedule(path: str) -> Schedule | CudaSchedule | None:
     """The Schedule in a file, as text or JSON; None where no file is named."""
     if not path:
         return None
     try:
-        return Schedule.read(Path(path).read_text(encoding="utf-8"))
+        return read_schedule(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(
             f"the schedule {path} cannot be read ({error}); give a file of mononn inspect --schedule"

@@ -14,7 +14,6 @@ from mononn_core.errors import OptionError
 from mononn_core.machine import Machine
 from mononn_core.runtime.artifact import MAGIC, Artifact
 from mononn_core.runtime.trace import floor_seconds
-from mononn_core.schedule.schedule import Schedule
 
 
 def run(options: argparse.Namespace) -> int:
@@ -25,7 +24,9 @@ def run(options: argparse.Namespace) -> int:
         if text is None:
             raise OptionError(f"{options.file} does not hold its {options.text}; inspect the ONNX model instead")
         if options.json and options.text == "schedule":
-            text = Schedule.from_text(text).to_json()
+            from mononn_core.schedule.cuda.schedule import read_schedule
+
+            text = read_schedule(text).to_json()
         elif options.json:
             text = json.dumps({options.text: text})
         print(text.rstrip("\n"))

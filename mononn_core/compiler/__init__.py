@@ -35,6 +35,7 @@ from mononn_core.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
     from mononn_core.runtime.gpu_session import GpuSession
+    from mononn_core.schedule.cuda.schedule import CudaSchedule
     from mononn_core.schedule.cuda.tiles import Variant
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -87,7 +88,7 @@ def lower(
     arch: tuple[str, ...] = (),
     gpu: str = "",
     variant: Variant | None = None,
-    schedule: Schedule | None = None,
+    schedule: Schedule | CudaSchedule | None = None,
 ) -> Stages | CudaStages:
     """Everything but the machine code.
 
@@ -101,7 +102,7 @@ def lower(
         fuse, epilogues, prefetch, launch: switches for ablations, see :class:`mononn_core.options.Options`.
         arch, gpu: the GPU compiled for, see there.
         variant: for a GPU, what a search tries in place of the cost model's launch and tiles.
-        schedule: for target "cpu", in place of the one that the cost model would choose.
+        schedule: of the target, in place of the one that the cost model would choose.
 
     Raises:
         ModelError, ShapeError, UnsupportedError: the model cannot be read or compiled; the message says why.
@@ -110,9 +111,11 @@ def lower(
     options = Options(target, precision, threads, fuse, epilogues, prefetch, launch, tuple(arch), gpu)
     graph = import_model(model, dict(shapes or {}))
     if options.on_gpu:
-        if schedule is not None:
-            raise OptionError("a schedule can be given for target cpu only; leave it out")
-        return lower_cuda(graph, options, variant)
+        if isinstance(schedule, Schedule):
+            raise OptionError(f"this schedule is a CPU's, the target is {options.target}; give one of a GPU")
+        return lower_cuda(graph, options, variant, schedule)
+    if schedule is not None and not isinstance(schedule, Schedule):
+        raise OptionError("this schedule is a GPU's, the target is cpu; give one of a CPU")
     if variant is not None:
         raise OptionError("a variant of launch and tiles is a GPU's; choose target cuda, or leave it out")
     return lower_imported(graph, options, machine or Machine.probe(), schedule)

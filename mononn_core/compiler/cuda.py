@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mononn_core.codegen.cuda import CudaSource
     from mononn_core.runtime.cuda_toolchain import Cubin
     from mononn_core.schedule.cuda.lower import CudaLowered
+    from mononn_core.schedule.cuda.schedule import CudaSchedule
     from mononn_core.schedule.cuda.tiles import Variant
 
 EMULATED_ARCH = "sm_80"
@@ -63,6 +64,7 @@ class CudaStages:
         """Every value on the road that has a text, by name."""
         return {
             "graph": graph_text(self.optimized),
+            "schedule": self.lowered.schedule.to_text(),
             "program": program_text(self.program),
             "source": self.source,
         }
@@ -110,8 +112,11 @@ def target_gpu(options: Options) -> tuple[Gpu, tuple[str, ...]]:
     return Gpu.for_arch(arches[0]), arches
 
 
-def lower_imported(graph: Graph, options: Options, variant: Variant | None = None) -> CudaStages:
-    """From an imported Graph on: passes, schedule, proof, source; ``variant`` in place of the cost model's choice."""
+def lower_imported(
+    graph: Graph, options: Options, variant: Variant | None = None, schedule: CudaSchedule | None = None
+) -> CudaStages:
+    """From an imported Graph on: passes, schedule, proof, source; ``variant`` or ``schedule`` in place of the cost
+    model's choice."""
     from mononn_core.codegen.cuda import print_program
     from mononn_core.schedule.cuda.lower import lower as lower_graph
 
@@ -125,7 +130,7 @@ def lower_imported(graph: Graph, options: Options, variant: Variant | None = Non
 
     optimized = pipeline.run(graph)
     lap("passes")
-    lowered = lower_graph(optimized, options, gpu, variant)
+    lowered = lower_graph(optimized, options, gpu, variant, schedule)
     lap("schedule")
     verify(lowered.program)
     lap("proof")

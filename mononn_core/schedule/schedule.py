@@ -113,7 +113,7 @@ class Schedule:
     @staticmethod
     def from_text(text: str) -> Schedule:
         """What :meth:`to_text` printed; raises OptionError with the line that is not of the grammar."""
-        lines = list(_lines(text))
+        lines = list(lines_of(text))
         head = _HEAD.fullmatch(lines[0][1]) if lines else None
         if head is None:
             raise OptionError(
@@ -146,7 +146,7 @@ class Schedule:
             about = json.loads(text)
             if about.get("format") != FORMAT:
                 raise OptionError(f"the schedule has format {about.get('format')}; this version reads format {FORMAT}")
-            owners = _number(about["owners"])
+            owners = number_of(about["owners"])
             intervals = tuple(
                 tuple(_from_plain(group, owners) for group in interval) for interval in about["intervals"]
             )
@@ -170,7 +170,7 @@ _GROUP = re.compile(
 )
 
 
-def _lines(text: str) -> Iterator[tuple[int, str]]:
+def lines_of(text: str) -> Iterator[tuple[int, str]]:
     """Numbered lines that hold something; what follows # is for people."""
     for number, line in enumerate(text.splitlines(), 1):
         line = line.split(" # ")[0].strip()
@@ -203,16 +203,16 @@ def _from_plain(plain: Mapping[str, Any], owners: int) -> GroupSchedule:
     unknown = set(plain) - {"group", "template", "partition", "segments", "tile", "parts"}
     if unknown:
         raise OptionError(f"a group of the schedule has {sorted(unknown)[0]!r}, which means nothing")
-    tile = Tile(**{name: _number(n) for name, n in plain["tile"].items()}) if "tile" in plain else None
+    tile = Tile(**{name: number_of(n) for name, n in plain["tile"].items()}) if "tile" in plain else None
     parts = None
     if "parts" in plain:
         given = dict(plain["parts"])
-        parts = Parts(str(given.pop("buffer")), **{name: _number(n) for name, n in given.items()})
-    partition = Partition(str(plain["partition"]), owners, _number(plain.get("segments", 1)), parts)
+        parts = Parts(str(given.pop("buffer")), **{name: number_of(n) for name, n in given.items()})
+    partition = Partition(str(plain["partition"]), owners, number_of(plain.get("segments", 1)), parts)
     return GroupSchedule(str(plain["group"]), str(plain["template"]), partition, tile)
 
 
-def _number(value: object) -> int:
+def number_of(value: object) -> int:
     if type(value) is not int:
         raise ValueError(f"{value!r} is no whole number")
     return value

@@ -32,6 +32,7 @@ from mononn_core.program.simplify import simplify
 from mononn_core.schedule.binder import OperandBinder, TaskBuilder, unit_axes
 from mononn_core.schedule.cuda.parts import SUFFIX, HeldViews, PartsViews
 from mononn_core.schedule.cuda.plan import Step
+from mononn_core.schedule.cuda.schedule import CudaGroup
 from mononn_core.schedule.cuda.tiles import Target, Tile, attention_bytes
 from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.nests import build_nest, map_statement, row_loops, rows_of_an_owner
@@ -59,15 +60,32 @@ class CudaBuilder(TaskBuilder):
         self.target = target
         self.locals: dict[str, Buffer] = {}
 
-    def build(self, step: Step, name: str) -> Phase:
-        """The phase of a step."""
+    def decided(self, step: Step) -> CudaGroup:
+        """A step with all that is left to decide: the rows and keys of an attention, the tasks of a nest.
+
+        Raises:
+            UnsupportedError: no tile of an attention fits a block.
+        """
         stage = step.stage
-        template = stage.root.op if stage.root and is_template(stage.root, self.views.graph) else ""
+        if step.tile is not None:
+            return CudaGroup(stage.own, "matmul", step.tile, fill=step.fill.own if step.fill is not None else "")
+        if stage.root is not None and stage.root.op == "attention" and is_template(stage.root, self.views.graph):
+            rows, keys = self.attention_tiles(stage)[0]
+            return CudaGroup(stage.own, "attention", rows=rows, keys=keys)
+        dealt = self.norm_tasks(stage) if step.adds else self.nest_tasks(stage)
+        template = "sum" if step.sums else "nest"
+        return CudaGroup(stage.own, template, tasks=dealt.owners, by=dealt.kind, adds=step.adds)
+
+    def build(self, step: Step, group: CudaGroup, name: str) -> Phase:
+        """The phase of a step as decided."""
         if step.tile is not None:
             return self.product(step, step.tile, name)
-        if template == "attention":
-            return self.attention(stage, name)
-        return self.sum_norm(stage, name, step.adds, step.also) if step.adds else self.nest(stage, name)
+        if group.template == "attention":
+            return self.attention(step.stage, (group.rows, group.keys), name)
+        partition = Partition(group.by, group.tasks)
+        if step.adds:
+            return self.sum_norm(step.stage, name, step.adds, step.also, partition)
+        return build_nest(self, step.stage, partition, name)
 
     # -- products ---------------------------------------------------------------------------------------------------
 
@@ -160,9 +178,13 @@ class CudaBuilder(TaskBuilder):
 
     # -- attention --------------------------------------------------------------------------------------------------
 
-    def attention(self, stage: FusionGroup, name: str) -> Phase:
-        """Tasks of some rows of a head, as few as give every block one. Where rows past the end of a head would be
-        another head's, tasks divide its rows, or take them all."""
+    def attention_tiles(self, stage: FusionGroup) -> list[tuple[int, int]]:
+        """(rows, keys in one step) of tasks that fit a block, the preferred first: as few rows as give every block one.
+        Where rows past the end of a head would be another head's, tasks divide its rows, or take them all.
+
+        Raises:
+            UnsupportedError: nothing fits.
+        """
         node = stage.root
         assert node is not None
         (batch, heads, total, _), (_, _, keys, depth), (_, _, _, width) = (self.types[n].shape for n in node.inputs[:3])
@@ -170,7 +192,7 @@ class CudaBuilder(TaskBuilder):
         enough = [r for r in fits if batch * heads * ceil(total / r) >= self.target.blocks]
         first = max(enough) if enough else min(fits)
         found = [
-            (rows, step)
+            (min(rows, total), step)
             for rows in sorted(fits, key=lambda r: (r != first, r))
             for step in KEYS
             if attention_bytes(min(rows, total), keys, step, (depth, width), self.target) <= self.target.shared_bytes
@@ -180,7 +202,13 @@ class CudaBuilder(TaskBuilder):
                 f"{node.origin}: no tile of an attention of {total} rows and {keys} keys of {depth} fits a block of "
                 f"{self.target.gpu.name}; compile with target cpu"
             )
-        rows, step = min(found[0][0], total), found[0][1]
+        return found
+
+    def attention(self, stage: FusionGroup, tile: tuple[int, int], name: str) -> Phase:
+        """Tasks of some rows of a head, which take some keys in one step."""
+        node, (rows, step) = stage.root, tile
+        assert node is not None
+        batch, heads, total, _ = self.types[node.inputs[0]].shape
         extents = {"h": batch * heads, "r": ceil(total / rows)}
         params = {"guard": bool(node.attrs.get("guard", False)), "kind": self.target.kind, "keys": step}
         task, flops = self.attention_task(stage, rows, extents, (Var("h"), Var("r") * rows), params)
@@ -196,19 +224,19 @@ class CudaBuilder(TaskBuilder):
 
     # -- everything else --------------------------------------------------------------------------------------------
 
-    def nest(self, stage: FusionGroup, name: str) -> Phase:
+    def nest_tasks(self, stage: FusionGroup) -> Partition:
         """Rows dealt to as many tasks as there are blocks; columns where there are too few rows."""
         rows, columns = matrix_shape(self.types[stage.root.outputs[0] if stage.root else stage.stored].shape)
         blocks, threads = self.target.blocks, self.target.threads
         whole_row = stage.root is not None
         if rows > 1 and (whole_row or rows * columns <= blocks * threads or rows * 4 >= blocks):
             tasks = self._even(rows, columns if not whole_row else threads)
-            return build_nest(self, stage, Partition("rows" if tasks > 1 else "single", tasks), name)
+            return Partition("rows" if tasks > 1 else "single", tasks)
         if not whole_row and columns >= 2 * threads:
             tasks = min(blocks, ceil(columns / threads))
             columns_each = ceil(columns / tasks)
-            return build_nest(self, stage, Partition("columns", ceil(columns / columns_each)), name)
-        return build_nest(self, stage, Partition("single", 1), name)
+            return Partition("columns", ceil(columns / columns_each))
+        return Partition("single", 1)
 
     def _even(self, rows: int, columns: int) -> int:
         """Tasks of equally many rows, as many as blocks, but none with less than an element a thread."""
@@ -216,13 +244,18 @@ class CudaBuilder(TaskBuilder):
         each = max(least, ceil(rows / self.target.blocks))
         return ceil(rows / each)
 
-    def sum_norm(self, stage: FusionGroup, name: str, tensor: str, also: bool) -> Phase:
+    def norm_tasks(self, stage: FusionGroup) -> Partition:
+        """Of a norm over parts: as many as there are blocks, more where the rows they hold would take too much."""
+        rows, columns = matrix_shape(self.types[stage.stored].shape)
+        tasks = ceil(rows / max(1, min(ceil(rows / self.target.blocks), HELD_BYTES // (4 * columns))))
+        return Partition("rows" if tasks > 1 else "single", tasks)
+
+    def sum_norm(self, stage: FusionGroup, name: str, tensor: str, also: bool, partition: Partition) -> Phase:
         """A norm of ``tensor``, whose product lies in parts: a task adds the parts of its rows once, into its own
         memory, and stores the sums as well where others read them."""
         shape = self.types[stage.stored].shape
-        rows, columns = matrix_shape(shape)
-        tasks = ceil(rows / max(1, min(ceil(rows / self.target.blocks), HELD_BYTES // (4 * columns))))
-        each = rows_of_an_owner(shape, tasks)
+        columns = matrix_shape(shape)[1]
+        each = rows_of_an_owner(shape, partition.owners)
         held = self.local((each, columns), "float32", "held")
         plain = PartsViews(self.views.graph, self.views.stored - {tensor}, self.views.parts)
         other = copy(self)
@@ -243,7 +276,7 @@ class CudaBuilder(TaskBuilder):
                 )
             return (For("x", columns, body, "vector"),) if columns > 1 else body
 
-        return build_nest(other, stage, Partition("rows" if tasks > 1 else "single", tasks), name, first)
+        return build_nest(other, stage, partition, name, first)
 
     def phase(
         self, name: str, stage: FusionGroup, partition: Partition, extents: Mapping[str, int], task: Task, flops: int

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
 import numpy as np
 
-from mononn_core.errors import UnsupportedError
+from mononn_core.errors import OptionError, UnsupportedError, VerifyError
 from mononn_core.gpu import Gpu
 from mononn_core.graph import Graph
 from mononn_core.options import Options
 from mononn_core.program.ir import Barrier, Buffer, Item, Layout, Phase, Program
+from mononn_core.program.verify import verify
 from mononn_core.schedule import memory
 from mononn_core.schedule.cuda.builder import CudaBuilder
-from mononn_core.schedule.cuda.intervals import schedule
+from mononn_core.schedule.cuda.intervals import schedule as schedule_phases
 from mononn_core.schedule.cuda.parts import PartsViews
-from mononn_core.schedule.cuda.plan import FEWER_PHASES, NORMS, Plan, Planner
+from mononn_core.schedule.cuda.plan import FEWER_PHASES, NORMS, Plan, Planner, Step, adder
 from mononn_core.schedule.cuda.prepare import prepare
+from mononn_core.schedule.cuda.schedule import CudaGroup, CudaSchedule
+from mononn_core.schedule.cuda.space import problem_of
 from mononn_core.schedule.cuda.tiles import LAUNCHES, Target, Variant
 from mononn_core.schedule.fuse import FusionGroup, fuse
 from mononn_core.schedule.prefetch import prefetch_weights
@@ -32,44 +35,133 @@ ALIGN = 128
 @dataclass(frozen=True)
 class CudaLowered:
     """A Program, the constants its weight buffers hold (buffer id -> logical matrix in the buffer's shape and dtype),
-    and the launch it is made for: threads of a block and blocks of a multiprocessor."""
+    the launch it is made for, threads of a block and blocks of a multiprocessor, and the Schedule it was lowered by."""
 
     program: Program
     weights: Mapping[str, np.ndarray]
     threads: int
     blocks_per_sm: int
+    schedule: CudaSchedule
 
 
-def lower(graph: Graph, options: Options, gpu: Gpu, variant: Variant | None = None) -> CudaLowered:
-    """The network as one Program for ``gpu`` in ``options.precision``; ``variant`` in place of the model's choice.
+def lower(
+    graph: Graph, options: Options, gpu: Gpu, variant: Variant | None = None, schedule: CudaSchedule | None = None
+) -> CudaLowered:
+    """The network as one Program for ``gpu`` in ``options.precision``; ``variant`` or ``schedule`` in place of the
+    model's choice.
 
     Raises:
         UnsupportedError: an operator has no generated form, a product fits no tile, or a weight is too large for the
             precision; the message names the node or tensor.
+        OptionError: ``schedule`` is not one of this network, or not legal; the message says why.
     """
-    graph = prepare(graph)
-    targets = [Target(gpu, options.precision, *launch) for launch in LAUNCHES]
-    if variant is not None:
-        targets = [Target(gpu, options.precision, variant.threads, variant.blocks_per_sm, variant.rank)]
-    stages, views = fuse(graph, options.fuse, options.epilogues, targets[0].multiple)
-    plans: list[tuple[Plan, Target]] = []
-    problem: UnsupportedError | None = None
-    for target in targets:
-        try:
-            plans.append((Planner(stages, views, target).plan(), target))
-        except UnsupportedError as error:
-            problem = problem or error
-    for plan, target in _ranked(plans):
-        parts = PartsViews(graph, views.stored - plan.virtual, plan.parts)
-        builder = CudaBuilder(parts, storage_of(stages, views, target), target)
-        try:
-            phases = [builder.build(step, f"{number:03d}_{step.op}") for number, step in enumerate(plan.steps)]
-        except UnsupportedError as error:
-            problem = problem or error
-            continue
-        return _assemble(graph, schedule(phases, builder.locals), builder, target)
-    assert problem is not None
-    raise problem
+    lowering = CudaLowering(prepare(graph), options, gpu)
+    if schedule is None:
+        return lowering.program(lowering.decide(variant))
+    lowering.check(schedule)
+    lowered = lowering.program(schedule)
+    try:
+        verify(lowered.program)
+    except VerifyError as error:
+        raise OptionError(f"the schedule is not legal: {error}") from error
+    return lowered
+
+
+class CudaLowering:
+    """A prepared network on its way to a Program for one GPU: its groups, what is decided, what follows from that."""
+
+    def __init__(self, graph: Graph, options: Options, gpu: Gpu) -> None:
+        self.graph, self.precision, self.gpu = graph, options.precision, gpu
+        multiple = Target(gpu, options.precision, *LAUNCHES[0]).multiple
+        self.stages, self.views = fuse(graph, options.fuse, options.epilogues, multiple)
+        self.by_name = {stage.own: (number, stage) for number, stage in enumerate(self.stages)}
+
+    def decide(self, variant: Variant | None = None) -> CudaSchedule:
+        """The cheapest Schedule by the cost model, or that of a variant."""
+        launches = [Variant(*launch, 0) for launch in LAUNCHES] if variant is None else [variant]
+        targets = [Target(self.gpu, self.precision, v.threads, v.blocks_per_sm, v.rank) for v in launches]
+        plans: list[tuple[Plan, Target]] = []
+        problem: UnsupportedError | None = None
+        for target in targets:
+            try:
+                plans.append((Planner(self.stages, self.views, target).plan(), target))
+            except UnsupportedError as error:
+                problem = problem or error
+        for plan, target in _ranked(plans):
+            builder = self._builder(plan.parts, plan.virtual, target)
+            try:
+                groups = {name: builder.decided(step) for name, step in _named(plan.steps)}
+                phases = [builder.build(step, groups[name], name) for name, step in _named(plan.steps)]
+            except UnsupportedError as error:
+                problem = problem or error
+                continue
+            intervals = schedule_phases(phases, builder.locals)
+            decided = tuple(tuple(groups[phase.id] for phase in interval) for interval in intervals)
+            return CudaSchedule(self.graph.name, target.threads, target.blocks_per_sm, decided)
+        assert problem is not None
+        raise problem
+
+    def check(self, schedule: CudaSchedule) -> None:
+        """Raises OptionError where a Schedule is not one of this network, or names a decision that is not legal."""
+        launch = (schedule.threads, schedule.blocks_per_sm)
+        if launch not in LAUNCHES:
+            known = " or ".join(f"{threads} x {blocks}" for threads, blocks in LAUNCHES)
+            raise OptionError(f"the schedule's launch of {launch[0]} threads x {launch[1]} blocks is not {known}")
+        planner = Planner(self.stages, self.views, self._target(schedule))
+        builder = self._builder({}, frozenset(), planner.target)
+        filled = [group.fill for group in schedule.groups if group.fill]
+        seen: set[str] = set()
+        for group in schedule.groups:
+            name = f"{group.group} (sum)" if group.template == "sum" else group.group
+            if group.group not in self.by_name:
+                raise OptionError(f"the schedule has a group {group.group!r}, which {self.graph.name} has not")
+            if name in seen:
+                raise OptionError(f"the schedule has group {name!r} twice")
+            seen.add(name)
+            if reason := problem_of(group, self.by_name[group.group][1], schedule, planner, builder):
+                raise OptionError(f"the schedule of group {name!r} is not legal: {reason}")
+        for own in self.by_name:
+            if (own in seen) == (own in filled):
+                how = "no group" if own not in seen else "filled in and a group of its own,"
+                raise OptionError(f"the schedule has {how} {own!r}")
+
+    def program(self, schedule: CudaSchedule) -> CudaLowered:
+        """What follows from a legal Schedule."""
+        target = self._target(schedule)
+        planner = Planner(self.stages, self.views, target)
+        steps = {group: self._step(group, planner) for group in schedule.groups}
+        products = [(s.stage.root, s.tile) for s in steps.values()]
+        parts = {root.output: tile.parts for root, tile in products if root and tile and tile.parts > 1}
+        virtual = frozenset(step.adds for step in steps.values() if step.adds and not step.also)
+        builder = self._builder(parts, virtual, target)
+        order = sorted(schedule.groups, key=lambda g: (self.by_name[g.group][0], g.template == "sum"))
+        named = _named([steps[group] for group in order])
+        phases = {g: builder.build(step, g, name) for g, (name, step) in zip(order, named, strict=True)}
+        intervals = [[phases[group] for group in interval] for interval in schedule.intervals]
+        return _assemble(self.graph, intervals, builder, target, schedule)
+
+    def _target(self, schedule: CudaSchedule) -> Target:
+        return Target(self.gpu, self.precision, schedule.threads, schedule.blocks_per_sm)
+
+    def _builder(self, parts: Mapping[str, int], virtual: frozenset[str], target: Target) -> CudaBuilder:
+        views = PartsViews(self.graph, self.views.stored - virtual, parts)
+        return CudaBuilder(views, storage_of(self.stages, self.views, target), target)
+
+    def _step(self, group: CudaGroup, planner: Planner) -> Step:
+        stage = self.by_name[group.group][1]
+        if group.template == "sum":
+            return adder(stage)
+        fill = self.by_name[group.fill][1] if group.fill else None
+        return Step(
+            stage, group.tile, fill,
+            keep=fill is not None and planner.keeps(fill, stage),
+            adds=group.adds, also=bool(group.adds) and planner.stores(group.adds, stage),
+        )  # fmt: skip
+
+
+def _named(steps: Sequence[Step]) -> list[tuple[str, Step]]:
+    """Steps with the names of their phases."""
+    return [(f"{number:03d}_{step.op}", step) for number, step in enumerate(steps)]
 
 
 def _ranked(plans: list[tuple[Plan, Target]]) -> list[tuple[Plan, Target]]:
@@ -109,7 +201,9 @@ def _shown(name: str, views: Views) -> set[str]:
     return found
 
 
-def _assemble(graph: Graph, intervals: list[list[Phase]], builder: CudaBuilder, target: Target) -> CudaLowered:
+def _assemble(
+    graph: Graph, intervals: list[list[Phase]], builder: CudaBuilder, target: Target, schedule: CudaSchedule
+) -> CudaLowered:
     items: list[Item] = []
     for number, interval in enumerate(intervals):
         items += [Barrier(number - 1)] if number else []
@@ -140,7 +234,8 @@ def _assemble(graph: Graph, intervals: list[list[Phase]], builder: CudaBuilder, 
         weight_bytes=weight_bytes,
         scratch_bytes=max((b.nbytes for b in builder.locals.values()), default=0),
     )
-    return CudaLowered(prefetch_weights(roll(program, moving=True)), values, target.threads, target.blocks_per_sm)
+    program = prefetch_weights(roll(program, moving=True))
+    return CudaLowered(program, values, target.threads, target.blocks_per_sm, schedule)
 
 
 def _activation(name: str, builder: CudaBuilder) -> Buffer:

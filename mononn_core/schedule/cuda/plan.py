@@ -35,7 +35,8 @@ FEWER_PHASES = 1.05
 @dataclass(frozen=True)
 class Step:
     """One phase to build: a stage; a product's ``tile``; the stage that ``fill``s its left side, and whether that is
-    stored too (``keep``); the tensor whose parts a norm ``adds``, and whether it stores it (``also``)."""
+    stored too (``keep``); the tensor whose parts a norm ``adds``, and whether it stores it (``also``). A step that
+    ``sums`` adds the parts of the product of its stage."""
 
     stage: FusionGroup
     tile: Tile | None = None
@@ -43,6 +44,7 @@ class Step:
     keep: bool = False
     adds: str = ""
     also: bool = False
+    sums: bool = False
 
     @property
     def op(self) -> str:
@@ -83,8 +85,8 @@ class Planner:
         fills: dict[str, FusionGroup] = {}  # product's stored tensor -> what fills its left side
         adders: dict[str, FusionGroup] = {}  # product's stored tensor -> the norm that adds its parts
         for stage in self.stages:
-            product = self._consumer(stage, fills) if self._fillable(stage) else None
-            source = self._source(stage)
+            product = self.consumer(stage, fills) if self.fillable(stage) else None
+            source = self.source(stage)
             source = None if source is None or source.stored in adders else source
             if product is not None:
                 alone = self._seconds(stage) + barrier_seconds(self.target.gpu) + self._tile(product)[1]
@@ -112,7 +114,7 @@ class Planner:
                 continue
             if not self._is_product(stage):
                 tensor = adds.get(stage.stored, "")
-                also = tensor in self.graph.outputs or self.readers.get(tensor, []) not in ([], [stage])
+                also = self.stores(tensor, stage)
                 if tensor and not also:
                     virtual.add(tensor)
                 steps.append(Step(stage, adds=tensor, also=also))
@@ -131,25 +133,32 @@ class Planner:
         assert stage.root is not None
         if fill is not None:
             tile, seconds = self._tile(stage, fill)
-            return [Step(stage, tile, fill, keep=self.readers[fill.stored] != [stage])], seconds
+            return [Step(stage, tile, fill, keep=self.keeps(fill, stage))], seconds
         tile, seconds = self._tile(stage, split=True) if added else self._whole(stage)
         if added or tile.parts == 1:
             return [Step(stage, tile)], seconds
-        adder = FusionGroup(stage.stored, None, (stage.chain[-1] if stage.chain else stage.root,))
-        return [Step(stage, tile), Step(adder)], seconds
+        return [Step(stage, tile), adder(stage)], seconds
+
+    def keeps(self, fill: FusionGroup, product: FusionGroup) -> bool:
+        """Whether a product that ``fill`` is computed in has to store it: others read it too."""
+        return self.readers[fill.stored] != [product]
+
+    def stores(self, tensor: str, norm: FusionGroup) -> bool:
+        """Whether a norm that adds the parts of ``tensor`` has to store the sums: others read them too."""
+        return tensor in self.graph.outputs or self.readers.get(tensor, []) not in ([], [norm])
 
     # -- who is what ------------------------------------------------------------------------------------------------
 
     def _is_product(self, stage: FusionGroup) -> bool:
         return stage.root is not None and stage.root.op == "matmul" and is_template(stage.root, self.graph)
 
-    def _fillable(self, stage: FusionGroup) -> bool:
+    def fillable(self, stage: FusionGroup) -> bool:
         """A norm without anything after it, or an expression: float32, and no output."""
         norm = stage.root is not None and stage.root.op in NORMS and not stage.chain
         kind = self.graph.types[stage.stored]
         return (norm or stage.root is None) and kind.dtype == "float32" and stage.stored not in self.graph.outputs
 
-    def _source(self, norm: FusionGroup) -> FusionGroup | None:
+    def source(self, norm: FusionGroup) -> FusionGroup | None:
         """The product whose stored result is what ``norm`` normalises, if it may be cut into parts."""
         if norm.root is None or norm.root.op not in NORMS or norm.chain:
             return None
@@ -158,7 +167,7 @@ class Planner:
             return None
         return source
 
-    def _consumer(self, stage: FusionGroup, fills: Mapping[str, FusionGroup]) -> FusionGroup | None:
+    def consumer(self, stage: FusionGroup, fills: Mapping[str, FusionGroup]) -> FusionGroup | None:
         """The one product whose whole left side ``stage`` stores, if no other product reads it and nothing that the
         product waits for does."""
         found = [
@@ -240,10 +249,10 @@ class Planner:
 
     def _filled(self, product: FusionGroup, fill: FusionGroup) -> tuple[Tile, float] | None:
         """The product with ``fill`` in its tasks; None where no tile fits."""
-        operations, nbytes = self._fill_work(fill)
+        operations, nbytes = self.fill_work(fill)
         return choose(replace(self.shape(product), fill=operations, fill_bytes=nbytes), self.target)
 
-    def _fill_work(self, stage: FusionGroup) -> tuple[float, float]:
+    def fill_work(self, stage: FusionGroup) -> tuple[float, float]:
         """(scalar instructions, bytes read) of an element of ``stage``; a row is loaded once and stays in registers."""
         shape = self.graph.types[stage.root.output if stage.root else stage.stored].shape
         index = tensor_index(shape, Var("row"), Var("x"))
@@ -267,10 +276,17 @@ class Planner:
         rows, columns = matrix_shape(self.graph.types[stage.stored].shape)
         tasks = min(rows, self.target.blocks)
         each = ceil(rows / tasks) * columns
-        operations = each * (self._fill_work(stage)[0] if self._fillable(stage) else 4)
+        operations = each * (self.fill_work(stage)[0] if self.fillable(stage) else 4)
         passes = 1 if stage.root is None or self._is_product(stage) else 3
         work = Work(tasks, each * 8.0, each * self.target.itemsize, operations=operations, passes=passes)
         return work.seconds(self.target.gpu, self.target.threads, self.target.blocks_per_sm)
 
 
-__all__ = ["Plan", "Planner", "Step"]
+def adder(product: FusionGroup) -> Step:
+    """The phase that adds the parts of a product, with the end of its chain."""
+    assert product.root is not None
+    last = product.chain[-1] if product.chain else product.root
+    return Step(FusionGroup(product.stored, None, (last,)), sums=True)
+
+
+__all__ = ["Plan", "Planner", "Step", "adder"]

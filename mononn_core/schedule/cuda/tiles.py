@@ -214,6 +214,22 @@ def choose(shape: Shape, target: Target) -> tuple[Tile, float] | None:
     return tile, seconds
 
 
+def tile_problem(shape: Shape, tile: Tile, target: Target) -> str:
+    """Why a tile is not legal for a product; "" where it is."""
+    rows, columns = tile.rows, tile.columns
+    if rows not in ROWS or columns not in COLUMNS or warps_of(rows, columns, target.threads) != tile.warps:
+        return f"a tile of {rows} x {columns} is not one that {tile.warps[0]} x {tile.warps[1]} warps compute"
+    if (rows > 16 and rows >= 2 * shape.m) or (shape.exact and shape.m > rows and shape.m % rows):
+        return f"tiles of {rows} rows do not suit a product of {shape.m}"
+    if shape.panels and shape.n > columns and shape.n % columns:
+        return f"tiles of {columns} columns do not end where {shape.n} do"
+    if tile.stages not in STAGES or product_bytes(tile, shape.k, shape.fill > 0, target) > target.shared_bytes:
+        return f"{tile.stages} stages of it do not fit the shared memory of a block of {target.gpu.name}"
+    if tile.parts > 1 and (tile.parts not in PARTS or shape.k % (tile.parts * target.step)):
+        return f"{shape.k} terms are not cut into {tile.parts} parts"
+    return ""
+
+
 def _tiles(shape: Shape, rows: int, columns: int, target: Target) -> list[Tile]:
     """Legal tiles of these sizes: every number of parts, as many stages as fit."""
     warps = warps_of(rows, columns, target.threads)

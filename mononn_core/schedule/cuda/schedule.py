@@ -1,0 +1,187 @@
+"""The Schedule of a GPU: what is decided between a Graph and the Program of one cooperative kernel, as a value.
+
+    network encoder, blocks of 256 threads, 1 a multiprocessor
+    group t12: matmul, tile 64 x 48, warps 2 x 4, 3 stages, filled by t9
+    group t20: attention, 16 rows, 64 keys
+    barrier
+    group t31: matmul, tile 64 x 48, warps 2 x 4, 4 stages, 2 parts
+    barrier
+    group t33: nest, 128 tasks by rows, adds the parts of t31
+
+As :mod:`mononn_core.schedule.schedule` for a CPU; a group that fills another's left side has no line of its own. "sum"
+is the group of a product in parts again: a phase that adds them, where nothing that reads the product does.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mononn_core.errors import OptionError
+from mononn_core.schedule.cuda.tiles import Tile
+from mononn_core.schedule.schedule import Schedule, lines_of, number_of
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class CudaGroup:
+    """How one group is computed.
+
+    Attributes:
+        template: "matmul", "attention", "nest" or "sum".
+        tile: of a product.
+        rows, keys: of an attention's task, and keys it takes in one step.
+        tasks, by: of a nest or sum: how many, dealt by "rows", "columns", or "single".
+        fill: the group that a product's tasks compute their left side with, or "".
+        adds: the product whose parts a norm adds, or "".
+    """
+
+    group: str
+    template: str
+    tile: Tile | None = None
+    rows: int = 0
+    keys: int = 0
+    tasks: int = 0
+    by: str = ""
+    fill: str = ""
+    adds: str = ""
+
+    def to_text(self) -> str:
+        """Its line of the Schedule's text."""
+        words = [f"group {self.group}: {self.template}"]
+        if self.tile is not None:
+            t = self.tile
+            words.append(f"tile {t.rows} x {t.columns}, warps {t.warps[0]} x {t.warps[1]}, {t.stages} stages")
+            words += [f"{t.parts} parts"] if t.parts > 1 else []
+        if self.rows:
+            words.append(f"{self.rows} rows, {self.keys} keys")
+        if self.tasks:
+            words.append(f"{self.tasks} tasks by {self.by}")
+        words += [f"filled by {self.fill}"] if self.fill else []
+        words += [f"adds the parts of {self.adds}"] if self.adds else []
+        return ", ".join(words)
+
+
+@dataclass(frozen=True)
+class CudaSchedule:
+    """``intervals``: groups between two barriers of the grid each; the launch is ``blocks_per_sm`` blocks of
+    ``threads`` on every multiprocessor."""
+
+    network: str
+    threads: int
+    blocks_per_sm: int
+    intervals: tuple[tuple[CudaGroup, ...], ...]
+
+    @property
+    def groups(self) -> tuple[CudaGroup, ...]:
+        """All groups in order."""
+        return tuple(group for interval in self.intervals for group in interval)
+
+    def to_text(self) -> str:
+        """The Schedule in the grammar of this module's docstring."""
+        lines = [f"network {self.network}, blocks of {self.threads} threads, {self.blocks_per_sm} a multiprocessor"]
+        for number, interval in enumerate(self.intervals):
+            lines += ["barrier"] if number else []
+            lines += [group.to_text() for group in interval]
+        return "\n".join(lines) + "\n"
+
+    @staticmethod
+    def from_text(text: str) -> CudaSchedule:
+        """What :meth:`to_text` printed; raises OptionError with the line that is not of the grammar."""
+        lines = list(lines_of(text))
+        head = _HEAD.fullmatch(lines[0][1]) if lines else None
+        if head is None:
+            raise OptionError(
+                "a GPU's schedule begins with a line like 'network NAME, blocks of 256 threads, 1 a multiprocessor'"
+            )
+        intervals: list[list[CudaGroup]] = [[]]
+        for number, line in lines[1:]:
+            if line == "barrier":
+                intervals.append([])
+                continue
+            found = _GROUP.fullmatch(line)
+            if found is None:
+                raise OptionError(
+                    f"line {number} of the schedule is not understood: {line!r}; see mononn inspect --schedule"
+                )
+            intervals[-1].append(_group(found))
+        return CudaSchedule(head["network"], int(head["threads"]), int(head["blocks"]), tuple(map(tuple, intervals)))
+
+    def to_json(self) -> str:
+        """The same as JSON, for scripts."""
+        about = {
+            "format": FORMAT,
+            "network": self.network,
+            "threads": self.threads,
+            "blocks_per_sm": self.blocks_per_sm,
+            "intervals": [[_plain(group) for group in interval] for interval in self.intervals],
+        }
+        return json.dumps(about, indent=1) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> CudaSchedule:
+        """What :meth:`to_json` printed; raises OptionError for anything else."""
+        try:
+            about = json.loads(text)
+            if about.get("format") != FORMAT:
+                raise OptionError(f"the schedule has format {about.get('format')}; this version reads format {FORMAT}")
+            intervals = tuple(tuple(_from_plain(group) for group in interval) for interval in about["intervals"])
+            launch = number_of(about["threads"]), number_of(about["blocks_per_sm"])
+            return CudaSchedule(str(about["network"]), *launch, intervals)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise OptionError(
+                f"this is no schedule in JSON ({type(error).__name__}: {error}); see mononn inspect --schedule --json"
+            ) from error
+
+
+def read_schedule(text: str) -> Schedule | CudaSchedule:
+    """A Schedule as text or JSON, of a CPU or of a GPU; raises OptionError for anything else."""
+    if text.lstrip().startswith("{"):
+        return CudaSchedule.from_json(text) if '"threads"' in text else Schedule.from_json(text)
+    first = next(lines_of(text), (0, ""))[1]
+    return CudaSchedule.from_text(text) if _HEAD.fullmatch(first) else Schedule.from_text(text)
+
+
+_HEAD = re.compile(r"network (?P<network>.*), blocks of (?P<threads>\d+) threads, (?P<blocks>\d+) a multiprocessor")
+_GROUP = re.compile(
+    r"group (?P<group>.+): (?P<template>\w+)"
+    r"(?:, tile (?P<m>\d+) x (?P<n>\d+), warps (?P<wm>\d+) x (?P<wn>\d+), (?P<stages>\d+) stages"
+    r"(?:, (?P<parts>\d+) parts)?)?"
+    r"(?:, (?P<rows>\d+) rows, (?P<keys>\d+) keys)?"
+    r"(?:, (?P<tasks>\d+) tasks by (?P<by>\w+))?"
+    r"(?:, filled by (?P<fill>.+))?"
+    r"(?:, adds the parts of (?P<adds>.+))?"
+)
+
+
+def _group(found: re.Match[str]) -> CudaGroup:
+    tile = None
+    if found["m"]:
+        warps = int(found["wm"]), int(found["wn"])
+        tile = Tile(int(found["m"]), int(found["n"]), warps, int(found["stages"]), int(found["parts"] or 1))
+    numbers = {name: int(found[name] or 0) for name in ("rows", "keys", "tasks")}
+    words = {name: found[name] or "" for name in ("by", "fill", "adds")}
+    return CudaGroup(found["group"], found["template"], tile, **numbers, **words)
+
+
+def _plain(group: CudaGroup) -> dict[str, Any]:
+    plain = {name: value for name, value in vars(group).items() if value and name != "tile"}
+    return plain | ({"tile": vars(group.tile)} if group.tile is not None else {})
+
+
+def _from_plain(plain: Mapping[str, Any]) -> CudaGroup:
+    unknown = set(plain) - set(CudaGroup.__dataclass_fields__)
+    if unknown:
+        raise OptionError(f"a group of the schedule has {sorted(unknown)[0]!r}, which means nothing")
+    tile = None
+    if "tile" in plain:
+        given = dict(plain["tile"])
+        first, second = (number_of(n) for n in given.pop("warps"))
+        tile = Tile(**{name: number_of(n) for name, n in given.items()}, warps=(first, second))
+    numbers = {name: number_of(plain.get(name, 0)) for name in ("rows", "keys", "tasks")}
+    words = {name: str(plain.get(name, "")) for name in ("by", "fill", "adds")}
+    return CudaGroup(str(plain["group"]), str(plain["template"]), tile, **numbers, **words)
