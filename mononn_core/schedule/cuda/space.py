@@ -39,9 +39,8 @@ def problem_of(
 
 
 def _template(stage: FusionGroup, planner: Planner) -> str:
-    if stage.root is None or not is_template(stage.root, planner.graph):
-        return "nest"
-    return stage.root.op
+    root = stage.root
+    return root.op if root and root.op in ("matmul", "attention") and is_template(root, planner.graph) else "nest"
 
 
 def _in_parts(name: str, schedule: CudaSchedule) -> bool:
