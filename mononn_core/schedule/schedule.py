@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from mononn_core.errors import OptionError
 
 FORMAT = 1
-PARTITIONS = ("single", "rows", "columns", "heads", "batch")
+S = TypeVar("S")
 
 
 @dataclass(frozen=True)
@@ -104,34 +104,14 @@ class Schedule:
 
     def to_text(self) -> str:
         """The Schedule in the grammar of this module's docstring."""
-        lines = [f"network {self.network}, {self.owners} owners"]
-        for number, interval in enumerate(self.intervals):
-            lines += ["barrier"] if number else []
-            lines += [group.to_text() for group in interval]
-        return "\n".join(lines) + "\n"
+        return print_schedule(f"network {self.network}, {self.owners} owners", self.intervals)
 
     @staticmethod
     def from_text(text: str) -> Schedule:
         """What :meth:`to_text` printed; raises OptionError with the line that is not of the grammar."""
-        lines = list(lines_of(text))
-        head = _HEAD.fullmatch(lines[0][1]) if lines else None
-        if head is None:
-            raise OptionError(
-                "a schedule begins with a line like 'network NAME, 2 owners'; see mononn inspect --schedule"
-            )
+        head, intervals = parse_schedule(text, _HEAD, _GROUP, "network NAME, 2 owners")
         owners = int(head["owners"])
-        intervals: list[list[GroupSchedule]] = [[]]
-        for number, line in lines[1:]:
-            if line == "barrier":
-                intervals.append([])
-                continue
-            found = _GROUP.fullmatch(line)
-            if found is None:
-                raise OptionError(
-                    f"line {number} of the schedule is not understood: {line!r}; see mononn inspect --schedule"
-                )
-            intervals[-1].append(_group(found, owners))
-        return Schedule(head["network"], owners, tuple(map(tuple, intervals)))
+        return Schedule(head["network"], owners, tuple(tuple(_group(g, owners) for g in i) for i in intervals))
 
     def to_json(self) -> str:
         """The same as JSON, for scripts."""
@@ -142,19 +122,13 @@ class Schedule:
     @staticmethod
     def from_json(text: str) -> Schedule:
         """What :meth:`to_json` printed; raises OptionError for anything else."""
-        try:
-            about = json.loads(text)
-            if about.get("format") != FORMAT:
-                raise OptionError(f"the schedule has format {about.get('format')}; this version reads format {FORMAT}")
+
+        def make(about: Mapping[str, Any]) -> Schedule:
             owners = number_of(about["owners"])
-            intervals = tuple(
-                tuple(_from_plain(group, owners) for group in interval) for interval in about["intervals"]
-            )
+            intervals = tuple(tuple(_from_plain(g, owners) for g in interval) for interval in about["intervals"])
             return Schedule(str(about["network"]), owners, intervals)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise OptionError(
-                f"this is no schedule in JSON ({type(error).__name__}: {error}); see mononn inspect --schedule --json"
-            ) from error
+
+        return parse_json(text, make)
 
     @staticmethod
     def read(text: str) -> Schedule:
@@ -170,12 +144,60 @@ _GROUP = re.compile(
 )
 
 
-def lines_of(text: str) -> Iterator[tuple[int, str]]:
-    """Numbered lines that hold something; what follows # is for people."""
-    for number, line in enumerate(text.splitlines(), 1):
-        line = line.split(" # ")[0].strip()
-        if line and not line.startswith("#"):
-            yield number, line
+class Printed(Protocol):
+    """A group that has a line of a Schedule's text."""
+
+    def to_text(self) -> str: ...
+
+
+def print_schedule(head: str, intervals: Iterable[Iterable[Printed]]) -> str:
+    """The text of a Schedule of any target: a first line, then groups with a barrier between two intervals."""
+    lines = [head]
+    for number, interval in enumerate(intervals):
+        lines += ["barrier"] if number else []
+        lines += [group.to_text() for group in interval]
+    return "\n".join(lines) + "\n"
+
+
+def parse_schedule(
+    text: str, head: re.Pattern[str], group: re.Pattern[str], example: str
+) -> tuple[re.Match[str], list[list[re.Match[str]]]]:
+    """What :func:`print_schedule` made: the first line and the groups of each interval, as matched. Empty lines,
+    and what follows #, are for people.
+
+    Raises:
+        OptionError: the first line is not as ``example``, or a line is no group; the message holds it.
+    """
+    stripped = ((number, line.split(" # ")[0].strip()) for number, line in enumerate(text.splitlines(), 1))
+    lines = [(number, line) for number, line in stripped if line and not line.startswith("#")]
+    first = head.fullmatch(lines[0][1]) if lines else None
+    if first is None:
+        raise OptionError(f"a schedule begins with a line like {example!r}; see mononn inspect --schedule")
+    intervals: list[list[re.Match[str]]] = [[]]
+    for number, line in lines[1:]:
+        found = group.fullmatch(line)
+        if line == "barrier":
+            intervals.append([])
+        elif found is not None:
+            intervals[-1].append(found)
+        else:
+            raise OptionError(
+                f"line {number} of the schedule is not understood: {line!r}; see mononn inspect --schedule"
+            )
+    return first, intervals
+
+
+def parse_json(text: str, make: Callable[[Mapping[str, Any]], S]) -> S:
+    """What ``make`` makes of a Schedule's JSON; raises OptionError where that is none, or of another format."""
+    try:
+        about = json.loads(text)
+        if about.get("format") != FORMAT:
+            raise OptionError(f"the schedule has format {about.get('format')}; this version reads format {FORMAT}")
+        return make(about)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise OptionError(
+            f"this is no schedule in JSON ({type(error).__name__}: {error}); see mononn inspect --schedule --json"
+        ) from error
 
 
 def _group(found: re.Match[str], owners: int) -> GroupSchedule:

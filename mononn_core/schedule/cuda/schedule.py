@@ -22,9 +22,7 @@ from typing import Any
 
 from mononn_core.errors import OptionError
 from mononn_core.schedule.cuda.tiles import Tile
-from mononn_core.schedule.schedule import Schedule, lines_of, number_of
-
-FORMAT = 1
+from mononn_core.schedule.schedule import FORMAT, Schedule, number_of, parse_json, parse_schedule, print_schedule
 
 
 @dataclass(frozen=True)
@@ -83,33 +81,15 @@ class CudaSchedule:
 
     def to_text(self) -> str:
         """The Schedule in the grammar of this module's docstring."""
-        lines = [f"network {self.network}, blocks of {self.threads} threads, {self.blocks_per_sm} a multiprocessor"]
-        for number, interval in enumerate(self.intervals):
-            lines += ["barrier"] if number else []
-            lines += [group.to_text() for group in interval]
-        return "\n".join(lines) + "\n"
+        launch = f"blocks of {self.threads} threads, {self.blocks_per_sm} a multiprocessor"
+        return print_schedule(f"network {self.network}, {launch}", self.intervals)
 
     @staticmethod
     def from_text(text: str) -> CudaSchedule:
         """What :meth:`to_text` printed; raises OptionError with the line that is not of the grammar."""
-        lines = list(lines_of(text))
-        head = _HEAD.fullmatch(lines[0][1]) if lines else None
-        if head is None:
-            raise OptionError(
-                "a GPU's schedule begins with a line like 'network NAME, blocks of 256 threads, 1 a multiprocessor'"
-            )
-        intervals: list[list[CudaGroup]] = [[]]
-        for number, line in lines[1:]:
-            if line == "barrier":
-                intervals.append([])
-                continue
-            found = _GROUP.fullmatch(line)
-            if found is None:
-                raise OptionError(
-                    f"line {number} of the schedule is not understood: {line!r}; see mononn inspect --schedule"
-                )
-            intervals[-1].append(_group(found))
-        return CudaSchedule(head["network"], int(head["threads"]), int(head["blocks"]), tuple(map(tuple, intervals)))
+        head, intervals = parse_schedule(text, _HEAD, _GROUP, "network NAME, blocks of 256 threads, 1 a multiprocessor")
+        made = tuple(tuple(map(_group, interval)) for interval in intervals)
+        return CudaSchedule(head["network"], int(head["threads"]), int(head["blocks"]), made)
 
     def to_json(self) -> str:
         """The same as JSON, for scripts."""
@@ -125,25 +105,20 @@ class CudaSchedule:
     @staticmethod
     def from_json(text: str) -> CudaSchedule:
         """What :meth:`to_json` printed; raises OptionError for anything else."""
-        try:
-            about = json.loads(text)
-            if about.get("format") != FORMAT:
-                raise OptionError(f"the schedule has format {about.get('format')}; this version reads format {FORMAT}")
-            intervals = tuple(tuple(_from_plain(group) for group in interval) for interval in about["intervals"])
+
+        def make(about: Mapping[str, Any]) -> CudaSchedule:
+            intervals = tuple(tuple(map(_from_plain, interval)) for interval in about["intervals"])
             launch = number_of(about["threads"]), number_of(about["blocks_per_sm"])
             return CudaSchedule(str(about["network"]), *launch, intervals)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise OptionError(
-                f"this is no schedule in JSON ({type(error).__name__}: {error}); see mononn inspect --schedule --json"
-            ) from error
+
+        return parse_json(text, make)
 
 
 def read_schedule(text: str) -> Schedule | CudaSchedule:
     """A Schedule as text or JSON, of a CPU or of a GPU; raises OptionError for anything else."""
     if text.lstrip().startswith("{"):
         return CudaSchedule.from_json(text) if '"threads"' in text else Schedule.from_json(text)
-    first = next(lines_of(text), (0, ""))[1]
-    return CudaSchedule.from_text(text) if _HEAD.fullmatch(first) else Schedule.from_text(text)
+    return CudaSchedule.from_text(text) if ", blocks of " in text else Schedule.from_text(text)
 
 
 _HEAD = re.compile(r"network (?P<network>.*), blocks of (?P<threads>\d+) threads, (?P<blocks>\d+) a multiprocessor")
