@@ -24,7 +24,7 @@ class LiteRt(System):
 
     def __init__(self) -> None:
         self._interpreter: Any = None
-        self._inputs: list[tuple[int, Any]] = []
+        self._inputs: list[tuple[int, Any, Any]] = []
         self._results: list[tuple[str, int]] = []
 
     def probe(self) -> dict[str, str]:
@@ -64,7 +64,8 @@ class LiteRt(System):
         self._results = [(tensor.name, index) for tensor, index in zip(task.model.outputs, found, strict=True)]
 
     def bind(self, inputs: Arrays) -> None:
-        found = [(details["index"], details["dtype"]) for details in self._interpreter.get_input_details()]
+        details = self._interpreter.get_input_details()
+        found: list[tuple[int, Any]] = [(one["index"], one["dtype"]) for one in details]
         self._inputs = [(*place, array) for place, array in zip(found, inputs.values(), strict=True)]
 
     def run(self) -> None:

@@ -260,9 +260,8 @@ class Let:
 
 @dataclass(frozen=True)
 class Reduce:
-    """``name = op over var in [0, extent) of value``, bound for the rest of the enclosing body; op: add, mul, max,
-    min. In which order is left to who runs it, but the same in every run of one artifact, with any number of workers;
-    ``lanes`` is the number of interleaved partial results that the schedule expects, for people."""
+    """``name = op over var in [0, extent) of value``, bound for the rest of the enclosing body; op: add, mul, max, min.
+    The order is its printer's, the same in every run; ``lanes``: interleaved partial results expected, for people."""
 
     name: str
     op: str

@@ -72,10 +72,8 @@ def build_nest(
     cuts = () if by_columns or first is not None else _cuts(prelude, value, width)
     bind = _bind_with(binder, inner)
     if parts is not None:
-        matrix = (Var("o") * rows + axis("y", rows), column)
-        binder.add(
-            "out", parts.buffer, Box((Var("o") * rows, Const(0)), (rows, width), (rows * owners, width)), "write"
-        )
+        matrix, mine = (Var("o") * rows + axis("y", rows), column), (Var("o") * rows, Const(0))
+        binder.add("out", parts.buffer, Box(mine, (rows, width), (rows * owners, width)), "write")
         position = tuple(binder.simplify(e, inner) for e in matrix)
     else:
         position = binder.output(stage.stored, matrix, inner)
@@ -90,9 +88,8 @@ def build_nest(
         store = Store("out", position, binder.stored(stage.stored, bind(value, {})))
         body = row_loops(prelude, store, (rows, columns), bounds)
         body = body if first is None else _start_rows(body, first(binder, index, inner))
-    flops = total * width * (1 + len(stage.chain))
     task = Task("nest", tuple(binder.operands), body=body)
-    return builder.phase(name, stage, partition, {"o": owners}, task, flops)
+    return builder.phase(name, stage, partition, {"o": owners}, task, total * width * (1 + len(stage.chain)))
 
 
 def rows_of_an_owner(shape: tuple[int, ...], owners: int) -> int:

@@ -183,6 +183,8 @@ def plan(stages: tuple[FusionGroup, ...], candidates: dict[str, tuple[Candidate,
     best: list[Best] = [(0.0, 0, ())]
     best += [(inf, 0, ())] * len(stages)
     for start in range(len(stages)):
+        if best[start][0] == inf:
+            continue
         written = _written(c for interval in _intervals(stages, best, start) for _, c in interval)
         combinations: list[Combination] = [(0.0, ())]
         for end in range(start, len(stages)):

@@ -138,7 +138,7 @@ class Schedule:
 
 _HEAD = re.compile(r"network (?P<network>.*), (?P<owners>\d+) owners")
 _GROUP = re.compile(
-    r"group (?P<group>.+): (?P<template>\w+) by (?P<kind>\w+)(?: in (?P<segments>\d+) segments)?"
+    r"group (?P<group>.+?): (?P<template>\w+) by (?P<kind>\w+)(?: in (?P<segments>\d+) segments)?"
     r"(?:, tile (?P<rows>\d+) rows x (?P<blocks>\d+) blocks x panel (?P<panel>\d+))?"
     r"(?:, (?P<size>\d+) pixels a part of (?P<buffer>.+) from (?P<first>-?\d+) every (?P<step>\d+))?"
 )

@@ -123,7 +123,7 @@ def read_schedule(text: str) -> Schedule | CudaSchedule:
 
 _HEAD = re.compile(r"network (?P<network>.*), blocks of (?P<threads>\d+) threads, (?P<blocks>\d+) a multiprocessor")
 _GROUP = re.compile(
-    r"group (?P<group>.+): (?P<template>\w+)"
+    r"group (?P<group>.+?): (?P<template>\w+)"
     r"(?:, tile (?P<m>\d+) x (?P<n>\d+), warps (?P<wm>\d+) x (?P<wn>\d+), (?P<stages>\d+) stages"
     r"(?:, (?P<parts>\d+) parts)?)?"
     r"(?:, (?P<rows>\d+) rows, (?P<keys>\d+) keys)?"
@@ -138,9 +138,9 @@ def _group(found: re.Match[str]) -> CudaGroup:
     if found["m"]:
         warps = int(found["wm"]), int(found["wn"])
         tile = Tile(int(found["m"]), int(found["n"]), warps, int(found["stages"]), int(found["parts"] or 1))
-    numbers = {name: int(found[name] or 0) for name in ("rows", "keys", "tasks")}
-    words = {name: found[name] or "" for name in ("by", "fill", "adds")}
-    return CudaGroup(found["group"], found["template"], tile, **numbers, **words)
+    rows, keys, tasks = (int(found[name] or 0) for name in ("rows", "keys", "tasks"))
+    by, fill, adds = (found[name] or "" for name in ("by", "fill", "adds"))
+    return CudaGroup(found["group"], found["template"], tile, rows, keys, tasks, by, fill, adds)
 
 
 def _plain(group: CudaGroup) -> dict[str, Any]:
@@ -157,6 +157,6 @@ def _from_plain(plain: Mapping[str, Any]) -> CudaGroup:
         given = dict(plain["tile"])
         first, second = (number_of(n) for n in given.pop("warps"))
         tile = Tile(**{name: number_of(n) for name, n in given.items()}, warps=(first, second))
-    numbers = {name: number_of(plain.get(name, 0)) for name in ("rows", "keys", "tasks")}
-    words = {name: str(plain.get(name, "")) for name in ("by", "fill", "adds")}
-    return CudaGroup(str(plain["group"]), str(plain["template"]), tile, **numbers, **words)
+    rows, keys, tasks = (number_of(plain.get(name, 0)) for name in ("rows", "keys", "tasks"))
+    by, fill, adds = (str(plain.get(name, "")) for name in ("by", "fill", "adds"))
+    return CudaGroup(str(plain["group"]), str(plain["template"]), tile, rows, keys, tasks, by, fill, adds)
