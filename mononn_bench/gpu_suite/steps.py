@@ -131,7 +131,10 @@ def correctness(context: Context, arguments: Mapping[str, Any]) -> Result:
             wrong += [f"{label}: {rows[label]['wrong']}"] if rows[label]["wrong"] else []
             context.tell(rows)
     if wrong:
-        raise IncorrectError(f"{len(wrong)} of {len(rows)} cases, as {wrong[0]}", rows)
+        reason = f"{len(wrong)} of {len(rows)} cases, as {wrong[0]}"
+        if any(row["status"] == "incorrect" for row in rows.values()):
+            raise IncorrectError(reason, rows)
+        raise RuntimeError(reason)
     return rows
 
 

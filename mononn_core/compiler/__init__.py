@@ -14,6 +14,7 @@ from mononn_core.compiler.cuda import CudaStages, cuda_variants, fit_costs
 from mononn_core.compiler.cuda import build as build_cuda
 from mononn_core.compiler.cuda import lower_imported as lower_cuda
 from mononn_core.compiler.packing import describe_program, pack_weights
+from mononn_core.compiler.proof import prove
 from mononn_core.errors import OptionError
 from mononn_core.graph import Graph, TensorType
 from mononn_core.graph.text import to_text as graph_text
@@ -24,7 +25,6 @@ from mononn_core.passes import pipeline
 from mononn_core.program import abi
 from mononn_core.program.ir import Program
 from mononn_core.program.text import to_text as program_text
-from mononn_core.program.verify import verify
 from mononn_core.runtime.artifact import Artifact
 from mononn_core.runtime.session import Session, open_session
 from mononn_core.runtime.toolchain import compile_host, compile_shared
@@ -127,7 +127,7 @@ def lower_imported(graph: Graph, options: Options, machine: Machine, schedule: S
     lowered = lower_graph(optimized, options, machine, schedule)
     if options.prefetch:
         lowered = replace(lowered, program=prefetch_weights(lowered.program))
-    verify(lowered.program)
+    prove(lowered.program, schedule is not None)
     chosen = f"target {options.target}, precision {options.precision}, threads {options.threads}, {machine.level}"
     comment = f"mononn {__version__}, {chosen}"
     source = print_program(lowered.program, machine.vector_bytes, comment, options.launch)

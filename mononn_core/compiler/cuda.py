@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mononn_core import __version__
 from mononn_core.compiler.packing import describe_program, pack_weights
+from mononn_core.compiler.proof import prove
 from mononn_core.errors import OptionError, ToolchainError
 from mononn_core.gpu import NAMED, Gpu
 from mononn_core.graph import Graph
@@ -18,7 +19,6 @@ from mononn_core.passes import pipeline
 from mononn_core.program import abi
 from mononn_core.program.ir import Program
 from mononn_core.program.text import to_text as program_text
-from mononn_core.program.verify import verify
 from mononn_core.runtime.artifact import INCLUDED, Artifact
 from mononn_core.runtime.cuda_device import present_gpu
 
@@ -132,7 +132,7 @@ def lower_imported(
     lap("passes")
     lowered = lower_graph(optimized, options, gpu, variant, schedule)
     lap("schedule")
-    verify(lowered.program)
+    prove(lowered.program, schedule is not None)
     lap("proof")
     chosen = f"target {options.target}, precision {options.precision}, {gpu.name} ({gpu.arch}), launch {options.launch}"
     printed = print_program(lowered.program, lowered.threads, options.launch, f"mononn {__version__}, {chosen}")

@@ -212,6 +212,8 @@ def test_correctness_of_many_cases_in_one_process(work, tmp_path, monkeypatch):
     assert "mlp-test-b2-fp16" in told[1][1] and len(told) == 3
     assert rows["mlp-test-b2-bf16:once"]["worst"] > 0
     assert len(started) == 2, "one process until it breaks"
+    with pytest.raises(RuntimeError, match="1 of 1 cases, as mlp-test-b2-fp16:once"):
+        steps_module.correctness(context, {"builds": builds[1:2]})
 
 
 def test_the_cost_model_is_fitted_to_what_was_traced(work, tmp_path):
