@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mononn_core.element import itemsize
 from mononn_core.errors import OptionError
 
 ARCHITECTURES = ("x86_64", "aarch64", "generic")
@@ -94,6 +95,10 @@ class Machine:
         if name not in NAMED:
             raise OptionError(f"machine {name!r} is unknown; choose one of {', '.join(NAMED)}")
         return NAMED[name]
+
+    def lanes(self, dtype: str) -> int:
+        """Elements of ``dtype`` in a vector register."""
+        return self.vector_bytes // itemsize(dtype)
 
     @property
     def level(self) -> str:

@@ -15,6 +15,7 @@ CORE = (
     ("compiler",),
     ("runtime",),
     ("emulate",),
+    ("templates",),
     ("codegen",),
     ("schedule",),
     ("cost",),
@@ -23,6 +24,7 @@ CORE = (
     ("graph", "program"),
     ("machine", "gpu", "host_compiler"),
     ("options",),
+    ("element",),
     ("errors",),
 )
 SUITE = (
@@ -40,7 +42,7 @@ SUITE = (
 )
 # Narrower than the order: all that these layers may import of their own package.
 ONLY = {
-    "mononn_core.codegen": {"program", "machine", "options", "errors"},
+    "mononn_core.codegen": {"program", "machine", "options", "element", "errors"},
     "mononn_core.runtime": {"emulate", "program.abi", "machine", "gpu", "host_compiler", "options", "errors"},
     "mononn_core.emulate": {"program.abi", "machine", "host_compiler", "options", "errors"},
     "mononn_bench.analysis": {"record", "codec", "errors"},

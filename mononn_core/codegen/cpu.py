@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 
-from mononn_core.codegen.cpu_convolution import HEADER, CpuConvolution
+from mononn_core.codegen.cpu_storage import cpu_template
 from mononn_core.codegen.cpu_sync import CpuSync
-from mononn_core.codegen.cpu_templates import CpuTemplates
 from mononn_core.codegen.cstyle import Printer
-from mononn_core.codegen.loops import write_statements
 from mononn_core.program.abi import ENTRY, STEPS
 from mononn_core.program.expr import Const, Var
 from mononn_core.program.ir import Barrier, Loop, Phase, Program
-from mononn_core.program.rules import WINDOWED
 
 
 def print_program(program: Program, vector_bytes: int, comment: str = "", launch: str = "once") -> str:
@@ -28,7 +25,7 @@ def print_program(program: Program, vector_bytes: int, comment: str = "", launch
     return _CpuPrinter(program, vector_bytes).source(comment, launch)
 
 
-class _CpuPrinter(CpuTemplates, CpuConvolution, CpuSync):
+class _CpuPrinter(CpuSync):
     def __init__(self, program: Program, vector_bytes: int) -> None:
         super().__init__(program, vector_bytes)
         self.executed = sum(isinstance(i, Phase) for i, _ in program.trace())
@@ -37,8 +34,9 @@ class _CpuPrinter(CpuTemplates, CpuConvolution, CpuSync):
     def source(self, comment: str, launch: str) -> str:
         self._heading(comment)
         self.out.line('#include "mononn_cpu.hpp"')
-        if any(p.task.template in WINDOWED for p in self.program.phases()):
-            self.out.line(f'#include "{HEADER}"')
+        for header in dict.fromkeys(cpu_template(p).header for p in self.program.phases()):
+            if header:
+                self.out.line(f'#include "{header}"')
         self.out.line()
         for table in self.program.tables:
             self._table(table.id)
@@ -92,9 +90,7 @@ class _CpuPrinter(CpuTemplates, CpuConvolution, CpuSync):
             printer = Printer(pointers, ranges)
             for prefetch in (p for p in phase.prefetches if p.into):
                 self.prefetch(prefetch, phase, loop)
-            if phase.task.template == "winograd":
-                self.out.line(self.local_floats())
-                self.out.line("const float *transformed_ = nullptr;  // the windows that lie in local_")
+            cpu_template(phase).write_state(self)
             self._deal(phase, printer)
             for prefetch in (p for p in phase.prefetches if not p.into):
                 self.prefetch(prefetch, phase, loop)
@@ -140,15 +136,7 @@ class _CpuPrinter(CpuTemplates, CpuConvolution, CpuSync):
     def _task(self, phase: Phase, printer: Printer) -> None:
         for wait in phase.waits:
             self.wait(wait, printer)
-        match phase.task.template:
-            case "matmul" | "gemv":
-                self.matmul(phase, printer)
-            case "attention":
-                self.attention(phase, printer)
-            case "conv" | "winograd" | "depthwise":
-                self.conv(phase, printer)
-            case _:
-                write_statements(self.out, phase.task.body, printer)
+        cpu_template(phase).write_call(phase, printer, self)
         for signal in phase.signals:
             self.signal(signal, printer)
 

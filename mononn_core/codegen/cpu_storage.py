@@ -2,40 +2,58 @@
 
 from __future__ import annotations
 
-from mononn_core.codegen.cstyle import Pointer, c_type
-from mononn_core.codegen.storage import Storage
-from mononn_core.program import winograd
-from mononn_core.program.ir import Buffer, Operand, Phase, Program, Slot
-from mononn_core.program.windows import Windows
+from abc import ABC, abstractmethod
+from typing import ClassVar
 
+from mononn_core.codegen.cstyle import Pointer, Printer, c_type
+from mononn_core.codegen.storage import Storage
+from mononn_core.element import COMPUTE, itemsize
+from mononn_core.errors import UnsupportedError
+from mononn_core.program.ir import Buffer, Operand, Phase, Program, Slot, Task
+from mononn_core.program.template import get
+
+PAGE = 4096
 BASES = {"arena": "call->arena", "weight": "call->weights"}
+
+
+class CpuTemplate(ABC):
+    """What the CPU printer asks of a template.
+
+    Attributes:
+        header: of the vocabulary, beside "mononn_cpu.hpp"; "" where it needs none.
+    """
+
+    header: ClassVar[str] = ""
+
+    def scratch_floats(self, task: Task, lanes: int) -> int:
+        """What it keeps in a worker's memory for vectors of ``lanes``; the vocabulary's FLOATS are at most this."""
+        return 0
+
+    def write_state(self, code: CpuStorage) -> None:  # noqa: B027 (most have none)
+        """Declare what lives from one task of a phase to the next."""
+
+    @abstractmethod
+    def write_call(self, phase: Phase, printer: Printer, code: CpuStorage) -> None:
+        """Print one task: its epilogue as a function, and the call that is handed it."""
+
+
+def cpu_template(phase: Phase) -> CpuTemplate:
+    """The phase's template; raises UnsupportedError where it has no form for a CPU."""
+    found = get(phase.task.template)
+    if not isinstance(found, CpuTemplate):
+        raise UnsupportedError(f"phase {phase.id!r}: template {phase.task.template!r} has no form for a CPU")
+    return found
 
 
 def worker_bytes(program: Program, vector_bytes: int) -> int:
     """Scratch a worker needs: the Program's own local buffers, then what its templates pack (whole pages)."""
-    most = max((_template_floats(p, vector_bytes // 4) for p in program.phases()), default=0)
-    return -(-(template_base(program) + most * 4) // 4096) * 4096
+    lanes = vector_bytes // itemsize(COMPUTE)
+    most = max((cpu_template(p).scratch_floats(p.task, lanes) for p in program.phases()), default=0)
+    return -(-(template_base(program) + most * itemsize(COMPUTE)) // PAGE) * PAGE
 
 
 def template_base(program: Program) -> int:
     return -(-program.scratch_bytes // 64) * 64
-
-
-def _template_floats(phase: Phase, lanes: int) -> int:
-    """What a template keeps in a worker's memory; the vocabulary's FLOATS are at most this. Attention: packed K and V
-    of a head and the scores of a row block. Winograd's convolution: transformed windows, and the products of 16 tiles.
-    """
-    sizes = {o.role: o.box.size for o in phase.task.operands}
-    if phase.task.template == "winograd":
-        windows = Windows.of(phase.task.params)
-        values = winograd.tiles(windows.rows, windows.width) * (sizes["a"][1] + 16)
-        return winograd.PRODUCTS * (values + 16 * int(phase.task.params["panel"]))
-    if phase.task.template != "attention":
-        return 0
-    (rows, depth), (keys, _), (_, width) = sizes["q"], sizes["k"], sizes["v"]
-    panel = 2 * lanes
-    padded = -(-keys // panel) * panel
-    return padded * depth + keys * -(-width // panel) * panel + min(rows, 16) * padded
 
 
 class CpuStorage(Storage):
@@ -77,6 +95,11 @@ class CpuStorage(Storage):
         """Declares the part of a worker's scratch that is its template's."""
         base = f"(long)worker * {self.scratch} + {template_base(self.program)}"
         return f"float *local_ = (float *)(call->scratch + {base});"
+
+    def assert_fits(self, kernel: str) -> None:
+        """Have the compiler check that a kernel's FLOATS fit the template's part of a worker's scratch."""
+        room = self.scratch - template_base(self.program)
+        self.out.line(f"static_assert({kernel}::FLOATS * {itemsize(COMPUTE)} <= {room});")
 
     def slots(self) -> dict[tuple[str, str], str]:
         """(phase, role) -> the local buffer where its first task finds the operand."""

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from mononn_core.codegen.cpu import comment_text, function
 from mononn_core.codegen.cuda_expressions import CudaPrinter
-from mononn_core.codegen.cuda_nests import ILP, NestWriter
-from mononn_core.codegen.cuda_storage import CudaStorage
-from mononn_core.codegen.cuda_sync import PRODUCTS, CudaSync
+from mononn_core.codegen.cuda_storage import cuda_template
+from mononn_core.codegen.cuda_sync import CudaSync
 from mononn_core.errors import UnsupportedError
 from mononn_core.program.abi import ENTRY, gpu_header
 from mononn_core.program.ir import Barrier, Loop, Phase, Program
@@ -74,7 +73,7 @@ class _CudaPrinter(CudaSync):
             raise UnsupportedError(f"phase {owned.id!r} is dealt to owners, which blocks are not; deal it in strides")
         self.executed = sum(isinstance(i, Phase) for i, _ in program.trace())
         self.counters = sum(prod(c.shape) for c in program.counters)
-        self.shared_bytes = CudaStorage.plan_shared(self)
+        self.shared_bytes = self.plan_shared()
 
     def source(self, launch: str, comment: str) -> CudaSource:
         whole = launch == "once"
@@ -134,7 +133,7 @@ class _CudaPrinter(CudaSync):
             if loop:
                 ranges[loop.var] = (0, loop.count - 1)
             printer = CudaPrinter(pointers, ranges)
-            if phase.task.template in PRODUCTS:
+            if cuda_template(phase).early:
                 out.line("bool early_ = now_.fetched == ordinal;")
             with out.block(f"for (; now_.task < {phase.tasks}; now_.task += mn::blocks()) {{"):
                 self.decode(phase, "now_.task")
@@ -147,20 +146,7 @@ class _CudaPrinter(CudaSync):
     def _task(self, phase: Phase, printer: CudaPrinter) -> None:
         for wait in phase.waits:
             self.wait(wait, printer)
-        match phase.task.template:
-            case "matmul" | "gemv":
-                self.matmul(phase, printer)
-                self.out.line("early_ = false;")
-            case "attention":
-                self.attention(phase, printer)
-            case "nest":
-                ilp = int(phase.task.params.get("ilp", ILP))
-                NestWriter(self.out, printer, self.threads, ilp).task(phase.task.body, printer)
-            case other:
-                where = f" of {phase.origin[0]}" if phase.origin else ""
-                raise UnsupportedError(
-                    f"phase {phase.id!r}{where}: template {other!r} has no CUDA form; compile this model for the CPU"
-                )
+        cuda_template(phase).write_cuda(phase, printer, self)
         for signal in phase.signals:
             self.signal(signal, printer)
 

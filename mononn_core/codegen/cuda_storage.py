@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from math import gcd
+from typing import ClassVar
 
 from mononn_core.codegen.cstyle import Printer
 from mononn_core.codegen.cuda_expressions import CudaPointer, CudaPrinter, c_type, divisor
@@ -14,13 +15,12 @@ from mononn_core.program.abi import GPU_ALIGN
 from mononn_core.program.expr import Const, Expr, add, minimum, mul
 from mononn_core.program.ir import Buffer, Layout, Loop, Operand, Phase, Program, Slot
 from mononn_core.program.simplify import linear, simplify
+from mononn_core.program.template import get
 
 REDUCE_BYTES = 256
 """What the vocabulary's block reductions use, at the start of shared memory."""
 SHARED_ALIGN = 128
 PRIVATE = "local"
-KINDS = {"f16": ("mn::f16", 2), "bf16": ("mn::bf16", 2), "tf32x3": ("float", 4)}
-"""A product's ``kind`` -> element type and its bytes."""
 
 
 def up(n: int, step: int = SHARED_ALIGN) -> int:
@@ -36,7 +36,41 @@ class Place:
     end: int
 
 
-class CudaStorage(Storage, ABC):
+class CudaTemplate(ABC):
+    """What the CUDA printer asks of a template.
+
+    Attributes:
+        early: the operand whose first steps an earlier phase may fetch into shared memory, or "".
+    """
+
+    early: ClassVar[str] = ""
+
+    def shared_bytes(self, phase: Phase, code: CudaStorage) -> int:
+        """Shared memory that a task stages operands in; raises UnsupportedError where the block cannot compute it."""
+        return 0
+
+    @abstractmethod
+    def write_cuda(self, phase: Phase, printer: CudaPrinter, code: CudaStorage) -> None:
+        """Print one task; one whose ``early`` operand may have been fetched finds the bool ``early_``."""
+
+    def write_fetch(self, phase: Phase, printer: CudaPrinter, code: CudaStorage) -> None:
+        """Print the fetch of the ``early`` operand's first steps."""
+        raise AssertionError("nothing of it is fetched early")
+
+
+def cuda_template(phase: Phase) -> CudaTemplate:
+    """The phase's template; raises UnsupportedError where it has no form for a GPU."""
+    found = get(phase.task.template)
+    if not isinstance(found, CudaTemplate):
+        where = f" of {phase.origin[0]}" if phase.origin else ""
+        raise UnsupportedError(
+            f"phase {phase.id!r}{where}: template {phase.task.template!r} has no CUDA form; compile this model for the "
+            "CPU"
+        )
+    return found
+
+
+class CudaStorage(Storage):
     """A Program's storage in CUDA code for blocks of ``threads`` threads."""
 
     def __init__(self, program: Program, threads: int) -> None:
@@ -51,10 +85,6 @@ class CudaStorage(Storage, ABC):
                 )
 
     # -- shared memory ----------------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def template_bytes(self, phase: Phase) -> int:
-        """Shared memory that the phase's template stages operands in."""
 
     def plan_shared(self) -> int:
         """Place every phase's buffers and staging; returns the bytes of the largest. What runs between a phase that
@@ -85,7 +115,7 @@ class CudaStorage(Storage, ABC):
                 own[buffer.id] = start
                 local = self.local(buffer)
                 start = up(start + local.nbytes)
-        return Place(own, start, up(start + self.template_bytes(phase)))
+        return Place(own, start, up(start + cuda_template(phase).shared_bytes(phase, self)))
 
     def local(self, buffer: Buffer) -> Buffer:
         """A buffer of the block's own with rows that lie in different banks; zeros fit behind its last columns."""
@@ -95,6 +125,10 @@ class CudaStorage(Storage, ABC):
         chunk = 16 // buffer.itemsize
         wide = up(columns, 64)
         return replace(buffer, layout=Layout.row_major(buffer.shape, pad=wide + chunk - columns))
+
+    def template_place(self, phase: Phase) -> str:
+        """C text of where the template's part of shared memory starts."""
+        return f"mn::shared_memory() + {self.places[phase.id].template}"
 
     # -- pointers ---------------------------------------------------------------------------------------------------
 
@@ -162,3 +196,9 @@ def clipped(size: int, limit: Expr | int, printer: Printer) -> str:
     """C expression of min(size, limit), at least 0."""
     value = simplify(minimum(Const(size), limit if not isinstance(limit, int) else Const(limit)), printer.ranges)
     return printer.index(value)
+
+
+def inner_axes(printer: CudaPrinter, axes: tuple[str, ...], extents: tuple[int, ...]) -> CudaPrinter:
+    """The scope of an epilogue."""
+    more = {a: (0, e - 1) for a, e in zip(axes, extents, strict=True)}
+    return replace(printer, ranges={**printer.ranges, **more})

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mononn_core.codegen.cuda_expressions import CudaPrinter
-from mononn_core.codegen.cuda_storage import row_stride
-from mononn_core.codegen.cuda_templates import CudaTemplates, operand
+from mononn_core.codegen.cuda_storage import CudaStorage, cuda_template, row_stride
 from mononn_core.program.ir import Barrier, Loop, Phase, Prefetch, Signal, Wait
+from mononn_core.program.template import operand
 
 HINT_BYTES = 65536
 """Most that a cache hint asks for."""
-PRODUCTS = ("matmul", "gemv")
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Next:
     before: tuple[Phase, ...]
 
 
-class CudaSync(CudaTemplates):
+class CudaSync(CudaStorage):
     """Waits, signals and early fetches."""
 
     def wait(self, wait: Wait, printer: CudaPrinter) -> None:
@@ -63,11 +62,10 @@ class CudaSync(CudaTemplates):
         ranges = {a.var: (0, a.extent - 1) for a in target.phase.domain}
         printer = CudaPrinter({source.role: pointer}, ranges)
         corner = self.corner(printer, source)
-        if whole and target.phase.task.template in PRODUCTS and prefetch.role == "b":
-            at = f"mn::shared_memory() + {self.places[target.phase.id].template}"
-            kind = self.matmul_type(target.phase, printer, fetch=True)
+        template = cuda_template(target.phase)
+        if whole and template.early == prefetch.role:
             self.out.line("mn::sync_block();  // what lies there has been read")
-            self.out.line(f"{kind}::fetch({at}, {self.right(source, printer)});")
+            template.write_fetch(target.phase, printer, self)
             self.out.line(f"now_.fetched = ordinal + {target.distance};")
         else:
             rows = self.extent(source, len(source.box.size) - 2, printer)

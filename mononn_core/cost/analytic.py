@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from math import prod
 from typing import Protocol
 
+from mononn_core.element import COMPUTE, itemsize
 from mononn_core.machine import Machine
 from mononn_core.program.ir import Operand, Phase
-from mononn_core.program.rules import WINDOWED
+from mononn_core.program.template import NEST
 
 L2_BYTES_PER_SECOND = 60e9
 L3_BYTES_PER_SECOND = 25e9
@@ -43,13 +44,14 @@ class Cost:
 
     def exchange_seconds(self, elements: int) -> float:
         """Seconds to fetch float32 elements that another core wrote."""
-        return 4 * elements / EXCHANGE_BYTES_PER_SECOND
+        return itemsize(COMPUTE) * elements / EXCHANGE_BYTES_PER_SECOND
 
-    def phase_seconds(self, phase: Phase, dealt: Dealt, share: float) -> float:
-        """Seconds of the slowest worker when every owner is a worker of its own and one has ``share`` of the work."""
+    def phase_seconds(self, phase: Phase, dealt: Dealt, share: float, rate: float) -> float:
+        """Seconds of the slowest worker when every owner is a worker of its own and one has ``share`` of the work;
+        ``rate``: share of the peak that its template reaches."""
         workers = 1 if dealt.kind == "single" else dealt.owners
-        compute = phase.flops * share / (self.machine.peak_flops_per_core * self._efficiency(phase))
-        if phase.task.template == "nest":
+        compute = phase.flops * share / (self.machine.peak_flops_per_core * rate)
+        if phase.task.template == NEST:
             return max(compute, self._elements(phase) * share * SECONDS_PER_ELEMENT)
         weights = sum(_bytes(o) for o in phase.task.operands if o.role == "b")
         mine = weights if dealt.kind in ("rows", "single") else weights / workers
@@ -60,22 +62,9 @@ class Cost:
             stream = mine / rate
         return max(compute, stream)
 
-    def _efficiency(self, phase: Phase) -> float:
-        """Share of the peak the register tile allows: small row blocks load more than they compute."""
-        if phase.task.template == "attention":
-            return 0.7
-        if phase.task.template == "nest":
-            return 0.1
-        if phase.task.template == "depthwise":
-            return 0.2 if phase.task.params.get("group", 1) == 1 else 0.7
-        if phase.task.template in WINDOWED:
-            return 0.85 * 36 / 16 if phase.task.template == "winograd" else 0.9
-        rows = next(o.box.size[0] for o in phase.task.operands if o.role == "a")
-        return min(0.95, 0.2 + 0.1 * rows)
-
     def _elements(self, phase: Phase) -> float:
         return sum(prod(o.box.size) for o in phase.task.operands if not o.stable) * phase.tasks
 
 
 def _bytes(operand: Operand) -> int:
-    return 4 * prod(operand.box.bound)
+    return itemsize(COMPUTE) * prod(operand.box.bound)

@@ -6,20 +6,20 @@ step, so that other workers' steps come in between. Stores to worker-local memor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from mononn_core.element import accumulator
 from mononn_core.errors import VerifyError
-from mononn_core.program import winograd
+from mononn_core.program import template
 from mononn_core.program.expr import Expr, Load, evaluate_index, walk
-from mononn_core.program.ir import Box, For, Let, Operand, Phase, Reduce, Result, Statement, Store, Task
+from mononn_core.program.ir import Box, For, Let, Operand, Phase, Reduce, Result, Statement, Store
 from mononn_core.program.memory import PRIVATE, Memory, View
 from mononn_core.program.scalar import Frame, evaluate
-from mononn_core.program.windows import Windows
 
 Array = np.ndarray[Any, Any]
 GRID_LIMIT = 1 << 22
@@ -83,8 +83,10 @@ class RunningTask:
     def compute(self) -> None:
         """Run the task's nest, and its template after it."""
         with np.errstate(all="ignore"):
-            _run_body(self, self.phase.task.body, Frame.of(self.values))
-            _TEMPLATES[self.phase.task.template](self, self.phase.task)
+            task = self.phase.task
+            _run_body(self, task.body, Frame.of(self.values))
+            if task.results:
+                self.epilogue(task.results, template.get(task.template).compute(task, self))
 
     def commit(self) -> None:
         """Let the pending stores land."""
@@ -96,6 +98,22 @@ class RunningTask:
         """The whole box of an operand, as an array of the box's shape."""
         access = self.accesses[role]
         return self._fetch(access, tuple(np.ix_(*(np.arange(low, high) for low, high in access.box))), None)
+
+    def matrix(self, role: str) -> Array:
+        """The whole box of an operand as a matrix, of a type that sums are kept in."""
+        value = matrix(self.read_box(role))
+        return value.astype(accumulator(value.dtype.name), copy=False)
+
+    def prologue(self, name: str, scores: Array) -> Array:
+        """The task's prologue ``name`` for every element of ``scores``, what the template has so far."""
+        task = self.phase.task
+        if name not in task.prologue:
+            return scores
+        frame = Frame.of(self.values)
+        for axis, extent in zip(template.get(task.template).prologues[name], scores.shape, strict=True):
+            frame = frame.loop(axis, extent)
+        frame.accumulator = scores
+        return frame.full(evaluate(task.prologue[name], frame, self.load))
 
     def _stamp(self, view: View) -> int:
         return self.serial if view.buffer.space == PRIVATE else self.position
@@ -167,69 +185,6 @@ class RunningTask:
                     frame = frame.where(frame.full(frame.lookup(axis) < evaluate_index(bound, self.values)))
             self.store(result.operand, result.index, result.value, frame)
 
-
-def _wide(value: Array) -> Array:
-    """Half precision is accumulated in float32."""
-    return value.astype(np.float32) if value.dtype.itemsize < 4 else value
-
-
-def _matmul(task: RunningTask, spec: Task) -> None:
-    a, b = _wide(matrix(task.read_box("a"))), _wide(matrix(task.read_box("b")))
-    if a.shape[1] != b.shape[0]:
-        raise VerifyError(f"{task.where} multiplies {list(a.shape)} by {list(b.shape)}")
-    task.epilogue(spec.results, a @ b)
-
-
-def _attention(task: RunningTask, spec: Task) -> None:
-    q, k, v = (_wide(matrix(task.read_box(role))) for role in ("q", "k", "v"))
-    if q.shape[1] != k.shape[1] or k.shape[0] != v.shape[0]:
-        raise VerifyError(f"{task.where} attends {list(q.shape)}, {list(k.shape)}, {list(v.shape)}")
-    score = q @ k.T
-    if "score" in spec.prologue:
-        frame = Frame.of(task.values).loop("i", len(q)).loop("j", len(k))
-        frame.accumulator = score
-        score = frame.full(evaluate(spec.prologue["score"], frame, task.load))
-    weight = np.exp(score - score.max(axis=1, keepdims=True, initial=-np.inf))
-    weight = weight / weight.sum(axis=1, keepdims=True)
-    if spec.params.get("guard"):
-        weight = np.where(np.isnan(weight), np.zeros_like(weight), weight)
-    task.epilogue(spec.results, weight @ v)
-
-
-def _conv(task: RunningTask, spec: Task) -> None:
-    a, b = _wide(matrix(task.read_box("a"))), _wide(matrix(task.read_box("b")))
-    taps = Windows.of(spec.params).taps_of(a)
-    parts = b.reshape(len(taps), a.shape[1], b.shape[1])  # a panel past the last has no columns
-    task.epilogue(spec.results, sum(np.matmul(tap, part) for tap, part in zip(taps, parts, strict=True)))
-
-
-def _winograd(task: RunningTask, spec: Task) -> None:
-    a, b = _wide(matrix(task.read_box("a"))), _wide(matrix(task.read_box("b")))
-    task.epilogue(spec.results, winograd.convolve(Windows.of(spec.params), a, b))
-
-
-def _depthwise(task: RunningTask, spec: Task) -> None:
-    a, b = _wide(matrix(task.read_box("a"))), _wide(matrix(task.read_box("b")))
-    taps, group = Windows.of(spec.params).taps_of(a), int(spec.params.get("group", 1))
-    first = np.arange(b.shape[1]) // group * group
-    rows = b.reshape(len(taps), group, b.shape[1])
-    terms = (tap[..., first + c] * row[c] for tap, row in zip(taps, rows, strict=True) for c in range(group))
-    task.epilogue(spec.results, sum(terms))
-
-
-def _nest(task: RunningTask, spec: Task) -> None:
-    """Its body is all there is."""
-
-
-_TEMPLATES: dict[str, Callable[[RunningTask, Task], None]] = {
-    "matmul": _matmul,
-    "gemv": _matmul,
-    "attention": _attention,
-    "conv": _conv,
-    "winograd": _winograd,
-    "depthwise": _depthwise,
-    "nest": _nest,
-}
 
 _REDUCERS: dict[str, Any] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 

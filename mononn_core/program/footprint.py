@@ -26,9 +26,9 @@ from mononn_core.program.ir import (
 )
 from mononn_core.program.memory import CONSTANT, PRIVATE, dim_tables
 from mononn_core.program.proof import abstract, guarded_loads, provable
-from mononn_core.program.rules import WINDOWED, matrix_dims, refuse
+from mononn_core.program.rules import refuse
 from mononn_core.program.scalar import Array, Frame, evaluate
-from mononn_core.program.windows import Windows
+from mononn_core.program.template import Elements, get
 
 CHUNK = 1 << 22
 """Stored elements that are enumerated together."""
@@ -233,42 +233,15 @@ class Site:
         """Every statement of the task with its surroundings (a Reduce's own variable is not among its loops)."""
         task = self.phase.task
         yield from _walk(task.body, Place((), (), {}))
-        for axes, e in self._prologues():
-            yield self._tile(axes, ("q", "k") if task.template == "attention" else ("a", "b")), Let("prologue", e)
+        template = get(task.template)
+        for name, e in task.prologue.items():
+            axes = template.prologues[name]
+            yield _place(axes, template.elements(task, axes, name)), Let("prologue", e)
         for result in task.results:
-            roles = ("q", "v") if task.template == "attention" else ("a", "b")
-            windowed = task.template in WINDOWED
-            place = self._windows(result.axes) if windowed else self._tile(result.axes, roles)
+            place = _place(result.axes, template.elements(task, result.axes))
             ends = [(a, b) for a, b in zip(result.axes, result.bounds, strict=False) if b is not None]
             guards = tuple(op("lt", Var(axis), bound) for axis, bound in ends)
             yield replace(place, guards=(*place.guards, *guards)), Store(result.operand, result.index, result.value)
-
-    def _windows(self, axes: tuple[str, ...]) -> Place:
-        """The loops over a convolution's output tile: image rows whose windows lie in a's box, pixels, channels."""
-        windows = Windows.of(self.phase.task.params)
-        a, b = self.operands["a"].box, self.operands["b"].box
-        row, column = matrix_dims(a.size)[0], matrix_dims(b.size)[1]
-        extents = (windows.rows, windows.width, b.size[column])
-        loops = tuple(For(axis, extent, ()) for axis, extent in zip(axes, extents, strict=True))
-        guards = (
-            op("le", a.offset[row] + windows.last_pixel(Var(axes[0])), Const(a.bound[row])),
-            op("lt", b.offset[column] + Var(axes[2]), Const(b.bound[column])),
-        )
-        return Place(loops, guards, {})
-
-    def _prologues(self) -> Iterator[tuple[tuple[str, ...], Expr]]:
-        if "score" in self.phase.task.prologue:
-            yield ("i", "j"), self.phase.task.prologue["score"]
-
-    def _tile(self, axes: tuple[str, ...], roles: tuple[str, str]) -> Place:
-        """The loops over a template's output tile: rows of the first operand, columns (rows for k) of the second."""
-        loops, guards = [], []
-        for axis, role, row in zip(axes, roles, (True, roles[1] == "k"), strict=True):
-            box = self.operands[role].box
-            d = matrix_dims(box.size)[0 if row else 1]
-            loops.append(For(axis, box.size[d], ()))
-            guards.append(op("lt", box.offset[d] + Var(axis), Const(box.bound[d])))
-        return Place(tuple(loops), tuple(guards), {})
 
     def _check_loads(self) -> None:
         """Every Load stays inside its operand's box, for all tasks and iterations in which it is evaluated."""
@@ -299,6 +272,12 @@ class Site:
                     f"a load from operand {role!r} (buffer {self.buffer(operand).id!r}) may leave its box in "
                     f"dimension {d}",
                 )
+
+
+def _place(axes: tuple[str, ...], elements: Elements) -> Place:
+    """The loops over a template's tile."""
+    loops = tuple(For(axis, extent, ()) for axis, extent in zip(axes, elements.extents, strict=True))
+    return Place(loops, elements.conditions, {})
 
 
 def _walk(body: tuple[Statement, ...], place: Place) -> Iterator[tuple[Place, Let | Reduce | Store]]:

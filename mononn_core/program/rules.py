@@ -8,9 +8,6 @@ from mononn_core.errors import VerifyError
 from mononn_core.program.expr import Expr, variables
 from mononn_core.program.ir import For, Let, Loop, Phase, Program, Reduce, Statement, Store
 
-WINDOWED = ("conv", "winograd", "depthwise")
-"""Templates over the windows of an image."""
-
 
 def refuse(rule: str, text: str, phase: Phase | None = None) -> VerifyError:
     """The error for a broken rule, with the phase and the ONNX node it comes from."""

@@ -18,12 +18,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from mononn_core.program import ordering, wellformed, winograd, worker_local
+from mononn_core.program import ordering, wellformed, worker_local
 from mononn_core.program.expr import Acc
 from mononn_core.program.footprint import Site
 from mononn_core.program.ir import Operand, Phase, Program, Split
-from mononn_core.program.rules import WINDOWED, depends, matrix_dims, phases_with_loops, refuse
-from mononn_core.program.windows import Windows
+from mononn_core.program.rules import depends, matrix_dims, phases_with_loops, refuse
+from mononn_core.program.template import get
 
 
 def verify(program: Program) -> None:
@@ -43,10 +43,10 @@ def verify(program: Program) -> None:
     worker_local.check(program)
 
 
-def _extent(site: Site, role: str, column: bool) -> np.ndarray:
-    """Rows or columns of an operand's box, per task."""
+def _extent(site: Site, role: str, side: int) -> np.ndarray:
+    """Rows (0) or columns (1) of an operand's box, per task."""
     low, high = site.boxes[role]
-    d = matrix_dims(site.operands[role].box.size)[int(column)]
+    d = matrix_dims(site.operands[role].box.size)[side]
     return high[:, d] - low[:, d]
 
 
@@ -57,23 +57,8 @@ def _check_contraction(site: Site) -> None:
         owner = site.per_task(assign.owner)
         if (owner < 0).any() or (owner >= assign.owners).any():
             raise site.refuse("owners are in range", f"owners {owner.min()} to {owner.max()} of {assign.owners}")
-    pairs: tuple[tuple[tuple[str, bool], tuple[str, bool]], ...] = ()
-    if task.template in ("matmul", "gemv"):
-        pairs = ((("a", True), ("b", False)),)
-    elif task.template == "attention":
-        pairs = ((("q", True), ("k", True)), (("k", False), ("v", False)))
-    elif task.template == "depthwise":
-        pairs = ((("a", True), ("b", True)),)
-    if task.template in WINDOWED:
-        taps = winograd.PRODUCTS if task.template == "winograd" else Windows.of(task.params).taps
-        group = int(task.params.get("group", 1)) if task.template == "depthwise" else 0
-        terms = taps * (group or _extent(site, "a", True))
-        if (_extent(site, "b", False) != terms).any():
-            raise site.refuse("contractions agree", f"operand 'b' does not have the {terms} rows of its windows")
-    for first, second in pairs:
-        if (_extent(site, *first) != _extent(site, *second)).any():
-            text = f"the extents that operands {first[0]!r} and {second[0]!r} contract differ"
-            raise site.refuse("contractions agree", text)
+    if problem := get(task.template).contraction(task, lambda role, side: _extent(site, role, side)):
+        raise site.refuse("contractions agree", problem)
 
 
 def _check_split(program: Program, phase: Phase, split: Split) -> None:
@@ -81,7 +66,7 @@ def _check_split(program: Program, phase: Phase, split: Split) -> None:
     rule = "splits are complete"
     axis = next((a for a in phase.domain if a.var == split.axis), None)
     task = phase.task
-    if axis is None or axis.extent != split.parts or split.parts < 1 or task.template not in ("matmul", "gemv"):
+    if axis is None or axis.extent != split.parts or split.parts < 1 or not get(task.template).filled:
         raise refuse(rule, f"is split into {split.parts} parts along {split.axis!r}, which is no such axis", phase)
     if split.combine not in ("phase", "consumer"):
         raise refuse(rule, f"combines its parts by {split.combine!r}", phase)

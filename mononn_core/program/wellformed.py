@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from math import prod
+from typing import Any
 
 import numpy as np
 
+from mononn_core.element import COMPUTE
 from mononn_core.errors import VerifyError
-from mononn_core.program import winograd
 from mononn_core.program.expr import (
     BINARY,
     COMPARISONS,
@@ -41,11 +42,9 @@ from mononn_core.program.ir import (
     Store,
 )
 from mononn_core.program.memory import CONSTANT, PRIVATE, dim_tables
-from mononn_core.program.rules import WINDOWED, matrix_dims, phases_with_loops, refuse
-from mononn_core.program.windows import Windows
+from mononn_core.program.rules import matrix_dims, phases_with_loops, refuse
+from mononn_core.program.template import Template, get
 
-ROLES = {"matmul": ("a", "b"), "gemv": ("a", "b"), "attention": ("q", "k", "v"), "nest": ()}
-ROLES |= dict.fromkeys(WINDOWED, ("a", "b"))
 MECHANISMS = ("none", "prefetch", "cp_async", "tma")
 INJECTIVE_LIMIT = 1 << 26
 
@@ -245,34 +244,37 @@ class PhaseRules:
             raise self.refuse("counters exist", "adds less than 1 to a counter")
 
     def _check_template(self) -> None:
-        task = self.phase.task
-        if task.template not in ROLES or (task.template == "nest") == bool(task.results):
+        task, template = self.phase.task, self._template()
+        if bool(template.roles) != bool(task.results):
             raise self.refuse("roles fit", f"is no complete {task.template!r}: a body, or a template with results")
         local = [o.role for o, b in self.operands.values() if b.space == PRIVATE and o.access == "read"]
-        filled = task.template == "nest" or (local == ["a"] and task.template in ("matmul", "gemv"))
-        if bool(task.body) != filled or (local and not filled):
+        filled = not template.roles or (template.filled and local == [template.filled])
+        if bool(task.body) != bool(filled) or (local and not filled):
             text = "has a body without a worker-local left side, or worker-local operands without a body"
             raise self.refuse("roles fit", text)
-        for role in ROLES[task.template]:
+        for role in template.roles:
             if role not in self.operands or self.operands[role][0].access != "read":
                 raise self.refuse("roles fit", f"template {task.template!r} has no operand {role!r} to read")
             if len(matrix_dims(self.operands[role][0].box.size)) != 2:
                 raise self.refuse("roles fit", f"the box of operand {role!r} is not a matrix")
-        if task.prologue and (task.template != "attention" or set(task.prologue) != {"score"}):
-            raise self.refuse("roles fit", f"has prologues {sorted(task.prologue)} that its template does not know")
-        for e in task.prologue.values():
-            self._value(e, self._bind(self._bind(self.scope, "i", INDEX), "j", INDEX), "float32", accumulator=True)
-        if task.template in WINDOWED:
-            self._check_windows()
+        for name, e in task.prologue.items():
+            if name not in template.prologues:
+                raise self.refuse("roles fit", f"has a prologue {name!r} that its template does not know")
+            scope = dict(self.scope)
+            for axis in template.prologues[name]:
+                scope = self._bind(scope, axis, INDEX)
+            self._value(e, scope, COMPUTE, accumulator=True)
+        if problem := template.mismatch(task):
+            raise self.refuse("parameters fit", problem)
         for result in task.results:
-            if len(result.axes) != (3 if task.template in WINDOWED else 2):
+            if len(result.axes) != template.axes:
                 raise self.refuse("roles fit", f"a result has axes {result.axes}, not those of a tile")
             if len(result.bounds) not in (0, len(result.axes)):
                 raise self.refuse("roles fit", f"a result has bounds for {len(result.bounds)} axes")
             for bound in result.bounds:
                 if bound is not None:
                     self._index(bound, self.scope)
-            scope: Mapping[str, str] = self.scope
+            scope = dict(self.scope)
             for axis in result.axes:
                 scope = self._bind(scope, axis, INDEX)
             self._store(result.operand, result.index, result.value, scope, accumulator=True)
@@ -283,19 +285,17 @@ class PhaseRules:
             if self.buffer(name).space != PRIVATE:
                 raise self.refuse("roles fit", f"lists {name!r} as local, but it is not worker-local")
 
-    def _check_windows(self) -> None:
+    def _template(self) -> Template[Any]:
+        """The task's template, which knows its parameters."""
+        task = self.phase.task
         try:
-            windows = Windows.of(self.phase.task.params)
-        except (KeyError, TypeError, ValueError) as error:
-            raise self.refuse("windows fit", f"has no geometry of windows ({error})") from error
-        a, _ = self.operands["a"]
-        if not windows.valid or a.box.size[matrix_dims(a.box.size)[0]] != windows.pixels(windows.rows):
-            raise self.refuse("windows fit", f"reads {a.box.size} pixels for {windows}")
-        group = self.phase.task.params.get("group", 1)
-        if self.phase.task.template == "depthwise" and (not isinstance(group, int) or group < 1):
-            raise self.refuse("windows fit", f"has groups of {group} channels")
-        if self.phase.task.template == "winograd" and not winograd.applies(windows):
-            raise self.refuse("windows fit", f"has other windows than 3 x 3 pixels, one apart: {windows}")
+            template = get(task.template)
+            template.params(task)
+        except KeyError as error:
+            raise self.refuse("roles fit", f"has an unknown template {task.template!r}") from error
+        except ValueError as error:
+            raise self.refuse("parameters fit", str(error)) from error
+        return template
 
     def _bind(self, scope: Mapping[str, str], name: str, dtype: str) -> dict[str, str]:
         if name in scope:

@@ -6,17 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
-from typing import Any
 
 import numpy as np
 
-from mononn_core.graph import Node
-from mononn_core.ops import registry
-from mononn_core.program.expr import Acc, Cast, Const, Expr, Load, Ranges, Var, op, substitute, transform
+from mononn_core.element import COMPUTE
+from mononn_core.program.expr import Acc, Cast, Const, Expr, Load, Ranges, Var, substitute, transform
 from mononn_core.program.ir import Box, Buffer, Layout, Operand, Phase, Result, Task
 from mononn_core.program.simplify import simplify
 from mononn_core.schedule.fuse import FusionGroup, run_chain
-from mononn_core.schedule.operands import MatrixAxes, Product, attention_axes, axis, footprint, matmul_axes, unit_stride
+from mononn_core.schedule.operands import MatrixAxes, footprint, unit_stride
 from mononn_core.schedule.schedule import Partition
 from mononn_core.schedule.views import Views, matrix_index, matrix_shape
 
@@ -94,7 +92,7 @@ class OperandBinder:
         return index
 
 
-def panel_buffer(name: str, shape: tuple[int, int], panel: int, dtype: str = "float32") -> Buffer:
+def panel_buffer(name: str, shape: tuple[int, int], panel: int, dtype: str = COMPUTE) -> Buffer:
     """A constant right-hand side [k, n] packed in panels of ``panel`` columns, zero-padded to whole panels."""
     k, n = shape
     panels = ceil(n / panel)
@@ -106,11 +104,11 @@ class TaskBuilder(ABC):
     """What both targets' phases are built from. ``packed`` collects the packed weights they use: id to (buffer, logical
     matrix)."""
 
-    def __init__(self, views: Views, lanes: int, storage: Mapping[str, str], weight_type: str) -> None:
-        """``lanes``: interleaved partial results of a reduction. ``storage``: see :class:`OperandBinder`.
+    def __init__(self, views: Views, partials: int, storage: Mapping[str, str], weight_type: str) -> None:
+        """``partials``: interleaved partial results of a reduction. ``storage``: see :class:`OperandBinder`.
         ``weight_type``: of packed weights."""
         self.views = views
-        self.lanes = lanes
+        self.partials = partials
         self.storage = storage
         self.weight_type = weight_type
         self.packed: dict[str, tuple[Buffer, np.ndarray]] = {}
@@ -126,90 +124,12 @@ class TaskBuilder(ABC):
         """An empty task over domain axes of ``extents``."""
         return OperandBinder(self.views, {v: (0, e - 1) for v, e in extents.items()}, storage=self.storage)
 
-    def left_operand(
-        self, root: Node, p: Product, size: tuple[int, int], binder: OperandBinder, at: tuple[Expr, ...]
-    ) -> None:
-        """Declare a of a task of ``size`` (rows, terms) at ``at`` (batch, row, term)."""
-        batch, m0, k0 = at
-        tensor, row, column = self.view(root.inputs[0], matmul_axes(root, 0, self.types), {"batch": batch})
-        shape = matrix_shape(self.types[tensor].shape)
-        offset = (simplify(row + m0, binder.outer), simplify(column + k0, binder.outer))
-        binder.add("a", tensor, Box(offset, (min(size[0], p.m), size[1]), (_bound(row, shape[0], p.m), shape[1])))
-
-    def right_operand(
-        self, root: Node, p: Product, size: tuple[int, int], binder: OperandBinder, at: tuple[Expr, ...]
-    ) -> None:
-        """Declare b of a task of ``size`` (terms, columns) at ``at`` (batch, term, column); a constant is packed."""
-        terms, panel = size
-        batch, k0, n0 = at
-        b = root.inputs[1]
-        if self.views.graph.is_constant(b) and p.batch == 1:
-            packed = panel_buffer(b + ("^T" if p.transpose_b else ""), (p.k, p.n), panel, self.weight_type)
-            matrix = self.views.graph.constants[b].reshape(self.types[b].shape[-2:])
-            self.packed[packed.id] = (packed, matrix.T if p.transpose_b else matrix)
-            binder.add("b", packed.id, Box((k0, n0), (terms, panel), (p.k, p.n)), packed=True)
-            return
-        tensor, row, column = self.view(b, matmul_axes(root, 1, self.types), {"batch": batch})
-        shape = matrix_shape(self.types[tensor].shape)
-        offset = (simplify(row + k0, binder.outer), simplify(column + n0, binder.outer))
-        bound = _bound(column, shape[1], p.n)
-        binder.add("b", tensor, Box(offset, (terms, min(panel, p.n)), (shape[0], bound)))
-
     def view(self, name: str, axes: MatrixAxes | None, where: Mapping[str, Expr]) -> tuple[str, Expr, Expr]:
         found = unit_stride(self.views.element(name, axes.index), axes) if axes else None
         if found is None:
             raise AssertionError(f"tensor {name!r} cannot be read in place but was not stored")
         tensor, row, column = found
         return tensor, substitute(row, where), substitute(column, where)
-
-    def attention_task(
-        self,
-        stage: FusionGroup,
-        rows: int,
-        extents: Mapping[str, int],
-        at: tuple[Expr, Expr],
-        params: Mapping[str, Any],
-    ) -> tuple[Task, int]:
-        """(the task of ``rows`` rows of q at ``at`` (head of all, row), operations of the whole product)."""
-        node = stage.root
-        assert node is not None
-        batch, heads, total_rows, depth = self.types[node.inputs[0]].shape
-        keys = self.types[node.inputs[1]].shape[2]
-        width = self.types[node.inputs[2]].shape[3]
-        binder = self.binder(extents)
-        bh, i0 = (binder.fix(e, unit_axes(extents)) for e in at)
-        where = {"batch": bh // heads if batch > 1 else Const(0), "head": bh % heads if batch > 1 else bh}
-        where = {v: simplify(e, binder.outer) for v, e in where.items()}
-        sizes = {"q": (rows, depth), "k": (keys, depth), "v": (keys, width)}
-        for position, role in enumerate("qkv"):
-            axes = attention_axes(node, position, self.types)
-            tensor, row, column = self.view(node.inputs[position], axes, where)
-            shape = matrix_shape(self.types[tensor].shape)
-            start = simplify(row + i0 if role == "q" else row, binder.outer)
-            bound = _bound(row, shape[0], total_rows if role == "q" else keys)
-            binder.add(role, tensor, Box((start, column), sizes[role], (bound, shape[1])))
-        inner = {"i": (0, rows - 1), "j": (0, keys - 1), "d": (0, width - 1)}
-        i = binder.position("row", i0 + axis("i", rows), total_rows)
-        score = self._score(node.inputs[3] if len(node.inputs) > 3 else "", node.attrs, where, i, axis("j", keys))
-        score = binder.bind(score, inner)
-        index = (where["batch"], where["head"], i, axis("d", width))
-        result = self.epilogue(stage, binder, index, inner, ("i", "d"))
-        task = Task("attention", tuple(binder.operands), params, (result,), prologue={"score": score})
-        return task, 2 * batch * heads * total_rows * keys * (depth + width)
-
-    def _score(
-        self, bias: str, attrs: Mapping[str, registry.Attr], where: Mapping[str, Expr], i: Expr, j: Expr
-    ) -> Expr:
-        value: Expr = Acc()
-        scale = attrs.get("scale", 1.0)
-        if scale != 1.0:
-            value = op("mul", value, Const(float(scale), "float32"))  # type: ignore[arg-type]
-        if bias:
-            shape = self.types[bias].shape
-            full = (where["batch"], where["head"], i, j)[4 - len(shape) :]
-            index = tuple(Const(0) if extent == 1 else e for e, extent in zip(full, shape, strict=True))
-            value = op("add", value, self.views.read(bias, index))
-        return value
 
     def epilogue(
         self, stage: FusionGroup, binder: OperandBinder, index: tuple[Expr, ...], inner: Ranges, axes: tuple[str, ...]
@@ -226,6 +146,6 @@ def unit_axes(extents: Mapping[str, int]) -> dict[str, Expr]:
     return {v: Const(0) for v, extent in extents.items() if extent == 1}
 
 
-def _bound(offset: Expr, extent: int, used: int) -> int:
+def bound(offset: Expr, extent: int, used: int) -> int:
     """Where an operand that starts at ``offset`` and has ``used`` elements ends, in a dimension of ``extent``."""
     return int(offset.value) + used if isinstance(offset, Const) else extent

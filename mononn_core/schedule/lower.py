@@ -13,16 +13,17 @@ from mononn_core.graph import Graph
 from mononn_core.machine import Machine
 from mononn_core.options import Options
 from mononn_core.program.ir import Barrier, Buffer, Item, Layout, Phase, Program
+from mononn_core.program.template import NEST
 from mononn_core.schedule import memory, ownership, space
-from mononn_core.schedule.convolution import build_border, build_conv
+from mononn_core.schedule.border import build_border
 from mononn_core.schedule.decisions import row_stride
 from mononn_core.schedule.fuse import FusionGroup, dependencies, fuse
-from mononn_core.schedule.nests import build_nest
-from mononn_core.schedule.parts import read_parts, with_parts
+from mononn_core.schedule.parts import with_parts
 from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.schedule.prepare import prepare
 from mononn_core.schedule.roll import roll
 from mononn_core.schedule.schedule import GroupSchedule, Schedule
+from mononn_core.schedule.template import scheduled
 from mononn_core.schedule.views import matrix_shape
 
 
@@ -195,28 +196,14 @@ class Lowering:
 
 def build_phases(builder: PhaseBuilder, stage: FusionGroup, group: GroupSchedule, name: str) -> tuple[Phase, ...]:
     """The phases of ``stage`` as decided: its own, and one for the border of the image it stores."""
-    phase = build_phase(builder, stage, group, name)
+    phase = scheduled(group.template).build(builder, stage, group, name)
     border = build_border(builder, stage, group.partition, phase)
     return (phase,) if border is None else (phase, border)
 
 
-def build_phase(builder: PhaseBuilder, stage: FusionGroup, group: GroupSchedule, name: str) -> Phase:
-    """The phase of ``stage`` as decided; its operands name tensors (or packed weights)."""
-    match group.template:
-        case "matmul":
-            return builder.matmul(stage, group, name)
-        case "attention":
-            return builder.attention(stage, group, name)
-        case "nest":
-            return build_nest(builder, stage, group.partition, name)
-        case _:
-            phase, parts = build_conv(builder, stage, group, name), group.partition.parts
-            return phase if parts is None else read_parts(phase, parts)
-
-
 def writes_parts(stage: FusionGroup, group: GroupSchedule) -> bool:
     """Whether a group that is dealt in parts stores them; else it reads them."""
-    return group.partition.parts is not None and group.template == "nest"
+    return group.partition.parts is not None and group.template == NEST
 
 
 def _weights(
@@ -239,4 +226,4 @@ def _weights(
     return placed, values, total
 
 
-__all__ = ["Lowered", "Lowering", "build_phase", "lower"]
+__all__ = ["Lowered", "Lowering", "lower"]

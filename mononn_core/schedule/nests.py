@@ -66,7 +66,7 @@ def build_nest(
     if root is None:
         value = builder.views.point(stage.chain[0], index)
     else:
-        prelude, value = row_body(root, builder.views, index, builder.lanes)
+        prelude, value = row_body(root, builder.views, index, builder.partials)
         index, value = run_chain(stage, builder.views, index, value)
     matrix = matrix_index(types[stage.stored].shape, index)
     cuts = () if by_columns or first is not None else _cuts(prelude, value, width)

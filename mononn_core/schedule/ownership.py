@@ -19,15 +19,12 @@ from mononn_core.cost.analytic import Cost
 from mononn_core.errors import OptionError
 from mononn_core.program.expr import evaluate_index
 from mononn_core.program.ir import Operand, Phase
-from mononn_core.program.rules import WINDOWED
-from mononn_core.program.windows import Windows
 from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.schedule import GroupSchedule, Partition
+from mononn_core.schedule.template import Boxes, scheduled
 
 Intervals = tuple[tuple[GroupSchedule, ...], ...]
 """Decisions; a barrier stands between two intervals."""
-Boxes = tuple[tuple[int, int, int, int], ...]
-"""(first row, end row, first column, end column)."""
 BEAM = 12
 """Combinations of partitions kept while an interval grows."""
 
@@ -86,22 +83,17 @@ def candidate(decided: GroupSchedule, phases: tuple[Phase, ...], shape: tuple[in
                     writes[r0:r1, c0:c1] = owner
         else:
             reads.append((operand.buffer, boxes))
-    share = _largest_share(phase, partition, writes)
+    template = scheduled(phase.task.template)
+    share = template.busiest(phase, partition, lambda operand: owner_boxes(phase, operand)) or _largest_share(writes)
     alike = partition.kind in ("columns", "single") or partition.owners == 1
     if len(phases) > 1 and alike:
         writes[:] = writes.max(axis=0)
-    seconds = cost.phase_seconds(phase, partition, share)
+    seconds = cost.phase_seconds(phase, partition, share, template.rate(phase.task))
     return Candidate(decided, phases, seconds, tuple(reads), writes, stored, len(phases) > 1 and not alike)
 
 
-def _largest_share(phase: Phase, partition: Partition, writes: np.ndarray) -> float:
-    """Share of the work that the busiest owner has: of image rows for a convolution, of stored elements otherwise."""
-    if phase.task.template in WINDOWED and partition.kind == "rows":
-        a = next(o for o in phase.task.operands if o.role == "a")
-        windows = Windows.of(phase.task.params)
-        step = 2 if phase.task.template == "winograd" else 1
-        rows = [sum(-(-windows.rows_in(r1 - r0) // step) for r0, r1, _, _ in mine) for mine in owner_boxes(phase, a)]
-        return max(rows) / sum(rows)
+def _largest_share(writes: np.ndarray) -> float:
+    """Share of the stored elements that the busiest owner has."""
     parts = np.bincount(writes[writes >= 0].reshape(-1), minlength=1)
     return float(parts.max() / parts.sum())
 

@@ -13,9 +13,8 @@ from dataclasses import replace
 from mononn_core.ops import registry
 from mononn_core.program.expr import Var
 from mononn_core.program.ir import Box, Operand, Phase
-from mononn_core.program.rules import WINDOWED
 from mononn_core.program.simplify import simplify
-from mononn_core.program.windows import Windows
+from mononn_core.program.template import get, operand
 from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.ownership import owner_boxes
 from mononn_core.schedule.phases import PhaseBuilder
@@ -69,11 +68,12 @@ def _reader(image: FusionGroup, views: Views) -> str | None:
 def parts_of(phase: Phase, tensor: str, builder: PhaseBuilder) -> Parts | None:
     """Parts of ``tensor``, whole image rows, that hold what the owners of ``phase`` read of it; None where it does not
     read the tensor in place, the last owner has no rows, or no two read the same."""
-    if phase.task.template not in WINDOWED or _image(phase).buffer != tensor:
+    windows = get(phase.task.template).windows(phase.task)
+    if windows is None or _image(phase).buffer != tensor:
         return None
     spans, owners = _spans(phase), phase.assign.owners
     pitch = builder.types[tensor].shape[2]
-    if owners < 2 or not Windows.of(phase.task.params).rows_in(spans[-1][1] - spans[-1][0]):
+    if owners < 2 or not windows.rows_in(spans[-1][1] - spans[-1][0]):
         return None  # where the last owner has rows, all before it have all of theirs
     first, step = spans[0][0] // pitch * pitch, spans[1][0] - spans[0][0]
     size = max(-(-(end - first - o * step) // pitch) * pitch for o, (_, end) in enumerate(spans))
@@ -92,7 +92,7 @@ def read_parts(phase: Phase, parts: Parts) -> Phase:
 
 
 def _image(phase: Phase) -> Operand:
-    return next(o for o in phase.task.operands if o.role == "a")
+    return operand(phase.task, "a")
 
 
 def _spans(phase: Phase) -> list[tuple[int, int]]:

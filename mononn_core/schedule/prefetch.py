@@ -11,9 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mononn_core.program.ir import Barrier, Item, Loop, Phase, Prefetch, Program
-
-TEMPLATES, WEIGHT_ROLE = ("matmul", "gemv", "conv", "winograd"), "b"
-"""Products and convolutions, and their right-hand side."""
+from mononn_core.program.template import get
 
 
 def prefetch_weights(program: Program) -> Program:
@@ -38,8 +36,9 @@ def _hinted(item: Phase | Barrier, following: Sequence[Phase | Barrier]) -> Phas
     if not isinstance(item, Phase) or len(following) < 2 or not isinstance(following[0], Barrier):
         return item
     target = following[1]
-    if not isinstance(target, Phase) or target.task.template not in TEMPLATES:
+    if not isinstance(target, Phase):
         return item
-    if not any(o.role == WEIGHT_ROLE and o.stable for o in target.task.operands):
+    role = get(target.task.template).weights
+    if not any(o.role == role and o.stable for o in target.task.operands):
         return item
-    return replace(item, prefetches=(*item.prefetches, Prefetch(target.id, WEIGHT_ROLE)))
+    return replace(item, prefetches=(*item.prefetches, Prefetch(target.id, role)))

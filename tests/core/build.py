@@ -103,6 +103,7 @@ def matmul_phase(
             *extra,
             Operand("out", out, box((i, m, M), (j, n, N)), "write"),
         ),
+        {"panel": 0},
         results=store_tile(Acc() if value is None else value, i, j),
     )
     domain = (Axis("i", -(-M // m)), Axis("j", -(-N // n)))

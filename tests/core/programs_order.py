@@ -126,6 +126,7 @@ def split_k(parts: int = 4) -> Case:
             Operand("b", "w", box((s * k, k, K), (0, N, N)), stable=True),
             Operand("part", "partial", box((s, 1, parts), (i, 2, M), (0, N, N)), "partial"),
         ),
+        {"panel": 0},
         results=(Result("part", ("m", "n"), (s, i + v("m"), v("n")), Acc()),),
         split=Split("s", parts, "partial"),
         mainloop=Mainloop("k", 2),

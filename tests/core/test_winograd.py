@@ -11,10 +11,10 @@ from onnx import TensorProto
 from mononn_core import compiler
 from mononn_core.machine import Machine
 from mononn_core.ops.evaluate import run as evaluate
-from mononn_core.program import winograd
 from mononn_core.program.interpret import run
 from mononn_core.program.windows import Windows
 from mononn_core.runtime.session import Session
+from mononn_core.templates import winograd
 from tests.core.networks import Builder
 
 

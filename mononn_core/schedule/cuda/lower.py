@@ -17,10 +17,11 @@ from mononn_core.schedule import memory
 from mononn_core.schedule.cuda.builder import CudaBuilder
 from mononn_core.schedule.cuda.intervals import schedule as schedule_phases
 from mononn_core.schedule.cuda.parts import PartsViews
-from mononn_core.schedule.cuda.plan import FEWER_PHASES, NORMS, Plan, Planner, Step, adder
+from mononn_core.schedule.cuda.plan import FEWER_PHASES, NORMS, Plan, Planner, adder
 from mononn_core.schedule.cuda.prepare import prepare
 from mononn_core.schedule.cuda.schedule import CudaGroup, CudaSchedule
-from mononn_core.schedule.cuda.space import problem_of
+from mononn_core.schedule.cuda.space import problem_of, template_of
+from mononn_core.schedule.cuda.template import SUM, Step, cuda_scheduled
 from mononn_core.schedule.cuda.tiles import LAUNCHES, Target, Variant
 from mononn_core.schedule.fuse import FusionGroup, fuse
 from mononn_core.schedule.prefetch import prefetch_weights
@@ -85,8 +86,8 @@ class CudaLowering:
         for plan, target in _ranked(plans):
             builder = self._builder(plan.parts, plan.virtual, target)
             try:
-                groups = {name: builder.decided(step) for name, step in _named(plan.steps)}
-                phases = [builder.build(step, groups[name], name) for name, step in _named(plan.steps)]
+                groups = {name: self._group(step, builder) for name, step in _named(plan.steps)}
+                phases = [build_phase(builder, step, groups[name], name) for name, step in _named(plan.steps)]
             except UnsupportedError as error:
                 problem = problem or error
                 continue
@@ -107,7 +108,7 @@ class CudaLowering:
         filled = [group.fill for group in schedule.groups if group.fill]
         seen: set[str] = set()
         for group in schedule.groups:
-            name = f"{group.group} (sum)" if group.template == "sum" else group.group
+            name = f"{group.group} (sum)" if group.template == SUM else group.group
             if group.group not in self.by_name:
                 raise OptionError(f"the schedule has a group {group.group!r}, which {self.graph.name} has not")
             if name in seen:
@@ -129,9 +130,9 @@ class CudaLowering:
         parts = {root.output: tile.parts for root, tile in products if root and tile and tile.parts > 1}
         virtual = frozenset(step.adds for step in steps.values() if step.adds and not step.also)
         builder = self._builder(parts, virtual, target)
-        order = sorted(schedule.groups, key=lambda g: (self.by_name[g.group][0], g.template == "sum"))
+        order = sorted(schedule.groups, key=lambda g: (self.by_name[g.group][0], g.template == SUM))
         named = _named([steps[group] for group in order])
-        phases = {g: builder.build(step, g, name) for g, (name, step) in zip(order, named, strict=True)}
+        phases = {g: build_phase(builder, step, g, name) for g, (name, step) in zip(order, named, strict=True)}
         intervals = [[phases[group] for group in interval] for interval in schedule.intervals]
         return _assemble(self.graph, intervals, builder, target, schedule)
 
@@ -142,9 +143,12 @@ class CudaLowering:
         views = PartsViews(self.graph, self.views.stored - virtual, parts)
         return CudaBuilder(views, storage_of(self.stages, self.views, target), target)
 
+    def _group(self, step: Step, builder: CudaBuilder) -> CudaGroup:
+        return cuda_scheduled(template_of(step.stage, self.graph)).decided(builder, step)
+
     def _step(self, group: CudaGroup, planner: Planner) -> Step:
         stage = self.by_name[group.group][1]
-        if group.template == "sum":
+        if group.template == SUM:
             return adder(stage)
         fill = self.by_name[group.fill][1] if group.fill else None
         return Step(
@@ -152,6 +156,11 @@ class CudaLowering:
             keep=fill is not None and planner.keeps(fill, stage),
             adds=group.adds, also=bool(group.adds) and planner.stores(group.adds, stage),
         )  # fmt: skip
+
+
+def build_phase(builder: CudaBuilder, step: Step, group: CudaGroup, name: str) -> Phase:
+    """The phase of a step as decided."""
+    return cuda_scheduled(group.template).build_cuda(builder, step, group, name)
 
 
 def _named(steps: Sequence[Step]) -> list[tuple[str, Step]]:

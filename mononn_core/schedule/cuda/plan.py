@@ -20,6 +20,7 @@ from mononn_core.errors import UnsupportedError
 from mononn_core.program.expr import Const, Expr, Load, Op, Var, substitute, variables, walk
 from mononn_core.program.ir import Reduce
 from mononn_core.program.simplify import simplify
+from mononn_core.schedule.cuda.template import Step
 from mononn_core.schedule.cuda.tiles import Shape, Target, Tile, choose
 from mononn_core.schedule.fuse import FusionGroup, dependencies
 from mononn_core.schedule.operands import Product, matmul_axes, unit_stride
@@ -30,26 +31,6 @@ from mononn_core.schedule.views import Views, matrix_shape, tensor_index
 NORMS = ("layer_norm", "rms_norm")
 FEWER_PHASES = 1.05
 """Within so much of the model's error the plan with a barrier less is taken: nothing hides a barrier."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """One phase to build: a stage; a product's ``tile``; the stage that ``fill``s its left side, and whether that is
-    stored too (``keep``); the tensor whose parts a norm ``adds``, and whether it stores it (``also``). A step that
-    ``sums`` adds the parts of the product of its stage."""
-
-    stage: FusionGroup
-    tile: Tile | None = None
-    fill: FusionGroup | None = None
-    keep: bool = False
-    adds: str = ""
-    also: bool = False
-    sums: bool = False
-
-    @property
-    def op(self) -> str:
-        """What the phase is named after."""
-        return (self.stage.root or self.stage.chain[-1]).op
 
 
 @dataclass
@@ -289,4 +270,4 @@ def adder(product: FusionGroup) -> Step:
     return Step(FusionGroup(product.stored, None, (last,)), sums=True)
 
 
-__all__ = ["Plan", "Planner", "Step", "adder"]
+__all__ = ["Plan", "Planner", "adder"]

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import ceil
 
-from mononn_core.errors import UnsupportedError
-from mononn_core.schedule.cuda.builder import HELD_BYTES, CudaBuilder
+from mononn_core.graph import Graph
+from mononn_core.program.template import NEST
+from mononn_core.schedule.cuda.builder import CudaBuilder
 from mononn_core.schedule.cuda.plan import Planner
 from mononn_core.schedule.cuda.schedule import CudaGroup, CudaSchedule
+from mononn_core.schedule.cuda.template import SUM, cuda_scheduled
 from mononn_core.schedule.cuda.tiles import tile_problem
 from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.prepare import is_template
-from mononn_core.schedule.views import matrix_shape
 
 
 def problem_of(
@@ -20,27 +20,26 @@ def problem_of(
 ) -> str:
     """Why a decision is not legal for ``stage`` in ``schedule``; "" where it is. Whether the barriers suffice the
     verifier says."""
-    if group.template == "sum":
-        return _sum_problem(group, stage, schedule) or _tasks_problem(group, stage, builder)
-    expected = _template(stage, planner)
+    if group.template == SUM:
+        return _sum_problem(group, stage, schedule) or cuda_scheduled(SUM).problem_cuda(builder, stage, group)
+    expected = template_of(stage, planner.graph)
     if group.template != expected:
         return f"template {group.template!r} cannot compute it, {expected} can"
     if (group.tile is None) != (expected != "matmul"):
         return "a product has a tile, and nothing else has"
     if expected == "matmul":
         return _product_problem(group, stage, schedule, planner)
-    if expected == "attention":
-        return _attention_problem(group, stage, builder)
     if group.adds:
         source = planner.source(stage)
         if source is None or source.stored != group.adds or not _in_parts(group.adds, schedule):
             return f"it does not normalise a product {group.adds!r} in parts"
-    return _tasks_problem(group, stage, builder)
+    return cuda_scheduled(expected).problem_cuda(builder, stage, group)
 
 
-def _template(stage: FusionGroup, planner: Planner) -> str:
+def template_of(stage: FusionGroup, graph: Graph) -> str:
+    """The template that computes a group."""
     root = stage.root
-    return root.op if root and root.op in ("matmul", "attention") and is_template(root, planner.graph) else "nest"
+    return root.op if root is not None and is_template(root, graph) else NEST
 
 
 def _in_parts(name: str, schedule: CudaSchedule) -> bool:
@@ -72,29 +71,3 @@ def _product_problem(group: CudaGroup, stage: FusionGroup, schedule: CudaSchedul
             return f"nothing adds its {tile.parts} parts"
         shape = replace(shape, split=True)
     return tile_problem(shape, tile, planner.target)
-
-
-def _attention_problem(group: CudaGroup, stage: FusionGroup, builder: CudaBuilder) -> str:
-    try:
-        allowed = builder.attention_tiles(stage)
-    except UnsupportedError as error:
-        return str(error)
-    if (group.rows, group.keys) in allowed:
-        return ""
-    known = ", ".join(f"{rows} x {keys}" for rows, keys in allowed)
-    return f"{group.rows} rows and {group.keys} keys are none of {known}"
-
-
-def _tasks_problem(group: CudaGroup, stage: FusionGroup, builder: CudaBuilder) -> str:
-    rows, columns = matrix_shape(builder.types[stage.root.outputs[0] if stage.root else stage.stored].shape)
-    if group.by == "single":
-        return "" if group.tasks == 1 else f"a single task is not {group.tasks}"
-    if group.by not in ("rows", "columns") or (group.by == "columns" and stage.root is not None):
-        return f"it cannot be dealt by {group.by or 'nothing'}"
-    most = rows if group.by == "rows" else columns
-    if not 1 < group.tasks <= most:
-        return f"{group.tasks} tasks by {group.by} are not 2 to {most}"
-    each = ceil(most / group.tasks)
-    if group.adds and each * columns * 4 > HELD_BYTES and group.tasks < builder.norm_tasks(stage).owners:
-        return f"{each} rows of sums are more than a task holds"
-    return ""

@@ -9,7 +9,9 @@ from math import ceil
 from typing import Any
 
 from mononn_core.cost.cuda import Work, product_shared_bytes
+from mononn_core.element import PRECISIONS, itemsize
 from mononn_core.gpu import Gpu
+from mononn_core.program.tensor_core import WARP, filled_bytes, kind_of, product_bytes
 
 ROWS = (16, 32, 48, 64, 96, 128)
 COLUMNS = (8, 16, 24, 32, 40, 48, 64, 80, 96, 128)
@@ -19,8 +21,6 @@ MOST_ACCUMULATORS = 64
 """Registers of a thread that may hold sums."""
 LAUNCHES = ((256, 1), (128, 1), (128, 2))
 """(threads of a block, blocks of a multiprocessor) to choose from."""
-KINDS = {"fp16": "f16", "bf16": "bf16", "fp32": "tf32x3"}
-STORAGE = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 RESERVED_SHARED_BYTES = 2048
 """Of a block's shared memory: what reductions of a whole block and the printer's own slots take."""
 
@@ -52,16 +52,16 @@ class Target:
 
     @property
     def kind(self) -> str:
-        return KINDS[self.precision]
+        return kind_of(self.storage)
 
     @property
     def storage(self) -> str:
         """Dtype of stored activations and product weights."""
-        return STORAGE[self.precision]
+        return PRECISIONS[self.precision]
 
     @property
     def itemsize(self) -> int:
-        return 4 if self.precision == "fp32" else 2
+        return itemsize(self.storage)
 
     @property
     def multiple(self) -> int:
@@ -117,41 +117,11 @@ class Shape:
     fill_bytes: float = 0.0
 
 
-def _row_stride(columns: int, itemsize: int) -> int:
-    """Elements from row to row in shared memory, so that eight rows lie in different banks."""
-    return columns + (0 if columns * itemsize // 16 % 2 else 16 // itemsize)
-
-
-def _sum_stride(columns: int) -> int:
-    """The same for float32 sums and for 32-bit columns."""
-    wide = ceil(columns / 8) * 8
-    return wide if wide % 16 == 8 else wide + 8
-
-
-def product_bytes(tile: Tile, k: int, filled: bool, target: Target) -> int:
-    """Shared memory of a product's task: its stages, or the sums of warps that share a tile's terms, whichever is
-    larger; a ``filled`` left side lies beside them."""
-    size, columns = target.itemsize, tile.columns
-    b_row = _row_stride(columns, size) if size == 2 else _sum_stride(columns)
-    a_size = 0 if filled else tile.rows * _row_stride(target.step, size)
-    ring = tile.stages * (a_size + target.step * b_row) * size
-    groups = target.threads // (32 * tile.warps[0] * tile.warps[1])
-    held = tile.rows * (ceil(k / 64) * 64 * size + 16) if filled else 0
-    return held + max(ring, groups * tile.rows * _sum_stride(columns) * 4)
-
-
-def attention_bytes(rows: int, keys: int, step: int, depth: tuple[int, int], target: Target) -> int:
-    """Shared memory of an attention's task of ``rows`` rows that takes ``step`` of ``keys`` keys at a time; ``depth``:
-    columns of k and of v. Its warps take strips of 16 rows and share what keys there are."""
-    warps, strips, size = target.threads // 32, 1, target.itemsize
-    while strips * 2 <= min(warps, ceil(rows / 16)):
-        strips *= 2
-    each = 16 * (warps // strips)
-    step = ceil(min(keys, step) / each) * each
-    columns, width = (ceil(d / 16) * 16 for d in depth)
-    pair = _row_stride(columns, size) + _row_stride(width, size)
-    tiles = strips * 16 * _row_stride(columns, size) + (1 if step >= keys else 2) * step * pair
-    return tiles * size + warps * 16 * (_sum_stride(width) + 2) * 4
+def task_bytes(tile: Tile, k: int, filled: bool, target: Target) -> int:
+    """Shared memory of a product's task of ``k`` terms."""
+    size, groups = target.itemsize, target.threads // (WARP * tile.warps[0] * tile.warps[1])
+    held = filled_bytes(tile.rows, k, size) if filled else 0
+    return held + product_bytes((tile.rows, tile.columns), target.step, tile.stages, groups, size, filled)
 
 
 def warps_of(rows: int, columns: int, threads: int) -> tuple[int, int]:
@@ -223,7 +193,7 @@ def tile_problem(shape: Shape, tile: Tile, target: Target) -> str:
         return f"tiles of {rows} rows do not suit a product of {shape.m}"
     if shape.panels and shape.n > columns and shape.n % columns:
         return f"tiles of {columns} columns do not end where {shape.n} do"
-    if tile.stages not in STAGES or product_bytes(tile, shape.k, shape.fill > 0, target) > target.shared_bytes:
+    if tile.stages not in STAGES or task_bytes(tile, shape.k, shape.fill > 0, target) > target.shared_bytes:
         return f"{tile.stages} stages of it do not fit the shared memory of a block of {target.gpu.name}"
     if tile.parts > 1 and (tile.parts not in PARTS or shape.k % (tile.parts * target.step)):
         return f"{shape.k} terms are not cut into {tile.parts} parts"
@@ -236,7 +206,7 @@ def _tiles(shape: Shape, rows: int, columns: int, target: Target) -> list[Tile]:
     if warps == (0, 0):
         return []
     stages = [Tile(rows, columns, warps, s) for s in STAGES]
-    fits = [s for s in stages if product_bytes(s, shape.k, shape.fill > 0, target) <= target.shared_bytes]
+    fits = [s for s in stages if task_bytes(s, shape.k, shape.fill > 0, target) <= target.shared_bytes]
     if not fits:
         return []
     parts = [p for p in PARTS if shape.k % (p * target.step) == 0] if shape.split else [1]

@@ -1,0 +1,61 @@
+"""The constant border around an image that a group stores the inside of."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from mononn_core.ops.common import integers
+from mononn_core.program.expr import Const, Expr, Var, const
+from mononn_core.program.ir import Box, For, Phase, Statement, Store, Task
+from mononn_core.program.simplify import simplify
+from mononn_core.program.template import NEST
+from mononn_core.schedule.fuse import FusionGroup, border_of
+from mononn_core.schedule.operands import axis
+from mononn_core.schedule.ownership import owner_boxes
+from mononn_core.schedule.phases import PhaseBuilder
+from mononn_core.schedule.schedule import Partition
+
+
+def build_border(builder: PhaseBuilder, stage: FusionGroup, partition: Partition, inside: Phase) -> Phase | None:
+    """A phase that fills the border around what phase ``inside`` stores; None where there is none. It is dealt by
+    columns, as ``inside`` is where that is dealt by columns too."""
+    border = border_of(stage)
+    if border is None:
+        return None
+    before, after = integers(border.attrs, "before"), integers(border.attrs, "after")
+    images, height, width, channels = builder.types[stage.stored].shape
+    value = border.attrs["value"]
+    assert isinstance(value, (int, float))
+    owners = partition.owners if partition.kind != "single" else 1
+    share = ceil(channels / owners)
+    if partition.kind == "columns":
+        out = next(o for o in inside.task.operands if o.access == "write")
+        share = max(end for _, _, _, end in owner_boxes(inside, out)[0])
+    binder = builder.binder({"o": owners})
+    x0 = Var("o") * share if owners > 1 else Const(0)
+    total = (images * height * width, channels)
+    binder.add("out", stage.stored, Box((Const(0), x0), (total[0], share), total), "write")
+    top, left = before[1] * width + before[2], before[2] + after[2]
+    row = width - left
+    middle = height - before[1] - after[1] - 1
+    bottom = after[2] + after[1] * width
+    bound = simplify(Const(channels) + x0 * -1, binder.outer) if share * owners > channels else None
+
+    def run(first: Expr, count: int, tag: str) -> tuple[Statement, ...]:
+        """``count`` pixels from ``first`` on, in every image."""
+        if count == 0:
+            return ()
+        x = axis("x" + tag, share)
+        index = (simplify(Var("i") * (height * width) + first + axis("z" + tag, count), {}), x0 + x)
+        store: Statement = Store("out", index, const(value, builder.types[stage.stored].dtype))
+        pixel = For("x" + tag, share, (store,), "vector", bound) if share > 1 or bound is not None else store
+        return (For("z" + tag, count, (pixel,)) if count > 1 else pixel,)
+
+    between = run(Const(top + row) + Var("h") * width, left, "m")
+    body = (
+        *run(Const(0), top, "t"),
+        *((For("h", middle, between),) if between and middle > 0 else ()),
+        *run(Const(top + (middle + 1) * row + middle * left), bottom, "e"),
+    )
+    task = Task(NEST, tuple(binder.operands), body=(For("i", images, body),))
+    return builder.phase(f"{inside.id}_border", stage, partition, {"o": owners}, task, 0)

@@ -1,0 +1,118 @@
+"""Direct convolution: a product whose left rows shift from tap to tap, accumulators in registers over all; no copies.
+
+The sum over i, j, c of a[(y sh + i dh) pitch + x sw + j dw, c] b[(i KW + j) C + c, n]. A grouped convolution is cut
+into panels that read the few input channels of their groups; a panel that spans several groups has zeros in its
+weights where a group does not read a channel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mononn_core.codegen.cpu_storage import CpuStorage
+from mononn_core.codegen.cstyle import Printer
+from mononn_core.codegen.loops import is_cheap
+from mononn_core.program.expr import Const, Expr, minimum, op
+from mononn_core.program.ir import Phase, Task
+from mononn_core.program.simplify import simplify
+from mononn_core.program.template import Array, Running, operand
+from mononn_core.templates.windowed import Conv, Windowed, WindowParams, corners
+
+
+@dataclass(frozen=True)
+class ConvParams(WindowParams):
+    """``grouped``: (input channels of a group, its output channels, all input channels) where a panel may span several
+    groups: it promises zeros in b where n's group does not read c."""
+
+    grouped: tuple[int, int, int] = (0, 0, 0)
+
+
+class Direct(Windowed[ConvParams]):
+    """See the module."""
+
+    name = "conv"
+    parameters = ConvParams
+    efficiency = 0.9
+
+    def terms(self, task: Task, channels: Array) -> Array:
+        return self.windows(task).taps * channels
+
+    def compute(self, task: Task, running: Running) -> Array:
+        a, b = running.matrix("a"), running.matrix("b")
+        taps = self.windows(task).taps_of(a)
+        parts = b.reshape(len(taps), a.shape[1], b.shape[1])  # a panel past the last has no columns
+        return np.asarray(sum(np.matmul(tap, part) for tap, part in zip(taps, parts, strict=True)))
+
+    def panels(self, conv: Conv, lanes: int) -> tuple[int, ...]:
+        """Two vectors of output channels, or one where there are, or a group has, no two."""
+        if conv.lanewise(lanes):
+            return ()
+        two = conv.channels > lanes if conv.group == 1 else conv.of_group[1] % (2 * lanes) == 0
+        return (2 * lanes, lanes) if two else (lanes,)
+
+    def reads(self, conv: Conv, panel: int) -> int:
+        if conv.group == 1:
+            return conv.x[3]
+        mine, width = conv.of_group
+        ends = ((n, min(n + panel, conv.channels) - 1) for n in range(0, conv.channels, panel))
+        return max((last // width - first // width + 1) * mine for first, last in ends)
+
+    def first_channel(self, conv: Conv, panel: int, column: Expr) -> Expr:
+        if conv.group == 1:
+            return Const(0)
+        mine, width = conv.of_group
+        return minimum(column // width * mine, Const(conv.x[3] - self.reads(conv, panel)))
+
+    def weight_matrix(self, conv: Conv, panel: int, w: np.ndarray) -> np.ndarray:
+        """[taps * what a panel reads, M]."""
+        (mine, width), channels, reads = conv.of_group, conv.channels, self.reads(conv, panel)
+        if conv.group == 1:
+            return w.reshape(conv.taps * mine, channels)
+        n = np.arange(channels)
+        first = np.minimum(n // panel * panel // width * mine, conv.x[3] - reads)
+        rows = n // width * mine - first
+        wide = np.zeros((conv.taps, reads, channels), w.dtype)
+        for c in range(mine):
+            wide[:, rows + c, n] = w.reshape(conv.taps, mine, channels)[:, c, :]
+        return wide.reshape(conv.taps * reads, channels)
+
+    def tag(self, conv: Conv) -> str:
+        return "" if conv.group == 1 else "@groups"
+
+    def more_params(self, conv: Conv, panel: int) -> dict[str, object]:
+        spans = conv.group > 1 and self.reads(conv, panel) > conv.of_group[0]
+        return {"grouped": (*conv.of_group, conv.x[3])} if spans else {}
+
+    def write_more(self, phase: Phase, shape: str, printer: Printer, code: CpuStorage) -> None:
+        """Whether all of a panel's results are of one group, and which of the channels that are read are the group's:
+        the others have zero weights, so that such a panel needs not read them."""
+        task, params = phase.task, self.params(phase.task)
+        mine, width, channels = params.grouped
+        if mine == 0:
+            return
+        a, b = operand(task, "a"), operand(task, "b")
+        column = b.box.offset[1]
+        last = minimum(column + params.panel, Const(b.box.bound[1])) - 1
+        group = column // width
+        alone = simplify(op("eq", last // width, group), printer.ranges)
+        first = simplify(op("max", group * mine - (channels - a.box.size[1]), Const(0)), printer.ranges)
+        code.out.line(f"using Group_ = mn::Windows<{mine}, {shape}>;")
+        code.out.line(f"const bool alone_ = {printer.index(alone)};")
+        code.out.line(f"const long first_ = {printer.index(first)};")
+
+    def call(self, phase: Phase, rows: int, function: str, printer: Printer, code: CpuStorage) -> str:
+        task, params = phase.task, self.params(phase.task)
+        panel, cheap = params.panel, "true" if is_cheap(task.results[0]) else "false"
+        call = f"mn::conv<Windows_, {rows}, {panel}, {cheap}>({corners(phase, printer, code)}, {function}, ahead_);"
+        if params.grouped[0] == 0:
+            return call
+        a, b = operand(task, "a"), operand(task, "b")
+        skip = a.box.size[1] - params.grouped[0]
+        first = f"{code.corner(printer, a)} + first_, {code.corner(printer, b)} + first_ * {panel}"
+        one = f"mn::conv<Group_, {rows}, {panel}, {cheap}, {skip}>({first}, {function}, ahead_);"
+        return f"{{ if (alone_) {one} else {call} }}"
+
+
+TEMPLATE = Direct()

@@ -1,0 +1,387 @@
+"""What convolutions have in common: windows over an image that lies as a matrix, a pixel a row.
+
+A task computes some image rows of a panel of output channels. The input is read where it lies: a pixel's channels are
+columns. A holds pixels, b the weights in the order that the template reads them; results have axes (y, x, n): image
+row, pixel and channel.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import ceil
+from typing import ClassVar, TypeVar
+
+import numpy as np
+
+from mononn_core.codegen.cpu_storage import CpuStorage, CpuTemplate
+from mononn_core.codegen.cstyle import Printer, varies
+from mononn_core.codegen.loops import write_element
+from mononn_core.codegen.storage import row_stride
+from mononn_core.element import COMPUTE, itemsize
+from mononn_core.ops.common import integer, integers
+from mononn_core.program.expr import Const, Expr, Load, Var, op, walk
+from mononn_core.program.ir import Box, Operand, Phase, Result, Task
+from mononn_core.program.rules import matrix_dims
+from mononn_core.program.simplify import simplify
+from mononn_core.program.template import Array, Elements, Extent, Template, operand
+from mononn_core.program.windows import Pair, Windows
+from mononn_core.schedule.binder import OperandBinder, panel_buffer, unit_axes
+from mononn_core.schedule.decisions import L2_SHARE, rows_problem
+from mononn_core.schedule.fuse import FusionGroup
+from mononn_core.schedule.operands import ImageView, axis
+from mononn_core.schedule.parts import read_parts
+from mononn_core.schedule.phases import PhaseBuilder
+from mononn_core.schedule.schedule import GroupSchedule, Partition, Tile
+from mononn_core.schedule.template import Boxes, CpuScheduled, Ways
+from mononn_core.schedule.views import matrix_shape
+
+
+@dataclass(frozen=True)
+class WindowParams:
+    """:class:`mononn_core.program.windows.Windows`, and the output channels of a ``panel``."""
+
+    kernel: Pair
+    strides: Pair
+    dilations: Pair
+    pitch: int
+    width: int
+    rows: int
+    panel: int
+
+    @property
+    def windows(self) -> Windows:
+        return Windows(self.kernel, self.strides, self.dilations, self.pitch, self.width, self.rows)
+
+
+@dataclass(frozen=True)
+class Conv:
+    """The extents of a ``conv`` node: images [N, H, W, C] and their windows, in ``group`` groups of channels."""
+
+    x: tuple[int, ...]
+    out: tuple[int, ...]
+    kernel: Pair
+    strides: Pair
+    dilations: Pair
+    group: int
+
+    @staticmethod
+    def of(stage: FusionGroup, builder: PhaseBuilder) -> Conv:
+        node, types = stage.root, builder.types
+        assert node is not None
+        x, w, out = types[node.inputs[0]].shape, types[node.inputs[1]].shape, types[node.output].shape
+        pairs = (w[:2], integers(node.attrs, "strides"), integers(node.attrs, "dilations"))
+        kernel, strides, dilations = ((v, h) for v, h in pairs)
+        return Conv(x, out, kernel, strides, dilations, integer(node.attrs, "group"))
+
+    @property
+    def channels(self) -> int:
+        """Output channels."""
+        return self.out[3]
+
+    @property
+    def of_group(self) -> Pair:
+        """Input and output channels of a group."""
+        return self.x[3] // self.group, self.out[3] // self.group
+
+    @property
+    def taps(self) -> int:
+        return self.kernel[0] * self.kernel[1]
+
+    @property
+    def flops(self) -> int:
+        """Of the direct algorithm."""
+        n, height, width, channels = self.out
+        return 2 * n * height * width * channels * self.taps * self.x[3] // self.group
+
+    def windows(self, pitch: int, rows: int) -> Windows:
+        """Those of tasks of ``rows`` image rows, over an image with ``pitch`` pixels from row to row."""
+        return Windows(self.kernel, self.strides, self.dilations, pitch, self.out[2], rows)
+
+    def lanewise(self, lanes: int) -> bool:
+        """Whether groups are so narrow, and as wide in as out, that channels are computed side by side in a vector."""
+        mine, width = self.of_group
+        return self.group > 1 and mine == width and (mine == 1 or (mine < lanes and lanes % mine == 0))
+
+
+P = TypeVar("P", bound=WindowParams)
+
+
+class Windowed(Template[P], CpuTemplate, CpuScheduled):
+    """A convolution template. What differs is which panels it takes, what a panel reads, and the call.
+
+    Attributes:
+        row_step: image rows that it computes together.
+    """
+
+    op = "conv"
+    roles = ("a", "b")
+    axes = 3
+    weights = "b"
+    header = "mononn_winograd.hpp"
+    row_step: ClassVar[int] = 1
+
+    # -- what a template of its kind says ---------------------------------------------------------------------------
+
+    @abstractmethod
+    def terms(self, task: Task, channels: Array) -> Array:
+        """Rows of b where a has ``channels`` columns."""
+
+    @abstractmethod
+    def panels(self, conv: Conv, lanes: int) -> tuple[int, ...]:
+        """Panels of output channels that it may take, the preferred first; none: it cannot compute the node."""
+
+    @abstractmethod
+    def reads(self, conv: Conv, panel: int) -> int:
+        """Input channels that a panel reads."""
+
+    @abstractmethod
+    def weight_matrix(self, conv: Conv, panel: int, w: np.ndarray) -> np.ndarray:
+        """The weights [KH, KW, C / group, M] as the matrix b, [terms, M]."""
+
+    @abstractmethod
+    def call(self, phase: Phase, rows: int, function: str, printer: Printer, code: CpuStorage) -> str:
+        """C text that computes ``rows`` image rows and hands them to ``function``."""
+
+    def tag(self, conv: Conv) -> str:
+        """Tells its packed weights from those that other convolution templates read."""
+        return ""
+
+    def first_channel(self, conv: Conv, panel: int, column: Expr) -> Expr:
+        """The first input channel that the panel starting at output channel ``column`` reads."""
+        return Const(0)
+
+    def more_params(self, conv: Conv, panel: int) -> dict[str, object]:
+        """Parameters beside those of every convolution."""
+        return {}
+
+    # -- meaning ----------------------------------------------------------------------------------------------------
+
+    def windows(self, task: Task) -> Windows:
+        return self.params(task).windows
+
+    def mismatch(self, task: Task) -> str:
+        windows = self.windows(task)
+        pixels = operand(task, "a").box.size
+        if not windows.valid or pixels[matrix_dims(pixels)[0]] != windows.pixels(windows.rows):
+            return f"reads {pixels} pixels for {windows}"
+        return ""
+
+    def contraction(self, task: Task, extent: Extent) -> str:
+        terms = self.terms(task, extent("a", 1))
+        differ = (extent("b", 0) != terms).any()
+        return f"operand 'b' does not have the {terms} rows of its windows" if differ else ""
+
+    def elements(self, task: Task, axes: tuple[str, ...], prologue: str = "") -> Elements:
+        """Image rows whose windows lie in a's box, pixels, channels."""
+        windows = self.windows(task)
+        a, b = operand(task, "a").box, operand(task, "b").box
+        row, column = matrix_dims(a.size)[0], matrix_dims(b.size)[1]
+        conditions = (
+            op("le", a.offset[row] + windows.last_pixel(Var(axes[0])), Const(a.bound[row])),
+            op("lt", b.offset[column] + Var(axes[2]), Const(b.bound[column])),
+        )
+        return Elements((windows.rows, windows.width, b.size[column]), conditions)
+
+    # -- how groups are dealt, on a CPU -----------------------------------------------------------------------------
+
+    def preference(self, stage: FusionGroup, builder: PhaseBuilder) -> int | None:
+        return 0 if self.panels(Conv.of(stage, builder), builder.lanes) else None
+
+    def ways(self, stage: FusionGroup, builder: PhaseBuilder, owners: int) -> Ways:
+        conv = Conv.of(stage, builder)
+        n, height = conv.out[:2]
+        found = [Partition("batch", owners)] if n % owners == 0 else []
+        if (n == 1 and height >= owners) or height % owners == 0:
+            found.append(Partition("rows", owners))
+        if self.by_columns(conv, owners, builder.lanes):
+            found.append(Partition("columns", owners))
+        return Ways(tuple(found), conv.flops)
+
+    def by_columns(self, conv: Conv, owners: int, lanes: int) -> bool:
+        """Whether every owner has panels of its own."""
+        return conv.channels > self.panels(conv, lanes)[0] * (owners - 1)
+
+    def dealt(self, panel: int, partition: Partition) -> int:
+        """The panel that an owner takes."""
+        return panel
+
+    def tile(self, stage: FusionGroup, builder: PhaseBuilder, partition: Partition) -> Tile:
+        """The block of image rows whose pixels stay in the second-level cache while all panels pass over them."""
+        conv, pitch = Conv.of(stage, builder), image_of(builder, stage).pitch
+        panel = self.panels(conv, builder.lanes)[0]
+        rows, blocks = self.block(conv, panel, _share(conv, partition), pitch, builder)
+        return Tile(rows, blocks, self.dealt(panel, partition))
+
+    def block(self, conv: Conv, panel: int, share: int, pitch: int, builder: PhaseBuilder) -> tuple[int, int]:
+        """(image rows of a task, tasks) for the ``share`` of an owner; of several images, tasks divide each one's."""
+        pixel_bytes = self.reads(conv, panel) * itemsize(COMPUTE)
+        most = max(1, int(L2_SHARE * builder.machine.l2_bytes) // max(1, conv.strides[0] * pitch * pixel_bytes))
+        tasks = ceil(share / most)
+        while conv.out[0] > 1 and share % tasks:
+            tasks += 1
+        return ceil(share / tasks), tasks
+
+    def tiles(self, stage: FusionGroup, builder: PhaseBuilder, group: GroupSchedule) -> Iterator[Tile]:
+        assert group.tile is not None
+        share = group.tile.rows * group.tile.blocks
+        for panel in self.panels(Conv.of(stage, builder), builder.lanes):
+            for blocks in range(1, share + 1):
+                yield Tile(ceil(share / blocks), blocks, self.dealt(panel, group.partition))
+
+    def problem(self, stage: FusionGroup, builder: PhaseBuilder, group: GroupSchedule) -> str:
+        tile, partition, conv = group.tile, group.partition, Conv.of(stage, builder)
+        if partition.segments != 1:
+            return "only the columns of a product have segments"
+        if tile is None:
+            return "a convolution has a tile"
+        panels = [self.dealt(panel, partition) for panel in self.panels(conv, builder.lanes)]
+        if tile.panel not in panels:
+            return f"a panel of {tile.panel} channels is not {' or '.join(map(str, panels))}"
+        share = _share(conv, partition)
+        if conv.out[0] > 1 and share % tile.rows:
+            return f"{tile.rows} image rows do not divide the {share} of each image"
+        return rows_problem(share, tile)
+
+    def busiest(
+        self, phase: Phase, partition: Partition, boxes: Callable[[Operand], tuple[Boxes, ...]]
+    ) -> float | None:
+        """Of image rows, where owners have rows."""
+        if partition.kind != "rows":
+            return None
+        windows = self.windows(phase.task)
+        pixels = [[r1 - r0 for r0, r1, _, _ in mine] for mine in boxes(operand(phase.task, "a"))]
+        rows = [sum(ceil(windows.rows_in(n) / self.row_step) for n in mine) for mine in pixels]
+        return max(rows) / sum(rows)
+
+    def build(self, builder: PhaseBuilder, stage: FusionGroup, decided: GroupSchedule, name: str) -> Phase:
+        """Image rows or panels dealt to owners; a task is a block of image rows of a panel."""
+        partition, tile = decided.partition, decided.tile
+        assert tile is not None
+        conv, panel = Conv.of(stage, builder), tile.panel
+        n, height, width, channels = conv.out
+        owners = partition.owners if partition.kind != "single" else 1
+        batches, panels = n, ceil(channels / panel)
+        rows, blocks = tile.rows, tile.blocks
+        o, r, q = (Var(v) for v in "orp")
+        image: Expr = Var("b")
+        y0, n0 = r * rows, q * panel
+        if partition.kind == "rows":
+            y0 = o * (rows * blocks) + y0
+        elif partition.kind == "batch":
+            batches = n // owners
+            image = o * batches + image
+        elif partition.kind == "columns":
+            panels = ceil(panels / owners)
+            n0 = o * (panels * panel) + n0
+        extents = {"o": owners, "b": batches, "r": blocks, "p": panels}
+        binder = builder.binder(extents)
+        image, y0, n0 = (binder.fix(e, unit_axes(extents)) for e in (image, y0, n0))
+        windows = conv.windows(image_of(builder, stage).pitch, rows)
+        self._operands(builder, stage, conv, windows, panel, binder, (image, y0, n0))
+        inner = {"y": (0, rows - 1), "x": (0, width - 1), "n": (0, min(panel, channels) - 1)}
+        y = binder.position("row", y0 + axis("y", rows), height)
+        column = binder.position("column", n0 + axis("n", min(panel, channels)), channels)
+        result = builder.epilogue(stage, binder, (image, y, axis("x", width), column), inner, ("y", "x", "n"))
+        params = {**windows.params(), "panel": panel, **self.more_params(conv, panel)}
+        task = Task(self.name, tuple(binder.operands), params, (result,))
+        phase = self.ordered(builder.phase(name, stage, partition, extents, task, conv.flops))
+        return phase if partition.parts is None else read_parts(phase, partition.parts)
+
+    def ordered(self, phase: Phase) -> Phase:
+        """The phase with the order of an owner's tasks that suits the kernel."""
+        return phase
+
+    def _operands(
+        self,
+        builder: PhaseBuilder,
+        stage: FusionGroup,
+        conv: Conv,
+        windows: Windows,
+        panel: int,
+        binder: OperandBinder,
+        at: tuple[Expr, Expr, Expr],
+    ) -> None:
+        """The pixels and the weights a task reads, at (image, image row, output channel)."""
+        assert stage.root is not None
+        view, weight, (image, y0, n0) = image_of(builder, stage), stage.root.inputs[1], at
+        pixel = simplify(image * view.image + y0 * (conv.strides[0] * view.pitch) + view.first, binder.outer)
+        channel = simplify(self.first_channel(conv, panel, n0) + view.column, binder.outer)
+        rows = matrix_shape(builder.types[view.tensor].shape)[0]
+        end = view.first + int(windows.last_pixel(conv.out[1] - 1)) if conv.out[0] == 1 else rows
+        size = (windows.pixels(windows.rows), self.reads(conv, panel))
+        binder.add("a", view.tensor, Box((pixel, channel), size, (end, view.column + conv.x[3])))
+        b = self.weight_matrix(conv, panel, builder.views.graph.constants[weight])
+        packed = panel_buffer(weight + self.tag(conv), (b.shape[0], b.shape[1]), self.packed_panel(conv, panel))
+        builder.packed.setdefault(packed.id, (packed, b))
+        box = Box((Const(0), n0), (packed.shape[0], panel), (packed.shape[0], packed.shape[1]))
+        binder.add("b", packed.id, box, packed=True)
+
+    def packed_panel(self, conv: Conv, panel: int) -> int:
+        """Columns that lie together in the packed weights."""
+        return panel
+
+    # -- C++ --------------------------------------------------------------------------------------------------------
+
+    def write_call(self, phase: Phase, printer: Printer, code: CpuStorage) -> None:
+        """One call a number of image rows that a task may have."""
+        task, out, params = phase.task, code.out, self.params(phase.task)
+        windows = params.windows
+        a, b = (operand(task, role) for role in self.roles)
+        pixels, pixels_text = code.extents(phase, a, 0, printer)
+        columns, columns_text = code.extents(phase, b, 1, printer)
+        result, (y, x, n) = task.results[0], task.results[0].axes
+        inner = code.element_printer(printer, result.axes, (windows.rows, windows.width, params.panel))
+        with out.block(f"auto element_ = [&](long {y}, long {x}, long {n}, auto v_) {{", "};"):
+            write_element(out, result, inner)
+        self.write_ahead(result, inner, code)
+        function = "element_"
+        if columns != (params.panel,):
+            function = "edge_"
+            out.line(f"const long end_ = {columns_text};")
+            edge = f"mn::ragged({y}, {n}, end_, v_, [&](long, long at_, auto w_) {{ element_({y}, {x}, at_, w_); }});"
+            out.line(f"auto edge_ = [&](long {y}, long {x}, long {n}, auto v_) {{ {edge} }};")
+        lda = row_stride(printer.pointers["a"].buffer)
+        pairs = ", ".join(f"{v}, {h}" for v, h in (windows.kernel, windows.strides, windows.dilations))
+        shape = f"{lda}, {windows.pitch}, {windows.width}, {pairs}"
+        out.line(f"using Windows_ = mn::Windows<{a.box.size[1]}, {shape}>;")
+        self.write_more(phase, shape, printer, code)
+        found = [(count, windows.rows_in(count)) for count in pixels]
+        guard = "if (end_ > 0) " if min(columns) == 0 else ""
+        calls = [(pixels_text, n, guard + self.call(phase, rows, function, printer, code)) for n, rows in found if rows]
+        code.choose(calls, windows.rows_in(min(pixels)) == 0)
+
+    def write_more(self, phase: Phase, shape: str, printer: Printer, code: CpuStorage) -> None:
+        """What else the calls need; ``shape``: the arguments of ``mn::Windows`` after the first."""
+
+    def write_ahead(self, result: Result, printer: Printer, code: CpuStorage) -> None:
+        """A function that prefetches the line an epilogue stores to and those it reads of other images."""
+        y, x, n = result.axes
+        loads = [(e.operand, e.index) for e in walk(result.value) if isinstance(e, Load)]
+        with code.out.block(f"auto ahead_ = [&](long {y}, long {x}, long {n}) {{", "};"):
+            for role, index in dict.fromkeys([(result.operand, result.index), *loads]):
+                pointer = printer.pointers[role]
+                offset = pointer.address(index, printer.ranges)
+                known = not any(isinstance(e, Load) for e in walk(offset))
+                if known and (varies(offset, y) or varies(offset, x)):
+                    function = "mn::prefetch_write" if role == result.operand else "__builtin_prefetch"
+                    code.out.line(f"{function}({pointer.name} + {printer.index(offset)});")
+
+
+def corners(phase: Phase, printer: Printer, code: CpuStorage) -> str:
+    """C text of where the boxes of a and b start."""
+    return ", ".join(code.corner(printer, operand(phase.task, role)) for role in ("a", "b"))
+
+
+def _share(conv: Conv, partition: Partition) -> int:
+    """Image rows of an owner."""
+    return ceil(conv.out[1] / partition.owners) if partition.kind == "rows" else conv.out[1]
+
+
+def image_of(builder: PhaseBuilder, stage: FusionGroup) -> ImageView:
+    """How the image that a convolution reads lies."""
+    assert stage.root is not None
+    view = ImageView.of(builder.views, stage.root.inputs[0])
+    assert view is not None, f"{stage.root.origin}: the image was not stored"
+    return view

@@ -1,0 +1,154 @@
+"""Winograd's F(2x2, 3x3): a 3x3 convolution of stride 1 in tiles of 2 x 2 pixels, 16 multiplications instead of 36.
+
+Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016, section 4.1.
+
+The rounding error is about four times a direct convolution's: transforms of weights and windows only add, subtract and
+halve. An infinite pixel makes every output of the tiles that read it NaN (infinity minus infinity).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+from typing import Any
+
+import numpy as np
+
+from mononn_core.codegen.cpu_storage import CpuStorage
+from mononn_core.codegen.cstyle import Printer
+from mononn_core.element import COMPUTE, itemsize
+from mononn_core.program.ir import Phase, Task
+from mononn_core.program.template import Running, operand
+from mononn_core.program.windows import Windows
+from mononn_core.schedule.fuse import FusionGroup
+from mononn_core.schedule.phases import PhaseBuilder
+from mononn_core.templates.windowed import Conv, Windowed, WindowParams, corners
+
+Array = np.ndarray[Any, Any]
+
+INPUT = np.array([[1.0, 0.0, -1.0, 0.0], [0.0, 1.0, 1.0, 0.0], [0.0, -1.0, 1.0, 0.0], [0.0, 1.0, 0.0, -1.0]])
+OUTPUT = np.array([[1.0, 1.0, 1.0, 0.0], [0.0, 1.0, -1.0, -1.0]])
+PRODUCTS = 16
+"""Matrix products a tile takes part in."""
+
+
+def tiles(rows: int, width: int) -> int:
+    """Tiles of ``rows`` x ``width`` pixels; the last of a row or column may be half empty."""
+    return -(-rows // 2) * -(-width // 2)
+
+
+def applies(windows: Windows) -> bool:
+    return (windows.kernel, windows.strides, windows.dilations) == ((3, 3), (1, 1), (1, 1))
+
+
+def transformed_weights(w: Array) -> Array:
+    """The weights [3, 3, C, M] as the matrix [16 C, M] that the template reads, of w's dtype."""
+    wide = w.astype(np.float64)
+    for axis in (0, 1):
+        a, b, c = np.moveaxis(wide, axis, 0)
+        wide = np.stack([a, (a + b + c) / 2, (a - b + c) / 2, c], axis)
+    return wide.reshape(PRODUCTS * w.shape[2], w.shape[3]).astype(w.dtype)
+
+
+def convolve(windows: Windows, pixels: Array, weights: Array) -> Array:
+    """[rows, width, M] of ``pixels`` [count, C], a pixel a row, and ``weights`` from :func:`transformed_weights`."""
+    rows, width = windows.rows_in(len(pixels)), windows.width
+    high, wide = -(-rows // 2), -(-width // 2)
+    image = np.zeros((2 * high + 2, 2 * wide + 2, pixels.shape[1]), pixels.dtype)
+    places = np.arange(rows + 2)[:, None] * windows.pitch + np.arange(width + 2)[None, :]
+    image[: rows + 2, : width + 2] = pixels[places]
+    parts = np.array([[image[i : i + 2 * high : 2, j : j + 2 * wide : 2] for j in range(4)] for i in range(4)])
+    windowed = np.einsum("ia,jb,abyxc->ijyxc", INPUT, INPUT, parts, optimize=True)
+    products = np.matmul(
+        windowed.reshape(PRODUCTS, high * wide, -1), weights.reshape(PRODUCTS, pixels.shape[1], weights.shape[1])
+    )
+    stacked = products.reshape(4, 4, high, wide, weights.shape[1])
+    out = np.einsum("pi,qj,ijyxm->ypxqm", OUTPUT, OUTPUT, stacked, optimize=True)
+    return np.asarray(out.reshape(2 * high, 2 * wide, weights.shape[1])[:rows, :width])
+
+
+class Winograd(Windowed[WindowParams]):
+    """See the module; b [16 C, N] holds :func:`transformed_weights`."""
+
+    name = "winograd"
+    parameters = WindowParams
+    efficiency = 0.85 * 36 / 16
+    row_step = 2
+
+    # -- meaning ----------------------------------------------------------------------------------------------------
+
+    def mismatch(self, task: Task) -> str:
+        windows = self.windows(task)
+        return super().mismatch(task) or (
+            "" if applies(windows) else f"has other windows than 3 x 3 pixels, one apart: {windows}"
+        )
+
+    def terms(self, task: Task, channels: Array) -> Array:
+        return PRODUCTS * channels
+
+    def compute(self, task: Task, running: Running) -> Array:
+        return convolve(self.windows(task), running.matrix("a"), running.matrix("b"))
+
+    # -- how groups are dealt, on a CPU -----------------------------------------------------------------------------
+
+    def preference(self, stage: FusionGroup, builder: PhaseBuilder) -> int | None:
+        conv = Conv.of(stage, builder)
+        return (1 if _pays(conv, builder.lanes) else -1) if self.panels(conv, builder.lanes) else None
+
+    def panels(self, conv: Conv, lanes: int) -> tuple[int, ...]:
+        """Two vectors of output channels, or one where there are no two."""
+        if conv.group > 1 or not applies(conv.windows(conv.x[2], conv.out[1])):
+            return ()
+        return (2 * lanes, lanes) if conv.channels > lanes else (lanes,)
+
+    def reads(self, conv: Conv, panel: int) -> int:
+        return conv.x[3]
+
+    def weight_matrix(self, conv: Conv, panel: int, w: Array) -> Array:
+        return transformed_weights(w)
+
+    def tag(self, conv: Conv) -> str:
+        return "@winograd"
+
+    def block(self, conv: Conv, panel: int, share: int, pitch: int, builder: PhaseBuilder) -> tuple[int, int]:
+        """Rows of tiles whose transformed windows stay in half of the second-level cache."""
+        pair_bytes = PRODUCTS * ceil(conv.out[2] / 2) * conv.x[3] * itemsize(COMPUTE)
+        most = max(2, builder.machine.l2_bytes // 2 // pair_bytes * 2)
+        if share <= most:
+            return share, 1
+        found = [r for r in range(1, most + 1) if share % r == 0 or conv.out[0] == 1]
+        rows = max(found, key=lambda r: (r % 2 == 0, share % r == 0, r))
+        return rows, ceil(share / rows)
+
+    def ordered(self, phase: Phase) -> Phase:
+        """All panels of a block of rows follow one another: the windows are transformed once."""
+        extents = {a.var for a in phase.domain}
+        return replace(phase, assign=replace(phase.assign, order=tuple(a for a in "obrp" if a in extents)))
+
+    # -- C++ --------------------------------------------------------------------------------------------------------
+
+    def scratch_floats(self, task: Task, lanes: int) -> int:
+        """Transformed windows, and the products of 16 tiles."""
+        params = self.params(task)
+        values = tiles(params.rows, params.width) * (operand(task, "a").box.size[1] + 16)
+        return PRODUCTS * (values + 16 * params.panel)
+
+    def write_state(self, code: CpuStorage) -> None:
+        code.out.line(code.local_floats())
+        code.out.line("const float *transformed_ = nullptr;  // the windows that lie in local_")
+
+    def call(self, phase: Phase, rows: int, function: str, printer: Printer, code: CpuStorage) -> str:
+        kernel = f"mn::Winograd<Windows_, {rows}, {self.params(phase.task).panel}>"
+        code.assert_fits(kernel)
+        return f"{kernel}::run({corners(phase, printer, code)}, local_, transformed_, {function}, ahead_);"
+
+
+def _pays(conv: Conv, lanes: int) -> bool:
+    """Whether it is faster in tiles: whole vectors of channels, enough of them to pay for the transforms, few
+    half-empty tiles."""
+    _, height, width, results = conv.out
+    products = PRODUCTS * tiles(height, width)
+    return conv.x[3] % lanes == 0 and min(conv.x[3], results) >= 32 and products * 4 <= 9 * height * width * 3
+
+
+TEMPLATE = Winograd()
