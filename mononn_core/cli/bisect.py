@@ -98,14 +98,15 @@ class Bisection:
     def passes(self) -> Finding | None:
         """Each pass in turn; for the first that breaks an output, the shortest prefix that it breaks."""
         graph = import_model(self.options.model, self.shapes)
-        for position, (name, step) in enumerate(pipeline.PIPELINE):
+        steps = (*pipeline.PIPELINE, *pipeline.FORMS[self.options.target])
+        for position, (name, step) in enumerate(steps):
             changed = step(graph)
             if changed is graph:
                 continue
             graph = changed
             progress(f"pass {name}", self.started)
             if self.worst(evaluate.run(graph, self.inputs)) > self.options.tolerance:
-                return self.shortest(f"pass {name}", partial(self.evaluated, pipeline.PIPELINE[: position + 1]))
+                return self.shortest(f"pass {name}", partial(self.evaluated, steps[: position + 1]))
         return None
 
     def compiled(self) -> tuple[Finding | None, float]:

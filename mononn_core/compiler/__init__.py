@@ -124,7 +124,7 @@ def lower(
 def lower_imported(graph: Graph, options: Options, machine: Machine, schedule: Schedule | None = None) -> Stages:
     """From an imported Graph on: passes, schedule (or the one given), proof, source."""
     optimized = pipeline.run(graph)
-    lowered = lower_graph(optimized, options, machine, schedule)
+    lowered = lower_graph(pipeline.prepare(optimized, options.target), options, machine, schedule)
     if options.prefetch:
         lowered = replace(lowered, program=prefetch_weights(lowered.program))
     prove(lowered.program, schedule is not None)

@@ -129,8 +129,9 @@ def lower_imported(
         seconds[step] = clock[-1] - clock[-2]
 
     optimized = pipeline.run(graph)
+    prepared = pipeline.prepare(optimized, options.target)
     lap("passes")
-    lowered = lower_graph(optimized, options, gpu, variant, schedule)
+    lowered = lower_graph(prepared, options, gpu, variant, schedule)
     lap("schedule")
     prove(lowered.program, schedule is not None)
     lap("proof")

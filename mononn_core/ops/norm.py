@@ -41,7 +41,7 @@ def _row(name: str, evaluate: Evaluate, cost: int, norm: bool = False) -> None:
     def flops(types: Types, outputs: Sequence[TensorType], attrs: Attrs) -> int:
         return cost * outputs[0].size
 
-    register(OpDef(name, "row", infer, evaluate, flops=flops))
+    register(OpDef(name, "row", infer, evaluate, flops=flops, loop=True))
 
 
 def _softmax(xp: Any, inputs: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:

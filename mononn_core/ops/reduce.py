@@ -46,7 +46,7 @@ def reduction(name: str, function: Callable[[Any, Any, tuple[int, ...], bool], A
     def flops(types: Types, outputs: Sequence[TensorType], attrs: Attrs) -> int:
         return types[0].size if types[0] is not None else 0
 
-    register(OpDef(name, "reduction", infer, evaluate, flops=flops))
+    register(OpDef(name, "reduction", infer, evaluate, flops=flops, loop=True))
 
 
 def _mean(xp: Any, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:

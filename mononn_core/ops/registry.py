@@ -7,6 +7,7 @@ A Graph operator is defined by
 * ``point`` (elementwise operators and movements): the expression of one output element, for generated loops,
 * ``forward`` (movements that are bijections): where input element ``index`` goes in the output,
 * ``kind``: how the schedule treats it,
+* ``loop`` (reductions and row operators): the schedule has a loop for it,
 * ``flops``: arithmetic of one application, for the cost model and the roofline.
 """
 
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mononn_core.errors import UnsupportedError
-from mononn_core.graph import TensorType
+from mononn_core.graph import Graph, Node, TensorType
 from mononn_core.graph.graph import Attr
 from mononn_core.program.expr import Expr
 
@@ -52,6 +53,7 @@ class OpDef:
     point: Point | None = None
     forward: Forward | None = None
     flops: Flops | None = None
+    loop: bool = False
 
 
 _OPS: dict[str, OpDef] = {}
@@ -72,6 +74,18 @@ def get(name: str) -> OpDef:
     if name not in _OPS:
         raise UnsupportedError(f"operator {name!r} has no definition in this compiler")
     return _OPS[name]
+
+
+def infer(node: Node, types: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
+    """Output types of ``node`` for inputs of ``types``, as :func:`mononn_core.graph.verify.verify` takes it."""
+    return get(node.op).infer(types, node.attrs)
+
+
+def is_template(node: Node, graph: Graph) -> bool:
+    """Whether a hand-written template computes ``node``: float32 contractions, convolutions by constants."""
+    if node.op == "conv" and not graph.is_constant(node.inputs[1]):
+        return False
+    return get(node.op).kind == "contraction" and all(graph.types[n].dtype == "float32" for n in node.inputs if n)
 
 
 def names() -> tuple[str, ...]:

@@ -1,27 +1,34 @@
-"""The passes in order, on one visible list."""
+"""The passes in order, on visible lists: one for every target, then each target's own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from mononn_core.graph import Graph
+from mononn_core.graph.verify import verify
+from mononn_core.ops.registry import infer
 from mononn_core.passes import (
     arithmetic,
     attention,
     borders,
     convolution,
+    copies,
     cse,
     dce,
     fold,
     gelu,
     layout,
+    matrices,
     merge_matmuls,
     movement,
     norm,
     positions,
     scatters,
     sink,
+    supported,
+    transposed,
     views,
+    windows,
 )
 
 Pass = Callable[[Graph], Graph]
@@ -56,9 +63,41 @@ PIPELINE: tuple[tuple[str, Pass], ...] = (
 )
 """(name, pass) in order. CLEAN stands twice where its steps open work for each other."""
 
+CPU_FORMS: tuple[tuple[str, Pass], ...] = (
+    ("supported", supported.run),
+    ("matrices", matrices.run),
+    ("transposed", transposed.run),
+    ("windows", windows.remaining),
+)
+CUDA_FORMS: tuple[tuple[str, Pass], ...] = (
+    ("ungrouped", supported.ungrouped),
+    ("supported", supported.run),
+    ("matrices", matrices.run),
+    ("transposed", transposed.run),
+    ("windows", windows.run),
+    ("fold", fold.run),
+    ("dce", dce.run),
+    ("copies", copies.run),
+)
+FORMS = {"cpu": CPU_FORMS, "cuda": CUDA_FORMS, "cuda-emulated": CUDA_FORMS}
+"""target -> (name, pass) in order: what brings a Graph into the forms that the target's templates and loops take."""
+
 
 def run(graph: Graph) -> Graph:
     """The optimised Graph: same inputs, outputs and meaning, up to floating-point rounding."""
     for _, step in PIPELINE:
         graph = step(graph)
+    return graph
+
+
+def prepare(graph: Graph, target: str) -> Graph:
+    """An optimised Graph in the forms that ``target`` takes, verified.
+
+    Raises:
+        UnsupportedError: there is no such form; the message names the node.
+        VerifyError: a pass made a Graph that is not legal, which is a bug of the compiler.
+    """
+    for _, step in FORMS[target]:
+        graph = step(graph)
+    verify(graph, infer)
     return graph

@@ -137,6 +137,20 @@ def sweep(graph: Graph, rules: Sequence[Rule]) -> Graph:
     return drop_dead(settle_outputs(graph.rebuild(builder.nodes, builder.types, builder.constants)))
 
 
+def restate(graph: Graph, applies: Callable[[Node], bool], write: Callable[[Node, Builder], None]) -> Graph:
+    """``graph`` with what ``write`` appends in place of each node that ``applies`` picks; outputs keep their names, and
+    nothing is folded. The same object if there is no such node."""
+    if not any(map(applies, graph.nodes)):
+        return graph
+    builder = Builder(graph.types, graph.constants, folding=False)
+    for node in graph.nodes:
+        if applies(node):
+            write(node, builder)
+        else:
+            builder.nodes.append(node)
+    return graph.rebuild(builder.nodes, builder.types, builder.constants)
+
+
 def settle_outputs(graph: Graph) -> Graph:
     """An ``identity`` that only gives a node's result its output name goes: the node makes that name itself."""
     producers = graph.producers()

@@ -20,7 +20,6 @@ from mononn_core.schedule.decisions import row_stride
 from mononn_core.schedule.fuse import FusionGroup, dependencies, fuse
 from mononn_core.schedule.parts import with_parts
 from mononn_core.schedule.phases import PhaseBuilder
-from mononn_core.schedule.prepare import prepare
 from mononn_core.schedule.roll import roll
 from mononn_core.schedule.schedule import GroupSchedule, Schedule
 from mononn_core.schedule.template import scheduled
@@ -38,15 +37,14 @@ class Lowered:
 
 
 def lower(graph: Graph, options: Options, machine: Machine, schedule: Schedule | None = None) -> Lowered:
-    """The network as one Program, balanced for ``options.threads`` workers; ``schedule`` in place of the one that the
-    cost model would choose.
+    """A prepared network (:func:`mononn_core.passes.pipeline.prepare`) as one Program, balanced for ``options.threads``
+    workers; ``schedule`` in place of the one that the cost model would choose.
 
     Raises:
-        UnsupportedError: an operator has no generated form; the message names the node.
         OptionError: ``schedule`` is not one of this network, or a decision is not legal; the message says why.
             (Whether its barriers suffice the verifier says of the Program.)
     """
-    lowering = Lowering(prepare(graph), options, machine)
+    lowering = Lowering(graph, options, machine)
     if schedule is None:
         return lowering.program(lowering.decide())
     lowering.check(schedule)

@@ -23,9 +23,6 @@ REDUCTIONS = {
     "reduce_log_sum": "add",
 }
 
-GENERATED = frozenset({*REDUCTIONS, "matmul", "softmax", "log_softmax", "layer_norm", "rms_norm"})
-"""Operators this module has loops for."""
-
 
 def row_body(node: Node, views: Views, index: tuple[Expr, ...], lanes: int) -> Body:
     """(statements before the element, value of the element at ``index`` of ``node``'s output). Reductions keep

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from mononn_core.graph import Graph, Node, Origin, TensorType
+from mononn_core.graph import Graph, Origin, TensorType
 from mononn_core.graph.verify import verify
-from mononn_core.ops import registry
 from mononn_core.ops.builder import Builder
 from mononn_core.ops.evaluate import run
+from mononn_core.ops.registry import infer
 
 ORIGIN = Origin("node", "Op")
 Pass = Callable[[Graph], Graph]
@@ -47,10 +47,6 @@ class Net:
             names.append(f"out{number}")
             self.builder.add("identity", [name], ORIGIN, output=names[-1])
         return self.builder.graph("net", tuple(self.inputs), tuple(names))
-
-
-def infer(node: Node, types: list[TensorType | None]) -> tuple[TensorType, ...]:
-    return registry.get(node.op).infer(types, node.attrs)
 
 
 def inputs_of(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:

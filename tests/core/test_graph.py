@@ -12,7 +12,8 @@ from mononn_core.errors import VerifyError
 from mononn_core.graph import Graph, Node, TensorType
 from mononn_core.graph.text import to_text
 from mononn_core.graph.verify import verify
-from tests.core.graphs import ORIGIN, Net, infer
+from mononn_core.ops.registry import infer
+from tests.core.graphs import ORIGIN, Net
 
 
 def small() -> Graph:

@@ -17,12 +17,12 @@ from mononn_core.errors import OptionError
 from mononn_core.machine import Machine
 from mononn_core.ops.evaluate import run as evaluate
 from mononn_core.options import Options
+from mononn_core.passes import pipeline
 from mononn_core.program.interpret import run as interpret
 from mononn_core.program.text import to_text as program_text
 from mononn_core.runtime.session import Session
 from mononn_core.schedule import search, space
 from mononn_core.schedule.lower import Lowering
-from mononn_core.schedule.prepare import prepare
 from mononn_core.schedule.schedule import GroupSchedule, Partition, Parts, Schedule, Tile
 from tests.core import test_groups, test_winograd
 from tests.core.networks import MODELS, encoder
@@ -266,7 +266,7 @@ def _plain(group: GroupSchedule) -> GroupSchedule:
 
 def lowering_of(name: str, owners: int) -> Lowering:
     optimized = compiler.lower(NETWORKS[name](), threads=owners, machine=MACHINE).optimized
-    return Lowering(prepare(optimized), Options(threads=owners), MACHINE)
+    return Lowering(pipeline.prepare(optimized, "cpu"), Options(threads=owners), MACHINE)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])

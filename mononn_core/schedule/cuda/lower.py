@@ -18,7 +18,6 @@ from mononn_core.schedule.cuda.builder import CudaBuilder
 from mononn_core.schedule.cuda.intervals import schedule as schedule_phases
 from mononn_core.schedule.cuda.parts import PartsViews
 from mononn_core.schedule.cuda.plan import FEWER_PHASES, NORMS, Plan, Planner, adder
-from mononn_core.schedule.cuda.prepare import prepare
 from mononn_core.schedule.cuda.schedule import CudaGroup, CudaSchedule
 from mononn_core.schedule.cuda.space import problem_of, template_of
 from mononn_core.schedule.cuda.template import SUM, Step, cuda_scheduled
@@ -47,16 +46,16 @@ class CudaLowered:
 def lower(
     graph: Graph, options: Options, gpu: Gpu, variant: Variant | None = None, schedule: CudaSchedule | None = None
 ) -> CudaLowered:
-    """The network as one Program for ``gpu`` in ``options.precision``; ``variant`` or ``schedule`` in place of the
-    model's choice.
+    """A prepared network (:func:`mononn_core.passes.pipeline.prepare`) as one Program for ``gpu`` in
+    ``options.precision``; ``variant`` or ``schedule`` in place of the model's choice.
 
     Raises:
-        UnsupportedError: an operator has no generated form, a product fits no tile, or a weight is too large for the
-            precision; the message names the node or tensor.
+        UnsupportedError: a product fits no tile, or a weight is too large for the precision; the message names the node
+            or tensor.
         OptionError: ``schedule`` is not one of this network, or a decision is not legal; the message says why.
             (Whether its barriers suffice the verifier says of the Program.)
     """
-    lowering = CudaLowering(prepare(graph), options, gpu)
+    lowering = CudaLowering(graph, options, gpu)
     if schedule is None:
         return lowering.program(lowering.decide(variant))
     lowering.check(schedule)

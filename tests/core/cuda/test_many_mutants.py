@@ -50,7 +50,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Program]:
         cases = [Case(work, name, batch, "fp32", "cpu") for batch in BATCHES]
         make_models(cases, "cpu")
         for case in cases:
-            graph = pipeline.run(load(case.folder / "model.onnx", {}))
+            graph = pipeline.prepare(pipeline.run(load(case.folder / "model.onnx", {})), "cuda")
             for precision in ("fp32", "fp16", "bf16"):
                 for gpu in Gpu.names():
                     program = lower(graph, Options(target="cuda", precision=precision), Gpu.named(gpu)).program

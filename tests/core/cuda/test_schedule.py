@@ -42,9 +42,13 @@ TOLERANCE = {"fp32": 1e-5, "fp16": 6e-3, "bf16": 5e-2}
 """Of the largest output."""
 
 
+def prepared(model: bytes) -> Graph:
+    return pipeline.prepare(pipeline.run(load(model, {})), "cuda")
+
+
 @cache
 def graph(name: str) -> Graph:
-    return pipeline.run(load(MODELS[name](), {}))
+    return prepared(MODELS[name]())
 
 
 @cache
@@ -99,7 +103,7 @@ def test_the_same_input_gives_the_same_program() -> None:
 @cache
 def bert() -> CudaLowered:
     """Layers of BERT-base's sizes; nobody looks at the weights."""
-    g = pipeline.run(load(networks.encoder(layers=3, tokens=128, width=768, heads=12, hidden=3072), {}))
+    g = prepared(networks.encoder(layers=3, tokens=128, width=768, heads=12, hidden=3072))
     return lower(g, Options(target="cuda", precision="fp16"), Gpu.named("H100"))
 
 
@@ -146,7 +150,7 @@ def test_a_norm_inside_a_product_is_stored_once_where_others_read_it() -> None:
 
 
 def test_layers_that_take_their_columns_of_one_product_are_rolled() -> None:
-    program = lower(pipeline.run(load(translator(layers=4), {})), Options(target="cuda"), Gpu.named("H200")).program
+    program = lower(prepared(translator(layers=4)), Options(target="cuda"), Gpu.named("H200")).program
     loops = [i for i in program.body if isinstance(i, Loop)]
     assert [loop.count for loop in loops] == [3, 3]
     assert any(depends(p, loop.var) for loop in loops for p in loop.body if isinstance(p, Phase))
@@ -194,9 +198,8 @@ def test_a_prediction_is_above_its_floor() -> None:
 
 
 def test_convolutions_in_groups_are_refused_by_name() -> None:
-    g = pipeline.run(load(patches(groups=2), {}))
     with pytest.raises(UnsupportedError, match=r"Conv.*groups.*target cpu"):
-        lower(g, Options(target="cuda"), Gpu.named("H100"))
+        prepared(patches(groups=2))
 
 
 def test_weights_beyond_fp16_are_refused_by_name() -> None:

@@ -1,0 +1,41 @@
+"""Refuses by name what cannot be compiled.
+
+1. Operators that have neither a pointwise form nor a loop nor a template, and attention in another type than float32.
+2. Tensors without elements.
+3. For CUDA a convolution in groups: it would be a product a group, of a few columns each.
+"""
+
+from __future__ import annotations
+
+from mononn_core.errors import UnsupportedError
+from mononn_core.graph import Graph
+from mononn_core.ops import registry
+from mononn_core.ops.common import integer
+
+
+def run(graph: Graph) -> Graph:
+    """``graph`` itself; raises UnsupportedError in cases 1 and 2."""
+    for node in graph.nodes:
+        definition = registry.get(node.op)
+        if not (definition.loop or definition.kind == "contraction" or definition.point is not None):
+            raise UnsupportedError(
+                f"{node.origin}: operator {node.op!r} has no loop yet; `mononn check` lists such nodes"
+            )
+        if node.op == "attention" and not registry.is_template(node, graph):
+            raise UnsupportedError(
+                f"{node.origin}: attention is compiled in float32 only; convert the model to float32"
+            )
+        for name in (*node.inputs, *node.outputs):
+            if name and graph.types[name].size == 0:
+                raise UnsupportedError(f"{node.origin}: tensor {name!r} has no elements; remove it from the model")
+    return graph
+
+
+def ungrouped(graph: Graph) -> Graph:
+    """``graph`` itself; raises UnsupportedError in case 3."""
+    for node in graph.nodes:
+        if node.op == "conv" and integer(node.attrs, "group") > 1:
+            raise UnsupportedError(
+                f"{node.origin}: convolutions in groups have no CUDA kernel yet; compile with target cpu"
+            )
+    return graph
