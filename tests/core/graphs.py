@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from mononn_core.errors import MononnError
 from mononn_core.graph import Graph, Origin, TensorType
 from mononn_core.graph.verify import verify
 from mononn_core.ops.builder import Builder
@@ -62,17 +63,33 @@ def inputs_of(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
     return values
 
 
+def edges(graph: Graph) -> list[list[tuple[str, TensorType]]]:
+    """Names and types of the inputs and the outputs."""
+    return [[(name, graph.types[name]) for name in names] for names in (graph.inputs, graph.outputs)]
+
+
 def assert_same(before: Graph, after: Graph, tolerance: float = 1e-6, seeds: int = 2) -> None:
     """Both are legal, have the same edges, and give the same values (NaN where the other does)."""
     verify(after, infer)
-    assert (before.inputs, before.outputs) == (after.inputs, after.outputs)
+    assert edges(before) == edges(after), "inputs or outputs differ"
     for seed in range(seeds):
         values = inputs_of(before, seed)
         wanted, found = run(before, values), run(after, values)
         for name in before.outputs:
-            assert before.types[name] == after.types[name]
             assert (found[name].dtype, found[name].shape) == (wanted[name].dtype, wanted[name].shape)
             np.testing.assert_allclose(found[name], wanted[name], rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def stepped(graph: Graph, steps: Sequence[tuple[str, Pass]], tolerance: float = 1e-6) -> Graph:
+    """``graph`` after all ``steps``, compared as above after each; the error names the step that broke it."""
+    for name, step in steps:
+        before, graph = graph, step(graph)
+        try:
+            if graph is not before:
+                assert_same(before, graph, tolerance, seeds=1)
+        except (AssertionError, MononnError) as error:
+            raise AssertionError(f"pass {name}: {error}") from error
+    return graph
 
 
 def operators(graph: Graph) -> dict[str, int]:

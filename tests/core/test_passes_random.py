@@ -1,4 +1,4 @@
-"""The whole pipeline on random graphs: movements keep every element, expressions their values."""
+"""Every pass on random graphs: movements keep every element, expressions and contractions their values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,18 @@ from hypothesis import strategies as st
 
 from mononn_core.graph import Graph
 from mononn_core.passes import pipeline
-from tests.core.graphs import Net, assert_same
+from tests.core.graphs import Net, assert_same, stepped
+
+FORMS = {target: pipeline.FORMS[target] for target in ("cpu", "cuda")}
+
+
+def everything(graph: Graph, tolerance: float) -> Graph:
+    """``graph`` after the general passes, step by step; every target's own are tried on it."""
+    after = stepped(graph, pipeline.PIPELINE, tolerance)
+    for target, steps in FORMS.items():
+        if target == "cpu" or not any(node.attrs.get("group", 1) != 1 for node in after.nodes):
+            stepped(after, steps, tolerance)
+    return after
 
 
 @st.composite
@@ -50,7 +61,7 @@ def factorings(size: int) -> list[tuple[int, ...]]:
 @given(chains())
 @settings(max_examples=150, deadline=None)
 def test_chains_of_movements_keep_every_element(graph: Graph) -> None:
-    after = pipeline.run(graph)
+    after = everything(graph, 0)
     assert_same(graph, after, tolerance=0, seeds=1)
     assert len(after.nodes) <= len(graph.nodes)
     assert pipeline.run(after) is after
@@ -86,7 +97,42 @@ def expressions(draw: st.DrawFn) -> Graph:
 @given(expressions())
 @settings(max_examples=150, deadline=None)
 def test_random_expressions_keep_their_values(graph: Graph) -> None:
-    after = pipeline.run(graph)
+    after = everything(graph, 2e-5)
     assert_same(graph, after, tolerance=2e-5, seeds=1)
     again = pipeline.run(after)
     assert pipeline.run(again) is again
+
+
+@st.composite
+def contractions(draw: st.DrawFn) -> Graph:
+    """Products of vectors, matrices and batches, and convolutions of an image that others read too; in two types, of
+    inputs and constants."""
+    net = Net()
+    dtype = draw(st.sampled_from(["float32", "float32", "float64"]))
+
+    def tensor(*shape: int) -> str:
+        if draw(st.booleans()):
+            return net.input(*shape, dtype=dtype)
+        return net.const(np.random.default_rng(len(shape)).standard_normal(shape), dtype)
+
+    outputs = []
+    for _ in range(draw(st.integers(1, 2))):
+        a = tensor(*draw(st.sampled_from([(4,), (3, 4), (2, 3, 4)])))
+        turned = draw(st.booleans())
+        b = tensor(*draw(st.sampled_from([(4,), (5, 4), (2, 5, 4)] if turned else [(4,), (4, 5), (2, 4, 5)])))
+        outputs.append(net("matmul", a, b, transpose_b=turned))
+    if draw(st.booleans()):
+        image = net("tanh", tensor(1, 5, 6, 4))
+        widths = {key: (0, *draw(st.tuples(*[st.integers(0, 2)] * 2)), 0) for key in ("before", "after")}
+        padded = net("pad", image, **widths, mode="constant", value=0.0)
+        group = draw(st.sampled_from([1, 1, 2]))
+        weight = tensor(draw(st.integers(1, 3)), 2, 4 // group, 6)
+        spread = {key: draw(st.sampled_from([(1, 1), (2, 1)])) for key in ("strides", "dilations")}
+        outputs += [net("conv", padded, weight, **spread, group=group), net("neg", image)]
+    return net.graph(*outputs)
+
+
+@given(contractions())
+@settings(max_examples=100, deadline=None)
+def test_random_contractions_keep_their_values(graph: Graph) -> None:
+    everything(graph, 2e-5)

@@ -1,0 +1,149 @@
+"""Every pass of every target on the test networks, one after the other, and the forms that the targets take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from mononn_core import compiler
+from mononn_core.errors import UnsupportedError, VerifyError
+from mononn_core.graph import Graph
+from mononn_core.importer import load
+from mononn_core.passes import copies, matrices, pipeline, supported, transposed, windows
+from tests.core import networks
+from tests.core.cuda.networks import convolutions, patches, translator
+from tests.core.graphs import Net, Pass, becomes, operators, stepped, unchanged
+
+NETWORKS = networks.MODELS | {"translator": translator, "patches": patches, "convolutions": convolutions}
+GROUPED = ("cnn",)
+"""Have convolutions in groups, which CUDA refuses."""
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_pass_keeps_every_network(name: str) -> None:
+    graph = stepped(load(NETWORKS[name](), {}), pipeline.PIPELINE, 1e-5)
+    stepped(graph, pipeline.FORMS["cpu"], 1e-5)
+    if name not in GROUPED:
+        stepped(graph, pipeline.FORMS["cuda"], 1e-5)
+
+
+def shortened(graph: Graph) -> Graph:
+    """An output lost."""
+    return graph.rebuild(graph.nodes, outputs=graph.outputs[:-1])
+
+
+def retyped(graph: Graph) -> Graph:
+    """A type that is not what the operator makes."""
+    wrong = graph.types[graph.inputs[0]]
+    return graph.rebuild(graph.nodes, {**graph.types, graph.nodes[-1].output: wrong})
+
+
+def spoilt(graph: Graph) -> Graph:
+    constants = {name: value * 2 for name, value in graph.constants.items()}
+    return graph.rebuild(graph.nodes, constants=constants)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [(shortened, "inputs or outputs differ"), (retyped, "makes .* declared"), (spoilt, "Not equal")],
+)
+def test_the_pass_that_breaks_a_network_is_named(fault: Pass, message: str) -> None:
+    steps = (*pipeline.PIPELINE[:2], ("faulty", fault), *pipeline.PIPELINE[2:])
+    with pytest.raises(AssertionError, match=f"(?s)pass faulty: .*{message}"):
+        stepped(load(networks.mixed(), {}), steps)
+
+
+@pytest.mark.parametrize("target", pipeline.FORMS)
+def test_no_illegal_graph_is_lowered(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(pipeline.FORMS, target, (("faulty", retyped),))
+    with pytest.raises(VerifyError, match=r"makes .*, declared"):
+        compiler.lower(networks.mixed(), target=target, arch=() if target == "cpu" else ("sm_80",))
+
+
+PRODUCTS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, int]]] = {
+    "row by matrix": ((4,), (4, 5), {"matmul": 1, "reshape": 2}),
+    "matrix by column": ((3, 4), (4,), {"matmul": 1, "reshape": 2}),
+    "batch by column": ((2, 3, 4), (4,), {"matmul": 1, "reshape": 2}),
+    "row by column": ((4,), (4,), {"matmul": 1, "reshape": 3}),
+    "matrices": ((3, 4), (4, 5), {"matmul": 1}),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_vectors_become_matrices(name: str) -> None:
+    left, right, wanted = PRODUCTS[name]
+    net = Net()
+    graph = becomes(matrices.run, net.graph(net("matmul", net.input(*left), net.input(*right))), **wanted)
+    assert all(graph.types[n].rank > 1 for node in graph.nodes if node.op == "matmul" for n in node.inputs)
+
+
+def test_a_row_by_a_transposed_constant_stays_packed() -> None:
+    net = Net()
+    graph = net.graph(net("matmul", net.input(4), net.random(5, 4), transpose_b=True))
+    unchanged(transposed.run, becomes(matrices.run, graph, matmul=1, reshape=2))
+
+
+@pytest.mark.parametrize(("dtype", "constant", "shape"), [
+    ("float32", False, (5, 4)), ("float32", True, (2, 5, 4)), ("float64", True, (5, 4)),
+])  # fmt: skip
+def test_what_is_not_packed_is_transposed(dtype: str, constant: bool, shape: tuple[int, ...]) -> None:
+    net = Net()
+    b = net.const(np.ones(shape), dtype) if constant else net.input(*shape, dtype=dtype)
+    graph = net.graph(net("matmul", net.input(3, 4, dtype=dtype), b, transpose_b=True))
+    becomes(transposed.run, graph, matmul=1, transpose=1)
+
+
+def convolved(dtype: str = "float32", constant: bool = True, group: int = 1) -> Graph:
+    net = Net()
+    shape = (3, 2, 4 // group, 6)
+    weight = net.const(np.ones(shape), dtype) if constant else net.input(*shape, dtype=dtype)
+    x = net.input(1, 5, 6, 4, dtype=dtype)
+    return net.graph(net("conv", x, weight, strides=(2, 1), dilations=(1, 2), group=group))
+
+
+@pytest.mark.parametrize(("dtype", "constant"), [("float32", False), ("float64", True)])
+@pytest.mark.parametrize("group", [1, 2])
+def test_convolutions_without_a_template_become_products(dtype: str, constant: bool, group: int) -> None:
+    products = {"windows": 1, "matmul": 1, "reshape": 4, "transpose": 3}
+    becomes(windows.remaining, convolved(dtype, constant, group), **products)
+    unchanged(windows.remaining, convolved(group=group))
+    becomes(windows.run, convolved(group=group), **products)
+
+
+def test_operands_outside_the_arena_are_copied_once() -> None:
+    net = Net()
+    x = net.input(4, 4)
+    turned = net("transpose", x, perm=(1, 0))
+    hidden = net("tanh", x)
+    outputs = [net("matmul", x, net.random(4, 4)), net("matmul", x, turned), net("matmul", hidden, net.random(2, 4, 4))]
+    graph = net.graph(*outputs)
+    after = becomes(copies.run, graph, matmul=3, tanh=1, transpose=1)
+    assert operators(after)["identity"] - operators(graph)["identity"] == 3, "x, x transposed, and the batch of weights"
+
+
+REFUSED: dict[str, tuple[Callable[[Net], str], str]] = {
+    "an operator without a loop": (lambda n: n("bitcast", n.input(2), to="int32"), "no loop"),
+    "no elements": (lambda n: n("tanh", n.input(0, 3)), "no elements"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_has_no_form_is_refused_by_name(name: str) -> None:
+    make, message = REFUSED[name]
+    net = Net()
+    graph = net.graph(make(net))
+    for target in pipeline.FORMS:
+        with pytest.raises(UnsupportedError, match=message):
+            pipeline.prepare(graph, target)
+
+
+def test_attention_in_another_type_and_groups_on_a_gpu_are_refused() -> None:
+    net = Net()
+    q, k, v = (net.input(1, 2, 3, 4, dtype="float64") for _ in range(3))
+    with pytest.raises(UnsupportedError, match="float32 only"):
+        supported.run(net.graph(net("attention", q, k, v, "", scale=1.0)))
+    with pytest.raises(UnsupportedError, match="convolutions in groups"):
+        pipeline.prepare(convolved(group=2), "cuda")
+    unchanged(supported.run, convolved(group=2))
