@@ -14,6 +14,7 @@ from mononn_core.graph.verify import verify
 from mononn_core.ops.builder import Builder
 from mononn_core.ops.evaluate import run
 from mononn_core.ops.registry import infer
+from mononn_core.passes import pipeline
 
 ORIGIN = Origin("node", "Op")
 Pass = Callable[[Graph], Graph]
@@ -80,6 +81,22 @@ def assert_same(before: Graph, after: Graph, tolerance: float = 1e-6, seeds: int
             np.testing.assert_allclose(found[name], wanted[name], rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
+def checked(name: str, step: Pass) -> Pass:
+    """``step``, whose result must be a legal Graph with the same edges; the error names it."""
+
+    def run(graph: Graph) -> Graph:
+        after = step(graph)
+        try:
+            if after is not graph:
+                verify(after, infer)
+                assert edges(graph) == edges(after), "inputs or outputs differ"
+        except (AssertionError, MononnError) as error:
+            raise AssertionError(f"pass {name}: {error}") from error
+        return after
+
+    return run
+
+
 def stepped(graph: Graph, steps: Sequence[tuple[str, Pass]], tolerance: float = 1e-6) -> Graph:
     """``graph`` after all ``steps``, compared as above after each; the error names the step that broke it."""
     for name, step in steps:
@@ -90,6 +107,16 @@ def stepped(graph: Graph, steps: Sequence[tuple[str, Pass]], tolerance: float = 
         except (AssertionError, MononnError) as error:
             raise AssertionError(f"pass {name}: {error}") from error
     return graph
+
+
+def everything(graph: Graph, tolerance: float) -> Graph:
+    """``graph`` after the general passes, step by step; every target's own are tried on it, but on convolutions in
+    groups, which CUDA refuses."""
+    after = stepped(graph, pipeline.PIPELINE, tolerance)
+    for target in ("cpu", "cuda"):
+        if target == "cpu" or not any(node.attrs.get("group", 1) != 1 for node in after.nodes):
+            stepped(after, pipeline.FORMS[target], tolerance)
+    return after
 
 
 def operators(graph: Graph) -> dict[str, int]:

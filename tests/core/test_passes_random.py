@@ -10,18 +10,7 @@ from hypothesis import strategies as st
 
 from mononn_core.graph import Graph
 from mononn_core.passes import pipeline
-from tests.core.graphs import Net, assert_same, stepped
-
-FORMS = {target: pipeline.FORMS[target] for target in ("cpu", "cuda")}
-
-
-def everything(graph: Graph, tolerance: float) -> Graph:
-    """``graph`` after the general passes, step by step; every target's own are tried on it."""
-    after = stepped(graph, pipeline.PIPELINE, tolerance)
-    for target, steps in FORMS.items():
-        if target == "cpu" or not any(node.attrs.get("group", 1) != 1 for node in after.nodes):
-            stepped(after, steps, tolerance)
-    return after
+from tests.core.graphs import Net, assert_same, everything
 
 
 @st.composite

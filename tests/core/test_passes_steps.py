@@ -14,19 +14,15 @@ from mononn_core.importer import load
 from mononn_core.passes import copies, matrices, pipeline, supported, transposed, windows
 from tests.core import networks
 from tests.core.cuda.networks import convolutions, patches, translator
-from tests.core.graphs import Net, Pass, becomes, operators, stepped, unchanged
+from tests.core.graphs import Net, Pass, becomes, checked, everything, operators, stepped, unchanged
+from tests.core.test_schedule import NETWORKS
 
-NETWORKS = networks.MODELS | {"translator": translator, "patches": patches, "convolutions": convolutions}
-GROUPED = ("cnn",)
-"""Have convolutions in groups, which CUDA refuses."""
+MODELS = NETWORKS | {"translator": translator, "patches": patches, "convolutions": convolutions}
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", MODELS)
 def test_every_pass_keeps_every_network(name: str) -> None:
-    graph = stepped(load(NETWORKS[name](), {}), pipeline.PIPELINE, 1e-5)
-    stepped(graph, pipeline.FORMS["cpu"], 1e-5)
-    if name not in GROUPED:
-        stepped(graph, pipeline.FORMS["cuda"], 1e-5)
+    everything(load(MODELS[name](), {}), 1e-5)
 
 
 def shortened(graph: Graph) -> Graph:
@@ -53,6 +49,13 @@ def test_the_pass_that_breaks_a_network_is_named(fault: Pass, message: str) -> N
     steps = (*pipeline.PIPELINE[:2], ("faulty", fault), *pipeline.PIPELINE[2:])
     with pytest.raises(AssertionError, match=f"(?s)pass faulty: .*{message}"):
         stepped(load(networks.mixed(), {}), steps)
+
+
+@pytest.mark.parametrize("fault", [shortened, retyped])
+def test_between_the_passes_of_every_test_the_graph_is_verified(fault: Pass) -> None:
+    assert all(step.__module__ == checked.__module__ for _, step in (*pipeline.PIPELINE, *pipeline.FORMS["cuda"]))
+    with pytest.raises(AssertionError, match="pass faulty: "):
+        checked("faulty", fault)(load(networks.mixed(), {}))
 
 
 @pytest.mark.parametrize("target", pipeline.FORMS)
