@@ -195,13 +195,17 @@ def test_bisect_finds_a_wrong_import(call, monkeypatch):
     assert out.rstrip().endswith("after import")
 
 
-def test_bisect_finds_a_wrong_pass(call, monkeypatch):
+@pytest.mark.parametrize("own", [False, True], ids=["general", "the target's own"])
+def test_bisect_finds_a_wrong_pass(call, monkeypatch, own):
     def spoil(graph):
         constants = {name: value * (1 + (name == "w2")) for name, value in graph.constants.items()}
         return graph.rebuild(graph.nodes, constants=constants)
 
-    steps = (*pipeline.PIPELINE[:2], ("spoil", spoil), *pipeline.PIPELINE[2:])
-    monkeypatch.setattr(pipeline, "PIPELINE", steps)
+    if own:
+        monkeypatch.setitem(pipeline.FORMS, "cpu", (("spoil", spoil), *pipeline.FORMS["cpu"]))
+    else:
+        steps = (*pipeline.PIPELINE[:2], ("spoil", spoil), *pipeline.PIPELINE[2:])
+        monkeypatch.setattr(pipeline, "PIPELINE", steps)
     finding = json.loads(call("bisect", "small.onnx", "--json")[1])["finding"]
     assert (finding["stage"], finding["node"], finding["tensor"]) == ("pass spoil", "second", "s")
 
