@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes  # noqa: F401 (NumPy learns bfloat16)
 import numpy as np
 
-F16, BF16, F32, F64 = "float16", "bfloat16", "float32", "float64"
+F16, BF16, F32 = "float16", "bfloat16", "float32"
 COMPUTE = F32
 """What generated code computes with: sums, epilogues and all scalar arithmetic on floats."""
 NARROW = (F16, BF16)

@@ -13,21 +13,20 @@ from mononn_core.program.expr import Const, Var
 from mononn_core.program.ir import Barrier, Loop, Phase, Program
 
 
-def print_program(program: Program, vector_bytes: int, comment: str = "", launch: str = "once") -> str:
+def print_program(program: Program, comment: str = "", launch: str = "once") -> str:
     """C++ source of ``program``: the vocabulary's headers, one static function a phase, and the entry function.
 
     Args:
-        program: a verified Program.
-        vector_bytes: width of the target's vector registers; the compiler gets it as MONONN_VECTOR_BYTES.
+        program: a verified Program; the compiler gets the width of vector registers as MONONN_VECTOR_BYTES.
         comment: how it was made; goes into the opening comment, after the model's name, phases, barriers and arena.
         launch: "once", or "phases": the entry function runs the one phase that the call names.
     """
-    return _CpuPrinter(program, vector_bytes).source(comment, launch)
+    return _CpuPrinter(program).source(comment, launch)
 
 
 class _CpuPrinter(CpuSync):
-    def __init__(self, program: Program, vector_bytes: int) -> None:
-        super().__init__(program, vector_bytes)
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
         self.executed = sum(isinstance(i, Phase) for i, _ in program.trace())
         self.barriers = sum(isinstance(i, Barrier) for i, _ in program.trace())
 
@@ -54,7 +53,7 @@ class _CpuPrinter(CpuSync):
         p = self.program
         self.out.line(f"// {comment_text(p.name)}: {self.executed} phases, {self.barriers} barriers, one function.")
         self.out.line(
-            f"// Arena {p.arena_bytes} bytes, weights {p.weight_bytes} bytes, scratch {self.scratch} a worker."
+            f"// Arena {p.arena_bytes} bytes, weights {p.weight_bytes} bytes, scratch {p.scratch_bytes} a worker."
         )
         for b in p.buffers:
             if b.space == "arena":
@@ -90,7 +89,7 @@ class _CpuPrinter(CpuSync):
             printer = Printer(pointers, ranges)
             for prefetch in (p for p in phase.prefetches if p.into):
                 self.prefetch(prefetch, phase, loop)
-            cpu_template(phase).write_state(self)
+            cpu_template(phase).write_state(phase, self)
             self._deal(phase, printer)
             for prefetch in (p for p in phase.prefetches if not p.into):
                 self.prefetch(prefetch, phase, loop)

@@ -9,10 +9,9 @@ from mononn_core.codegen.cstyle import Pointer, Printer, c_type
 from mononn_core.codegen.storage import Storage
 from mononn_core.element import COMPUTE, itemsize
 from mononn_core.errors import UnsupportedError
-from mononn_core.program.ir import Buffer, Operand, Phase, Program, Slot, Task
+from mononn_core.program.ir import Buffer, Operand, Phase, Slot, Task
 from mononn_core.program.template import get
 
-PAGE = 4096
 BASES = {"arena": "call->arena", "weight": "call->weights"}
 
 
@@ -29,7 +28,7 @@ class CpuTemplate(ABC):
         """What it keeps in a worker's memory for vectors of ``lanes``; the vocabulary's FLOATS are at most this."""
         return 0
 
-    def write_state(self, code: CpuStorage) -> None:  # noqa: B027 (most have none)
+    def write_state(self, phase: Phase, code: CpuStorage) -> None:  # noqa: B027 (most have none)
         """Declare what lives from one task of a phase to the next."""
 
     @abstractmethod
@@ -45,23 +44,8 @@ def cpu_template(phase: Phase) -> CpuTemplate:
     return found
 
 
-def worker_bytes(program: Program, vector_bytes: int) -> int:
-    """Scratch a worker needs: the Program's own local buffers, then what its templates pack (whole pages)."""
-    lanes = vector_bytes // itemsize(COMPUTE)
-    most = max((cpu_template(p).scratch_floats(p.task, lanes) for p in program.phases()), default=0)
-    return -(-(template_base(program) + most * itemsize(COMPUTE)) // PAGE) * PAGE
-
-
-def template_base(program: Program) -> int:
-    return -(-program.scratch_bytes // 64) * 64
-
-
 class CpuStorage(Storage):
     """A Program's storage in the generated code. ``out`` collects the source."""
-
-    def __init__(self, program: Program, vector_bytes: int) -> None:
-        super().__init__(program)
-        self.scratch = worker_bytes(program, vector_bytes)
 
     def pointer(self, operand: Operand, prefix: str = "p_", row: str = "row_") -> Pointer:
         """Declare the pointer of an operand; ``row`` is the table row its slots are looked up in."""
@@ -80,7 +64,7 @@ class CpuStorage(Storage):
         if buffer.space in ("input", "output"):
             return f"call->{buffer.space}s[{at}]"
         if buffer.space == "local":
-            return f"(call->scratch + (long)worker * {self.scratch} + {at})"
+            return f"(call->scratch + (long)worker * {self.program.scratch_bytes} + {at})"
         return f"({BASES[buffer.space]} + {at})"
 
     def choose(self, calls: list[tuple[str, int, str]], may_be_empty: bool) -> None:
@@ -91,15 +75,22 @@ class CpuStorage(Storage):
         for text, size, call in calls:
             self.out.line(f"if ({text} == {size}) {call}")
 
-    def local_floats(self) -> str:
-        """Declares the part of a worker's scratch that is its template's."""
-        base = f"(long)worker * {self.scratch} + {template_base(self.program)}"
-        return f"float *local_ = (float *)(call->scratch + {base});"
+    def scratch(self, phase: Phase) -> Buffer:
+        """The local buffer that the phase's template works in; raises UnsupportedError where none is listed."""
+        if not phase.task.local:
+            raise UnsupportedError(
+                f"phase {phase.id!r}: template {phase.task.template!r} has no local buffer to work in"
+            )
+        return self.buffers[phase.task.local[-1]]
 
-    def assert_fits(self, kernel: str) -> None:
-        """Have the compiler check that a kernel's FLOATS fit the template's part of a worker's scratch."""
-        room = self.scratch - template_base(self.program)
-        self.out.line(f"static_assert({kernel}::FLOATS * {itemsize(COMPUTE)} <= {room});")
+    def write_scratch(self, phase: Phase) -> None:
+        """Declare ``local_``, where :meth:`scratch` starts."""
+        scratch = self.scratch(phase)
+        self.out.line(f"float *local_ = (float *){self.base(scratch.id, scratch)};")
+
+    def assert_fits(self, phase: Phase, kernel: str) -> None:
+        """Have the compiler check that a kernel's FLOATS fit :meth:`scratch`."""
+        self.out.line(f"static_assert({kernel}::FLOATS * {itemsize(COMPUTE)} <= {self.scratch(phase).nbytes});")
 
     def slots(self) -> dict[tuple[str, str], str]:
         """(phase, role) -> the local buffer where its first task finds the operand."""

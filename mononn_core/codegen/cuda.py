@@ -73,7 +73,7 @@ class _CudaPrinter(CudaSync):
             raise UnsupportedError(f"phase {owned.id!r} is dealt to owners, which blocks are not; deal it in strides")
         self.executed = sum(isinstance(i, Phase) for i, _ in program.trace())
         self.counters = sum(prod(c.shape) for c in program.counters)
-        self.shared_bytes = self.plan_shared()
+        self.shared_bytes = program.scratch_bytes
 
     def source(self, launch: str, comment: str) -> CudaSource:
         whole = launch == "once"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd
 from typing import ClassVar
 
@@ -13,27 +13,14 @@ from mononn_core.codegen.storage import Storage
 from mononn_core.errors import UnsupportedError
 from mononn_core.program.abi import GPU_ALIGN
 from mononn_core.program.expr import Const, Expr, add, minimum, mul
-from mononn_core.program.ir import Buffer, Layout, Loop, Operand, Phase, Program, Slot
+from mononn_core.program.ir import Buffer, Loop, Operand, Phase, Program, Slot
+from mononn_core.program.memory import PRIVATE
 from mononn_core.program.simplify import linear, simplify
 from mononn_core.program.template import get
 
-REDUCE_BYTES = 256
-"""What the vocabulary's block reductions use, at the start of shared memory."""
-SHARED_ALIGN = 128
-PRIVATE = "local"
 
-
-def up(n: int, step: int = SHARED_ALIGN) -> int:
+def up(n: int, step: int) -> int:
     return -(-n // step) * step
-
-
-@dataclass(frozen=True)
-class Place:
-    """A phase's part of shared memory: its own buffers (bytes from the start), then the template's."""
-
-    buffers: dict[str, int]
-    template: int
-    end: int
 
 
 class CudaTemplate(ABC):
@@ -77,58 +64,20 @@ class CudaStorage(Storage):
         super().__init__(program)
         self.threads = threads
         self.warps = threads // 32
-        self.places: dict[str, Place] = {}
         for b in program.buffers:
             if b.layout.size >= 1 << 31:
                 raise UnsupportedError(
                     f"buffer {b.id!r} has {b.layout.size} elements, more than 32-bit indices reach; use a smaller batch"
                 )
 
-    # -- shared memory ----------------------------------------------------------------------------------------------
-
-    def plan_shared(self) -> int:
-        """Place every phase's buffers and staging; returns the bytes of the largest. What runs between a phase that
-        fetches early and the one that takes it up lies behind what was fetched."""
-        phases = {p.id: p for p in self.program.phases()}
-        order = [i.id for i, _ in self.program.trace() if isinstance(i, Phase)]
-        start = dict.fromkeys(phases, REDUCE_BYTES)
-        for _ in range(len(phases) + 1):  # what was fetched may itself lie behind something
-            before = dict(start)
-            for name in phases:
-                self.places[name] = self._place(phases[name], start[name])
-            for at, name in enumerate(order):
-                for fetch in phases[name].prefetches:
-                    taken = next((k for k in range(at + 1, len(order)) if order[k] == fetch.phase), at)
-                    for between in order[at + 1 : taken]:
-                        start[between] = max(start[between], self.places[fetch.phase].end)
-            if start == before:
-                break
-        else:
-            raise UnsupportedError("early copies lie behind one another in a circle; fetch in the phase before the use")
-        return max((p.end for p in self.places.values()), default=REDUCE_BYTES)
-
-    def _place(self, phase: Phase, start: int) -> Place:
-        own: dict[str, int] = {}
-        for operand in phase.task.operands:
-            buffer = self.buffer(operand.buffer)
-            if buffer.space == PRIVATE and buffer.id not in own:
-                own[buffer.id] = start
-                local = self.local(buffer)
-                start = up(start + local.nbytes)
-        return Place(own, start, up(start + cuda_template(phase).shared_bytes(phase, self)))
-
-    def local(self, buffer: Buffer) -> Buffer:
-        """A buffer of the block's own with rows that lie in different banks; zeros fit behind its last columns."""
-        *lead, columns = buffer.shape
-        if not lead:
-            return replace(buffer, layout=Layout.row_major(buffer.shape))
-        chunk = 16 // buffer.itemsize
-        wide = up(columns, 64)
-        return replace(buffer, layout=Layout.row_major(buffer.shape, pad=wide + chunk - columns))
-
     def template_place(self, phase: Phase) -> str:
-        """C text of where the template's part of shared memory starts."""
-        return f"mn::shared_memory() + {self.places[phase.id].template}"
+        """C text of where the buffer that the phase's template stages operands in starts; raises UnsupportedError where
+        none is listed."""
+        if not phase.task.local:
+            raise UnsupportedError(
+                f"phase {phase.id!r}: template {phase.task.template!r} has no local buffer to work in"
+            )
+        return f"mn::shared_memory() + {self.buffers[phase.task.local[-1]].offset}"
 
     # -- pointers ---------------------------------------------------------------------------------------------------
 
@@ -141,15 +90,14 @@ class CudaStorage(Storage):
         kind, name = c_type(buffer.dtype), prefix + operand.role
         base = self.base(operand.buffer, buffer, phase, row or (loop.var if loop else ""))
         self.out.line(f"{const}{kind} *const {name} = ({const}{kind} *){base};")
-        private = buffer.space == PRIVATE
-        if not private:
+        if buffer.space != PRIVATE:
             self.out.line(f"MN_GLOBAL({name});")
-        return CudaPointer(name, self.local(buffer) if private else buffer, align=self.alignment(operand.buffer))
+        return CudaPointer(name, buffer, align=self.alignment(operand.buffer))
 
     def base(self, which: str | Slot, buffer: Buffer, phase: Phase, row: str) -> str:
         """C text of a buffer's address in bytes."""
         if buffer.space == PRIVATE:
-            return f"(mn::shared_memory() + {self.places[phase.id].buffers[buffer.id]})"
+            return f"(mn::shared_memory() + {buffer.offset})"
         if buffer.space in ("input", "output"):
             return f"call.{buffer.space}s[{buffer.offset}]"
         at = str(buffer.offset)
@@ -164,7 +112,7 @@ class CudaStorage(Storage):
         if first.space in ("input", "output"):
             return GPU_ALIGN
         if first.space == PRIVATE:
-            return SHARED_ALIGN
+            return first.align
         names = [first.id]
         if isinstance(which, Slot):
             table = next(t for t in self.program.tables if t.id == which.table)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mononn_core import __version__
 from mononn_core.codegen.cpu import print_program
-from mononn_core.codegen.cpu_storage import worker_bytes
 from mononn_core.compiler.cuda import CudaStages, cuda_variants, fit_costs
 from mononn_core.compiler.cuda import build as build_cuda
 from mononn_core.compiler.cuda import lower_imported as lower_cuda
 from mononn_core.compiler.packing import describe_program, pack_weights
 from mononn_core.compiler.proof import prove
+from mononn_core.decide.cpu import CpuScheduler
 from mononn_core.errors import OptionError
 from mononn_core.graph import Graph, TensorType
 from mononn_core.graph.text import to_text as graph_text
 from mononn_core.importer import load as import_model
+from mononn_core.lower.cpu import lower as lower_groups
+from mononn_core.lower.steps import Lowered
 from mononn_core.machine import Machine
 from mononn_core.options import Options
 from mononn_core.passes import pipeline
@@ -28,9 +30,7 @@ from mononn_core.program.text import to_text as program_text
 from mononn_core.runtime.artifact import Artifact
 from mononn_core.runtime.session import Session, open_session
 from mononn_core.runtime.toolchain import compile_host, compile_shared
-from mononn_core.schedule.lower import Lowered
-from mononn_core.schedule.lower import lower as lower_graph
-from mononn_core.schedule.prefetch import prefetch_weights
+from mononn_core.schedule.groups import CpuGroups
 from mononn_core.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Stages:
 
     graph: Graph
     optimized: Graph
-    lowered: Lowered
+    lowered: Lowered[Schedule]
     source: str
     options: Options
     machine: Machine
@@ -124,13 +124,13 @@ def lower(
 def lower_imported(graph: Graph, options: Options, machine: Machine, schedule: Schedule | None = None) -> Stages:
     """From an imported Graph on: passes, schedule (or the one given), proof, source."""
     optimized = pipeline.run(graph)
-    lowered = lower_graph(pipeline.prepare(optimized, options.target), options, machine, schedule)
-    if options.prefetch:
-        lowered = replace(lowered, program=prefetch_weights(lowered.program))
+    groups = CpuGroups(pipeline.prepare(optimized, options.target), options, machine)
+    decided = CpuScheduler(groups).legal(schedule)
+    lowered = lower_groups(groups, decided, options.prefetch)
     prove(lowered.program, schedule is not None)
     chosen = f"target {options.target}, precision {options.precision}, threads {options.threads}, {machine.level}"
     comment = f"mononn {__version__}, {chosen}"
-    source = print_program(lowered.program, machine.vector_bytes, comment, options.launch)
+    source = print_program(lowered.program, comment, options.launch)
     return Stages(graph, optimized, lowered, source, options, machine)
 
 
@@ -170,7 +170,7 @@ def build(stages: Stages | CudaStages) -> Artifact:
 
 
 def assemble(
-    lowered: Lowered, source: str, about: Mapping[str, Any], machine: Machine, texts: Mapping[str, str]
+    lowered: Lowered[Schedule], source: str, about: Mapping[str, Any], machine: Machine, texts: Mapping[str, str]
 ) -> Artifact:
     """Compile a Program's ``source`` and pack its constants; ``about`` is its :func:`manifest`."""
     flags = (f"-DMONONN_VECTOR_BYTES={machine.vector_bytes}",)
@@ -196,7 +196,7 @@ def manifest(program: Program, types: Mapping[str, TensorType], options: Options
         },
         "threads": options.threads,
         "launch": options.launch,
-        "scratch_bytes": worker_bytes(program, machine.vector_bytes),
+        "scratch_bytes": program.scratch_bytes,
     }
 
 

@@ -24,8 +24,8 @@ from mononn_core.runtime.cuda_device import present_gpu
 
 if TYPE_CHECKING:
     from mononn_core.codegen.cuda import CudaSource
+    from mononn_core.lower.steps import Lowered
     from mononn_core.runtime.cuda_toolchain import Cubin
-    from mononn_core.schedule.cuda.lower import CudaLowered
     from mononn_core.schedule.cuda.schedule import CudaSchedule
     from mononn_core.schedule.cuda.tiles import Variant
 
@@ -45,7 +45,7 @@ class CudaStages:
 
     graph: Graph
     optimized: Graph
-    lowered: CudaLowered
+    lowered: Lowered[CudaSchedule]
     printed: CudaSource
     options: Options
     gpu: Gpu
@@ -56,6 +56,11 @@ class CudaStages:
         return self.lowered.program
 
     @property
+    def schedule(self) -> CudaSchedule:
+        assert self.lowered.schedule is not None
+        return self.lowered.schedule
+
+    @property
     def source(self) -> str:
         return self.printed.text
 
@@ -64,7 +69,7 @@ class CudaStages:
         """Every value on the road that has a text, by name."""
         return {
             "graph": graph_text(self.optimized),
-            "schedule": self.lowered.schedule.to_text(),
+            "schedule": self.schedule.to_text(),
             "program": program_text(self.program),
             "source": self.source,
         }
@@ -72,7 +77,7 @@ class CudaStages:
     @property
     def manifest(self) -> dict[str, Any]:
         """What the artifact says about itself (see :class:`mononn_core.runtime.artifact.Artifact`)."""
-        lowered, printed, options = self.lowered, self.printed, self.options
+        printed, options = self.printed, self.options
         kernels = [{"name": k.name, "ordinals": list(k.ordinals), "iteration": k.iteration} for k in printed.kernels]
         return {
             **describe_program(self.program, self.optimized.types),
@@ -81,8 +86,8 @@ class CudaStages:
             "target": options.target,
             "precision": options.precision,
             "machine": {"arch": self.gpu.arch, "name": self.gpu.name},
-            "threads": lowered.threads,
-            "blocks_per_sm": lowered.blocks_per_sm,
+            "threads": self.schedule.threads,
+            "blocks_per_sm": self.schedule.blocks_per_sm,
             "shared_bytes": printed.shared_bytes,
             "scratch_bytes": 0,
             "launch": options.launch,
@@ -118,7 +123,9 @@ def lower_imported(
     """From an imported Graph on: passes, schedule, proof, source; ``variant`` or ``schedule`` in place of the cost
     model's choice."""
     from mononn_core.codegen.cuda import print_program
-    from mononn_core.schedule.cuda.lower import lower as lower_graph
+    from mononn_core.decide.cuda import CudaScheduler
+    from mononn_core.lower.cuda import lower as lower_groups
+    from mononn_core.schedule.cuda.groups import CudaGroups
 
     gpu, _ = target_gpu(options)
     clock = [time.perf_counter()]
@@ -131,12 +138,14 @@ def lower_imported(
     optimized = pipeline.run(graph)
     prepared = pipeline.prepare(optimized, options.target)
     lap("passes")
-    lowered = lower_graph(prepared, options, gpu, variant, schedule)
+    groups = CudaGroups(prepared, options, gpu)
+    decided = CudaScheduler(groups).legal(schedule, variant)
+    lowered = lower_groups(groups, decided)
     lap("schedule")
     prove(lowered.program, schedule is not None)
     lap("proof")
     chosen = f"target {options.target}, precision {options.precision}, {gpu.name} ({gpu.arch}), launch {options.launch}"
-    printed = print_program(lowered.program, lowered.threads, options.launch, f"mononn {__version__}, {chosen}")
+    printed = print_program(lowered.program, decided.threads, options.launch, f"mononn {__version__}, {chosen}")
     lap("print")
     return CudaStages(graph, optimized, lowered, printed, options, gpu, seconds)
 
@@ -177,15 +186,15 @@ def _usage(stages: CudaStages, arch: str, cubin: Cubin) -> dict[str, Any]:
         ToolchainError: fewer blocks fit an SM than the schedule counts on.
     """
     gpu = stages.gpu if stages.gpu.arch == arch else Gpu.for_arch(arch)
-    shared, threads = stages.printed.shared_bytes, stages.lowered.threads
+    shared, threads = stages.printed.shared_bytes, stages.schedule.threads
     kernels = {}
     for name, usage in sorted(cubin.kernels.items()):
         resident = resident_blocks(gpu, max(usage.registers, 1), shared + usage.shared_static, threads)
-        if resident < stages.lowered.blocks_per_sm:
+        if resident < stages.schedule.blocks_per_sm:
             raise ToolchainError(
                 f"{name} takes {usage.registers} registers a thread and {shared} bytes of shared memory a block, so an "
                 f"SM of {gpu.name} ({arch}) holds {resident} blocks where the schedule counts on "
-                f"{stages.lowered.blocks_per_sm}; compile for that architecture alone"
+                f"{stages.schedule.blocks_per_sm}; compile for that architecture alone"
             )
         kernels[name] = {
             "registers": usage.registers,
@@ -226,9 +235,9 @@ def fit_costs(traced: Sequence[tuple[CudaStages, Sequence[Mapping[str, Any]]]]) 
 
     seen: list[fit.Observation] = []
     for stages, rows in traced:
-        lowered = stages.lowered
+        launch = stages.schedule.threads, stages.schedule.blocks_per_sm
         try:
-            seen += fit.observations(stages.program, stages.gpu, lowered.threads, lowered.blocks_per_sm, rows)
+            seen += fit.observations(stages.program, stages.gpu, *launch, rows)
         except ValueError as error:
             raise OptionError(f"these rows are no trace of {stages.program.name}: {error}") from error
     if not seen:
@@ -253,5 +262,5 @@ def predictions(stages: CudaStages) -> dict[str, dict[str, float]]:
     """Floor and predicted seconds of one inference on every shipped GPU: of the cost model, never measured."""
     from mononn_core.cost.cuda import predict
 
-    launch = stages.lowered.blocks_per_sm, stages.lowered.threads
+    launch = stages.schedule.blocks_per_sm, stages.schedule.threads
     return {name: dict(predict(stages.program, gpu, *launch)) for name, gpu in NAMED.items()}

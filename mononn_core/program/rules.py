@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from mononn_core.errors import VerifyError
 from mononn_core.program.expr import Expr, variables
-from mononn_core.program.ir import For, Let, Loop, Phase, Program, Reduce, Statement, Store
+from mononn_core.program.ir import Barrier, For, Let, Loop, Phase, Program, Reduce, Statement, Store
 
 
 def refuse(rule: str, text: str, phase: Phase | None = None) -> VerifyError:
@@ -24,6 +25,16 @@ def phases_with_loops(program: Program) -> Iterator[tuple[Phase, Loop | None]]:
             yield item, None
         elif isinstance(item, Loop):
             yield from ((p, item) for p in item.body if isinstance(p, Phase))
+
+
+def changed(program: Program, change: Callable[[Phase], Phase]) -> Program:
+    """The Program with every phase, as written, replaced."""
+
+    def inner(item: Phase | Barrier) -> Phase | Barrier:
+        return change(item) if isinstance(item, Phase) else item
+
+    body = (replace(i, body=tuple(map(inner, i.body))) if isinstance(i, Loop) else inner(i) for i in program.body)
+    return replace(program, body=tuple(body))
 
 
 def expressions(phase: Phase) -> Iterator[Expr]:

@@ -9,9 +9,9 @@ from mononn_core.program.expr import Const, Expr, Var, const
 from mononn_core.program.ir import Box, For, Phase, Statement, Store, Task
 from mononn_core.program.simplify import simplify
 from mononn_core.program.template import NEST
+from mononn_core.schedule.boxes import owner_boxes
 from mononn_core.schedule.fuse import FusionGroup, border_of
 from mononn_core.schedule.operands import axis
-from mononn_core.schedule.ownership import owner_boxes
 from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.schedule.schedule import Partition
 

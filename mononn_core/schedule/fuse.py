@@ -16,10 +16,10 @@ from mononn_core.errors import Origin
 from mononn_core.graph import Graph, Node
 from mononn_core.ops import registry
 from mononn_core.ops.common import integer, integers, text
+from mononn_core.ops.registry import is_template
 from mononn_core.program.expr import Const, Expr
 from mononn_core.program.simplify import linear
 from mononn_core.schedule.operands import ImageView, contraction_axes, unit_stride
-from mononn_core.schedule.prepare import is_template
 from mononn_core.schedule.views import Views
 
 ROOT_KINDS = ("contraction", "row", "reduction")

@@ -7,62 +7,15 @@ two: overlapped tiling (Krishnamoorthy et al., PLDI 2007).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from mononn_core.ops import registry
 from mononn_core.program.expr import Var
 from mononn_core.program.ir import Box, Operand, Phase
 from mononn_core.program.simplify import simplify
 from mononn_core.program.template import get, operand
-from mononn_core.schedule.fuse import FusionGroup
-from mononn_core.schedule.ownership import owner_boxes
+from mononn_core.schedule.boxes import owner_boxes
 from mononn_core.schedule.phases import PhaseBuilder
-from mononn_core.schedule.schedule import GroupSchedule, Parts
-from mononn_core.schedule.views import Views
-
-Phases = Callable[[GroupSchedule], tuple[Phase, ...]]
-"""The phases of a decision."""
-
-
-def with_parts(
-    stages: tuple[FusionGroup, ...],
-    chosen: Mapping[str, Sequence[GroupSchedule]],
-    phases: Phases,
-    builder: PhaseBuilder,
-) -> dict[str, list[GroupSchedule]]:
-    """For every map that one convolution reads, a decision more for both of them, that meet in parts: a stage's own
-    tensor to these. ``chosen``: a stage's own tensor to what may be decided for it without parts."""
-    by_root = {stage.root.output: stage for stage in stages if stage.root is not None}
-    found: dict[str, list[GroupSchedule]] = {}
-    for image in stages:
-        reader = _reader(image, builder.views)
-        reading = by_root.get(reader) if reader else None
-        if reading is None:
-            continue
-        for plain in chosen[reading.own]:
-            parts = parts_of(phases(plain)[0], image.stored, builder) if plain.partition.kind == "rows" else None
-            if parts is not None:
-                partition = replace(plain.partition, parts=parts)
-                for own, group in ((image.own, chosen[image.own][0]), (reading.own, plain)):
-                    found.setdefault(own, []).append(replace(group, partition=partition))
-    return found
-
-
-def _reader(image: FusionGroup, views: Views) -> str | None:
-    """The convolution (its output) that alone reads what ``image`` stores, where ``image`` is a map."""
-    name, consumers = image.stored, views.graph.consumers()
-    shape = views.type(name).shape
-    if image.root is not None or len(shape) != 4 or shape[0] != 1:
-        return None
-    while name not in views.graph.outputs and len(consumers[name]) == 1:
-        (node,) = consumers[name]
-        if node.op == "conv":
-            return node.output if node.inputs[0] == name else None
-        if views.is_stored(node.output) or registry.get(node.op).kind != "movement":
-            return None
-        name = node.output
-    return None
+from mononn_core.schedule.schedule import Parts
 
 
 def parts_of(phase: Phase, tensor: str, builder: PhaseBuilder) -> Parts | None:
@@ -101,4 +54,4 @@ def _spans(phase: Phase) -> list[tuple[int, int]]:
     return [(min(r0 for r0, *_ in mine), max(r1 for _, r1, *_ in mine)) for mine in boxes]
 
 
-__all__ = ["parts_of", "read_parts", "with_parts"]
+__all__ = ["parts_of", "read_parts"]

@@ -9,12 +9,10 @@ from typing import ClassVar
 
 from mononn_core.program.ir import Operand, Phase, Task
 from mononn_core.program.template import get, known
+from mononn_core.schedule.boxes import Boxes
 from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.schedule.schedule import GroupSchedule, Partition, Tile
-
-Boxes = tuple[tuple[int, int, int, int], ...]
-"""(first row, end row, first column, end column)."""
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,7 @@ class Attention(Template[AttentionParams], CpuTemplate, CpuScheduled, CudaTempla
         result = task.results[0]
         inner = code.element_printer(printer, result.axes, (q.box.size[0], v.box.size[1]))
         scores = code.element_printer(printer, self.prologues["score"], (q.box.size[0], k.box.size[0]))
-        out.line(code.local_floats())
+        code.write_scratch(phase)
         with out.block("auto score_ = [&](long i, long j, auto v_) {", "};"):
             out.line("using T = decltype(v_);")
             out.line("(void)i, (void)j;")
@@ -151,7 +151,7 @@ class Attention(Template[AttentionParams], CpuTemplate, CpuScheduled, CudaTempla
         guard = "true" if self.params(task).guard else "false"
         for r in (r for r in rows if r > 0):
             shape = f"mn::Attention<{r}, {k.box.size[0]}, {q.box.size[1]}, {v.box.size[1]}, {guard}>"
-            code.assert_fits(shape)
+            code.assert_fits(phase, shape)
             calls.append((rows_text, r, f"{shape}::run({', '.join(parts)}, local_, score_, element_);"))
         code.choose(calls, 0 in rows)
 

@@ -120,7 +120,7 @@ class CudaProduct(ProductTemplate, CudaTemplate, CudaScheduled):
         (wm, wn), size, loop = params.warps, itemsize(KINDS[kind]), task.mainloop
         step, stages = (loop.step, max(2, loop.stages)) if loop else (STEP_BYTES // size, STAGES)
         depth = 16 if size == 2 else 8
-        local = row_stride(code.local(left)) if left.space == PRIVATE else 0
+        local = row_stride(left) if left.space == PRIVATE else 0
         groups = next((g for g in range(code.warps // (wm * wn), 0, -1) if step % (depth * g) == 0), 0)
         high, wide = FRAGMENT[0] * wm, FRAGMENT[1] * wn
         if rows % high or columns % wide or groups == 0:

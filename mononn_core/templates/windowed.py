@@ -28,13 +28,14 @@ from mononn_core.program.simplify import simplify
 from mononn_core.program.template import Array, Elements, Extent, Template, operand
 from mononn_core.program.windows import Pair, Windows
 from mononn_core.schedule.binder import OperandBinder, panel_buffer, unit_axes
+from mononn_core.schedule.boxes import Boxes
 from mononn_core.schedule.decisions import L2_SHARE, rows_problem
 from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.operands import ImageView, axis
 from mononn_core.schedule.parts import read_parts
 from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.schedule.schedule import GroupSchedule, Partition, Tile
-from mononn_core.schedule.template import Boxes, CpuScheduled, Ways
+from mononn_core.schedule.template import CpuScheduled, Ways
 from mononn_core.schedule.views import matrix_shape
 
 

@@ -53,6 +53,8 @@ def transformed_weights(w: Array) -> Array:
 def convolve(windows: Windows, pixels: Array, weights: Array) -> Array:
     """[rows, width, M] of ``pixels`` [count, C], a pixel a row, and ``weights`` from :func:`transformed_weights`."""
     rows, width = windows.rows_in(len(pixels)), windows.width
+    if rows == 0:
+        return np.zeros((0, width, weights.shape[1]), pixels.dtype)
     high, wide = -(-rows // 2), -(-width // 2)
     image = np.zeros((2 * high + 2, 2 * wide + 2, pixels.shape[1]), pixels.dtype)
     places = np.arange(rows + 2)[:, None] * windows.pitch + np.arange(width + 2)[None, :]
@@ -133,13 +135,13 @@ class Winograd(Windowed[WindowParams]):
         values = tiles(params.rows, params.width) * (operand(task, "a").box.size[1] + 16)
         return PRODUCTS * (values + 16 * params.panel)
 
-    def write_state(self, code: CpuStorage) -> None:
-        code.out.line(code.local_floats())
+    def write_state(self, phase: Phase, code: CpuStorage) -> None:
+        code.write_scratch(phase)
         code.out.line("const float *transformed_ = nullptr;  // the windows that lie in local_")
 
     def call(self, phase: Phase, rows: int, function: str, printer: Printer, code: CpuStorage) -> str:
         kernel = f"mn::Winograd<Windows_, {rows}, {self.params(phase.task).panel}>"
-        code.assert_fits(kernel)
+        code.assert_fits(phase, kernel)
         return f"{kernel}::run({corners(phase, printer, code)}, local_, transformed_, {function}, ahead_);"
 
 

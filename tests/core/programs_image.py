@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from mononn_core.lower.memory import OVERREAD_BYTES
 from mononn_core.program.expr import Acc, Const, Expr
 from mononn_core.program.ir import Assign, Axis, Barrier, For, Operand, Phase, Program, Result, Store, Task
 from mononn_core.program.windows import Windows
 from mononn_core.schedule.binder import panel_buffer
-from mononn_core.schedule.memory import OVERREAD_BYTES
 from tests.core.build import F32, Array, Case, box, buffer, const, load, origin, random, relu, v
 
 HEIGHT, WIDTH, CHANNELS, OUTPUTS = 5, 4, 3, 5

@@ -8,25 +8,25 @@ import pytest
 from mononn_core import compiler
 from mononn_core.codegen.cpu import print_program
 from mononn_core.graph import TensorType
+from mononn_core.lower.cpu import with_scratch
+from mononn_core.lower.steps import Lowered
 from mononn_core.machine import Machine
 from mononn_core.options import Options
 from mononn_core.program import interpret
 from mononn_core.program.verify import verify
 from mononn_core.runtime.session import Session
-from mononn_core.schedule.lower import Lowered
 from tests.core.programs import CASES
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_generated_code_agrees_with_the_virtual_machine(name: str) -> None:
     case = CASES[name]()
-    program, machine = case.program, Machine.probe()
+    machine = Machine.probe()
+    program = with_scratch(case.program, machine.lanes("float32"))
     verify(program)
     types = {b.id: TensorType(b.dtype, b.shape) for b in program.buffers}
     about = compiler.manifest(program, types, Options(threads=2), machine)
-    artifact = compiler.assemble(
-        Lowered(program, case.weights), print_program(program, machine.vector_bytes), about, machine, {}
-    )
+    artifact = compiler.assemble(Lowered(program, case.weights), print_program(program), about, machine, {})
     machine_answers = interpret.run(program, dict(case.inputs), dict(case.weights))
     first = None
     for workers in (1, 2, 3, 4):

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from mononn_core import compiler
 from mononn_core.compiler import Stages
+from mononn_core.decide import search, space
+from mononn_core.decide.cpu import CpuScheduler
 from mononn_core.errors import OptionError
 from mononn_core.machine import Machine
 from mononn_core.ops.evaluate import run as evaluate
@@ -21,8 +23,7 @@ from mononn_core.passes import pipeline
 from mononn_core.program.interpret import run as interpret
 from mononn_core.program.text import to_text as program_text
 from mononn_core.runtime.session import Session
-from mononn_core.schedule import search, space
-from mononn_core.schedule.lower import Lowering
+from mononn_core.schedule.groups import CpuGroups
 from mononn_core.schedule.schedule import GroupSchedule, Partition, Parts, Schedule, Tile
 from tests.core import test_groups, test_winograd
 from tests.core.networks import MODELS, encoder
@@ -140,10 +141,10 @@ def alone(schedule: Schedule) -> Schedule:
 def by_columns(schedule: Schedule) -> Schedule:
     """Every product by columns, in the tile that suits that."""
     schedule = apart(schedule)
-    lowering = lowering_of("wide encoder", 2)
+    scheduler = scheduler_of("wide encoder", 2)
     for group in [g for g in schedule.groups if g.template == "matmul"]:
-        stage = lowering.by_name[group.group][1]
-        wanted = [g for g in space.preferred(stage, lowering.builder, 2) if g.partition.kind == "columns"]
+        stage = scheduler.groups.by_name[group.group][1]
+        wanted = [g for g in space.preferred(stage, scheduler.groups.builder, 2) if g.partition.kind == "columns"]
         schedule = schedule.with_group(wanted[0])
     return schedule
 
@@ -238,25 +239,26 @@ def test_what_a_search_makes_is_legal_and_dearer(name: str, owners: int, seed: i
     """At random, one decision changed, two crossed: each is legal, runs, keeps what was asked for, and the model finds
     none cheaper than its own choice among what it prefers."""
     random = Random(seed)
-    lowering = lowering_of(name, owners)
-    best = lowering.decide()
-    drawn = search.sample(lowering, random)
-    changed = search.mutate(lowering, best, random)
-    crossed = search.cross(lowering, drawn, changed, random)
+    scheduler = scheduler_of(name, owners)
+    best = scheduler.decide()
+    drawn = search.sample(scheduler, random)
+    changed = search.mutate(scheduler, best, random)
+    crossed = search.cross(scheduler, drawn, changed, random)
     for schedule in (drawn, changed, crossed):
-        lowering.check(schedule)
-        assert lowering.price(schedule) > 0
+        scheduler.check(schedule)
+        assert scheduler.price(schedule) > 0
     different = [g for g in changed.groups if _plain(g) not in {_plain(b) for b in best.groups}]
     assert len(different) <= 1, "one decision, or an image that is stored whole again"
     whole = {_plain(g) for schedule in (drawn, changed) for g in schedule.groups}
     assert {_plain(g) for g in crossed.groups} <= whole
-    again = lowering.decide({g.group: g for g in best.groups})
-    assert again.groups == best.groups and lowering.price(again) == pytest.approx(lowering.price(best))
+    again = scheduler.decide({g.group: g for g in best.groups})
+    assert again.groups == best.groups and scheduler.price(again) == pytest.approx(scheduler.price(best))
     preferred = {
-        stage.own: random.choice(space.preferred(stage, lowering.builder, owners)) for stage in lowering.stages
+        stage.own: random.choice(space.preferred(stage, scheduler.groups.builder, owners))
+        for stage in scheduler.groups.stages
     }
-    other = lowering.decide(preferred)
-    assert lowering.price(best) <= lowering.price(other) * 1.02, "up to what the search's beam may miss"
+    other = scheduler.decide(preferred)
+    assert scheduler.price(best) <= scheduler.price(other) * 1.02, "up to what the search's beam may miss"
     check_answers(lowered(name, random.choice([drawn, changed, crossed, other]), owners))
 
 
@@ -264,21 +266,21 @@ def _plain(group: GroupSchedule) -> GroupSchedule:
     return replace(group, partition=replace(group.partition, parts=None))
 
 
-def lowering_of(name: str, owners: int) -> Lowering:
+def scheduler_of(name: str, owners: int) -> CpuScheduler:
     optimized = compiler.lower(NETWORKS[name](), threads=owners, machine=MACHINE).optimized
-    return Lowering(pipeline.prepare(optimized, "cpu"), Options(threads=owners), MACHINE)
+    return CpuScheduler(CpuGroups(pipeline.prepare(optimized, "cpu"), Options(threads=owners), MACHINE))
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(sorted(NETWORKS)), st.sampled_from([1, 2, 3]), st.randoms(use_true_random=False))
 def test_any_choice_of_legal_decisions_gives_the_same_answers(name: str, owners: int, random: object) -> None:
     """Every group as something that is legal for it, a barrier after each; the verifier has seen the Program."""
-    lowering = lowering_of(name, owners)
+    scheduler = scheduler_of(name, owners)
     chosen = []
-    for stage in lowering.stages:
-        options = list(space.legal(stage, lowering.builder, owners))
-        preferred = space.preferred(stage, lowering.builder, owners)
+    for stage in scheduler.groups.stages:
+        options = list(space.legal(stage, scheduler.groups.builder, owners))
+        preferred = space.preferred(stage, scheduler.groups.builder, owners)
         assert set(preferred) <= set(options)
         chosen.append((random.choice(options),))  # type: ignore[attr-defined]
-    stages = lowered(name, Schedule(lowering.graph.name, owners, tuple(chosen)), owners)
+    stages = lowered(name, Schedule(scheduler.groups.graph.name, owners, tuple(chosen)), owners)
     check_answers(stages)

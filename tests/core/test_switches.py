@@ -10,13 +10,13 @@ from onnx import TensorProto
 
 from mononn_core import compiler
 from mononn_core.errors import InputError, OptionError
+from mononn_core.lower.prefetch import prefetch_weights
 from mononn_core.ops.evaluate import run as evaluate
 from mononn_core.program.expr import Acc, Load, walk
 from mononn_core.program.interpret import run as interpret
 from mononn_core.program.ir import Loop, Phase
 from mononn_core.runtime import trace
 from mononn_core.runtime.session import Session
-from mononn_core.schedule.prefetch import prefetch_weights
 from tests.core.networks import Builder, encoder, mlp
 from tests.core.test_compiler import TOLERANCE, error
 

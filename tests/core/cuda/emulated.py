@@ -6,6 +6,7 @@ import numpy as np
 
 from mononn_core.codegen.cuda import CudaSource, print_program
 from mononn_core.emulate import Watch, build
+from mononn_core.lower.shared import place
 from mononn_core.program import abi
 from mononn_core.program.ir import Program
 from tests.core.build import Array, Case
@@ -28,10 +29,11 @@ def packed_weights(program: Program, weights: dict[str, Array]) -> Array:
 
 
 class Run:
-    """One case, compiled for the emulator; ``run`` may be called again and again on the same memory."""
+    """One case, compiled for the emulator; ``run`` may be called again and again on the same memory. ``placed``: its
+    Program says where shared memory lies."""
 
-    def __init__(self, case: Case, threads: int = 256, launch: str = "once") -> None:
-        program = self.program = case.program
+    def __init__(self, case: Case, threads: int = 256, launch: str = "once", placed: bool = False) -> None:
+        program = self.program = case.program if placed else place(case.program, threads)
         self.source: CudaSource = print_program(program, threads, launch)
         self.threads = threads
         self.emulated = build(self.source.text)

@@ -18,8 +18,8 @@ from mononn_core.options import Options
 from mononn_core.passes import pipeline
 from mononn_core.program.ir import Program
 from mononn_core.program.text import to_text
-from mononn_core.schedule.cuda.lower import lower
 from tests.core import mutate_memory, mutate_task  # noqa: F401 (they register their mutations)
+from tests.core.cuda.lowered import lower
 from tests.core.mutate import MUTATIONS, Mutation
 from tests.core.neutral import rewrites
 from tests.core.oracle import Oracle

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mononn_core.codegen.cuda import Kernel, print_program
+from mononn_core.codegen.cuda import Kernel
 from mononn_core.codegen.cuda_expressions import CudaPointer, CudaPrinter, divisor, neighbours
 from mononn_core.errors import UnsupportedError
 from mononn_core.program import abi
 from mononn_core.program.expr import INDEX, Const, Expr, Var, evaluate_index, op
 from mononn_core.program.ir import Assign, Buffer, Layout, Phase, Program
 from tests.core.cuda.cases import CASES
+from tests.core.cuda.lowered import printed
 from tests.core.cuda.programs import fetched_early
 
 
@@ -37,30 +38,30 @@ def with_phase(original: Program, name: str, **changes: object) -> Program:
 
 
 def test_the_same_program_gives_the_same_bytes() -> None:
-    first, second = (print_program(program("layers-f16"), 128, "graph", "by hand") for _ in range(2))
+    first, second = (printed(program("layers-f16"), 128, "graph", "by hand") for _ in range(2))
     assert first == second
     assert first.text.startswith("// layers: 8 phases, 7 barriers, 0 counters.\n// Arena 16384 bytes")
     assert "// by hand\n" in first.text
 
 
 def test_a_graph_launches_intervals_in_order_and_loops_once_an_iteration() -> None:
-    kernels = print_program(program("layers-f16"), 128, "graph").kernels
+    kernels = printed(program("layers-f16"), 128, "graph").kernels
     assert kernels[0] == Kernel("mononn_part_0", (0,), 0)
     assert [(k.name, k.iteration) for k in kernels[1:-1]] == [
         (f"mononn_part_{part}", iteration) for iteration in range(3) for part in (1, 2)
     ]
     assert [n for k in kernels for n in k.ordinals] == list(range(8))
-    whole = print_program(program("layers-f16"), 128).kernels
+    whole = printed(program("layers-f16"), 128).kernels
     assert whole == (Kernel("mononn_run", tuple(range(8)), 0),)
 
 
 def test_phases_without_a_barrier_share_a_kernel() -> None:
-    kernels = print_program(program("attention-f16"), 256, "graph").kernels
+    kernels = printed(program("attention-f16"), 256, "graph").kernels
     assert [k.ordinals for k in kernels] == [(0, 1, 2), (3,)]
 
 
 def test_weights_are_fetched_before_the_barrier_only_where_one_kernel_runs_both() -> None:
-    once, graph = (print_program(program("layers-f16"), 128, launch).text for launch in ("once", "graph"))
+    once, graph = (printed(program("layers-f16"), 128, launch).text for launch in ("once", "graph"))
     assert once.count("::fetch(") == 3
     assert "l + 1 < 3" in once, "the last iteration's last product has no next one"
     assert "::fetch(" not in graph
@@ -68,7 +69,7 @@ def test_weights_are_fetched_before_the_barrier_only_where_one_kernel_runs_both(
 
 
 def test_what_lies_between_an_early_copy_and_its_use_has_its_own_memory() -> None:
-    early, plain = (print_program(p, 256) for p in (fetched_early().program, program("mlp-f16")))
+    early, plain = (printed(p, 256) for p in (fetched_early().program, program("mlp-f16")))
     assert early.shared_bytes > plain.shared_bytes
 
 
@@ -76,7 +77,7 @@ def test_what_lies_between_an_early_copy_and_its_use_has_its_own_memory() -> Non
 def test_shared_memory_is_what_the_vocabulary_asks_for(threads: int) -> None:
     """The source states it as a static_assert; here the numbers are checked against each other."""
     for name in ("mlp-f16", "mlp-tf32x3", "attention-bf16"):
-        source = print_program(with_warps(program(name)), threads)
+        source = printed(with_warps(program(name)), threads)
         largest = max(
             int(line.split("<= ")[1].rstrip(");")) for line in source.text.splitlines() if "static_assert" in line
         )
@@ -113,7 +114,7 @@ def with_warps(original: Program) -> Program:
 )
 def test_what_has_no_form_is_refused_with_the_phase_named(name: str, phase: str, changes: dict, message: str) -> None:  # type: ignore[type-arg]
     with pytest.raises(UnsupportedError, match=message) as caught:
-        print_program(with_phase(program(name), phase, **changes), 256)
+        printed(with_phase(program(name), phase, **changes), 256)
     assert repr(phase) in str(caught.value)
 
 
@@ -121,7 +122,7 @@ def test_a_buffer_beyond_32_bit_indices_is_refused() -> None:
     original = program("mlp-f16")
     huge = Buffer("huge", "float32", (1 << 31,), Layout.row_major((1 << 31,)), "arena")
     with pytest.raises(UnsupportedError, match=r"'huge'.*smaller batch"):
-        print_program(replace(original, buffers=(*original.buffers, huge)), 256)
+        printed(replace(original, buffers=(*original.buffers, huge)), 256)
 
 
 def test_the_call_is_packed_as_it_is_declared() -> None:

@@ -13,6 +13,7 @@ from mononn_core.errors import OptionError, UnsupportedError
 from mononn_core.gpu import Gpu
 from mononn_core.graph import Graph
 from mononn_core.importer import load
+from mononn_core.lower.steps import Lowered
 from mononn_core.ops.evaluate import run as evaluate
 from mononn_core.options import ARCHITECTURES, Options
 from mononn_core.passes import pipeline
@@ -22,10 +23,11 @@ from mononn_core.program.ir import Barrier, Loop, Phase, Program
 from mononn_core.program.rules import body_expressions, depends
 from mononn_core.program.text import to_text
 from mononn_core.program.verify import verify
-from mononn_core.schedule.cuda.lower import CudaLowered, lower
+from mononn_core.schedule.cuda.schedule import CudaSchedule
 from tests.core import networks
 from tests.core.build import Case
 from tests.core.cuda.emulated import Run
+from tests.core.cuda.lowered import lower
 from tests.core.cuda.networks import convolutions, patches, translator
 
 WIDE = {"tokens": 20, "width": 32, "hidden": 512, "heads": 2, "layers": 1}
@@ -52,7 +54,7 @@ def graph(name: str) -> Graph:
 
 
 @cache
-def lowered(name: str, precision: str = "fp16", gpu: str = "H200") -> CudaLowered:
+def lowered(name: str, precision: str = "fp16", gpu: str = "H200") -> Lowered[CudaSchedule]:
     return lower(graph(name), Options(target="cuda", precision=precision), Gpu.named(gpu))
 
 
@@ -101,7 +103,7 @@ def test_the_same_input_gives_the_same_program() -> None:
 
 
 @cache
-def bert() -> CudaLowered:
+def bert() -> Lowered[CudaSchedule]:
     """Layers of BERT-base's sizes; nobody looks at the weights."""
     g = prepared(networks.encoder(layers=3, tokens=128, width=768, heads=12, hidden=3072))
     return lower(g, Options(target="cuda", precision="fp16"), Gpu.named("H100"))
@@ -117,12 +119,14 @@ def test_a_layer_of_bert_is_six_phases() -> None:
 
 def test_products_fit_one_wave_and_their_launch() -> None:
     low, gpu = bert(), Gpu.named("H100")
+    launch = low.schedule
+    assert launch is not None
     for phase in product_phases(low.program):
         rows, columns = phase.task.params["tile"]
         warps_m, warps_n = phase.task.params["warps"]
-        assert phase.tasks <= gpu.sms * low.blocks_per_sm
+        assert phase.tasks <= gpu.sms * launch.blocks_per_sm
         assert rows % (16 * warps_m) == 0 and columns % (8 * warps_n) == 0
-        assert low.threads % (32 * warps_m * warps_n) == 0
+        assert launch.threads % (32 * warps_m * warps_n) == 0
         assert rows * columns <= 64 * 32 * warps_m * warps_n
 
 
@@ -164,7 +168,8 @@ def test_printed_programs_are_right_in_the_emulator(name: str, precision: str) -
     g, low = graph(name), lowered(name, precision)
     given = feeds(g)
     shaped = {n: a.reshape(low.program.buffer(n).shape) for n, a in given.items()}
-    running = Run(Case(low.program, shaped, dict(low.weights), {}), low.threads)
+    assert low.schedule is not None
+    running = Run(Case(low.program, shaped, dict(low.weights), {}), low.schedule.threads, placed=True)
     for schedule in ("random:3", "reversed", "block-first"):
         got = running.run(3, schedule)
         running.emulated.reset()
@@ -193,7 +198,9 @@ def test_rows_in_the_arena_are_aligned(precision: str) -> None:
 def test_a_prediction_is_above_its_floor() -> None:
     for name in Gpu.names():
         low = bert()
-        times = predict(low.program, Gpu.named(name), low.blocks_per_sm, low.threads)
+        launch = low.schedule
+        assert launch is not None
+        times = predict(low.program, Gpu.named(name), launch.blocks_per_sm, launch.threads)
         assert 0 < times["floor"] < times["seconds"] < 1e-3
 
 

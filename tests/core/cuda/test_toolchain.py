@@ -7,12 +7,13 @@ import shutil
 import pytest
 
 from mononn_core import compiler
-from mononn_core.codegen.cuda import headers, print_program
+from mononn_core.codegen.cuda import headers
 from mononn_core.errors import ArtifactError, ToolchainError
 from mononn_core.runtime import cuda_toolchain
 from mononn_core.runtime.cubin import instructions, kernel_code, kernel_usage, loops
 from mononn_core.runtime.cuda_toolchain import ARCHITECTURES, _find_nvrtc, compile_cubin, run_nvrtc
 from tests.core.cuda.cases import CASES
+from tests.core.cuda.lowered import printed
 from tests.core.cuda.networks import translator
 from tests.core.cuda.programs import mlp
 
@@ -36,12 +37,12 @@ def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def text(name: str, launch: str = "once") -> str:
-    return print_program(CASES[name]().program, 256, launch).text
+    return printed(CASES[name]().program, 256, launch).text
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_every_architecture_gets_tensor_cores_and_asynchronous_copies(arch: str) -> None:
-    source = print_program(mlp("f16", K=96, H=96).program, 256).text
+    source = printed(mlp("f16", K=96, H=96).program, 256).text
     cubin = compile_cubin(source, headers(), arch, compiler="nvrtc")
     (usage,) = cubin.kernels.values()
     assert usage.spills == usage.stack == usage.shared_static == 0
@@ -70,7 +71,7 @@ def test_the_largest_programs_do_not_spill() -> None:
 
 
 def test_kernels_of_a_graph_are_those_that_are_listed() -> None:
-    source = print_program(CASES["layers-bf16"]().program, 256, "graph")
+    source = printed(CASES["layers-bf16"]().program, 256, "graph")
     cubin = compile_cubin(source.text, headers(), "sm_80", compiler="nvrtc")
     assert set(cubin.kernels) == {kernel.name for kernel in source.kernels}
 

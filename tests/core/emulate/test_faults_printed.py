@@ -4,10 +4,10 @@ import functools
 
 import pytest
 
-from mononn_core.codegen.cuda import print_program
 from mononn_core.emulate import build
 from mononn_core.emulate.compile import vocabulary
 from tests.core.cuda.cases import CASES
+from tests.core.cuda.lowered import printed
 from tests.core.cuda.programs import TOLERANCE
 from tests.core.emulate import faults, faults_printed
 from tests.core.emulate.faults import NUMBERS, planted
@@ -20,7 +20,7 @@ FEW = ("random:1", "block-first", "reversed")
 @functools.cache
 def run_of(name):
     case = CASES[name]()
-    return Run(case, print_program(case.program, THREADS, "once"))
+    return Run(case, printed(case.program, THREADS, "once"))
 
 
 def outcome(emulated, run, name, schedule, **options):

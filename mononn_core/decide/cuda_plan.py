@@ -12,54 +12,42 @@ Both are priced by :mod:`mononn_core.cost.cuda`; the launch (threads of a block)
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import ceil
 
 from mononn_core.cost.cuda import Work, barrier_seconds, expr_operations
 from mononn_core.errors import UnsupportedError
+from mononn_core.ops.registry import is_template
 from mononn_core.program.expr import Const, Expr, Load, Op, Var, substitute, variables, walk
 from mononn_core.program.ir import Reduce
 from mononn_core.program.simplify import simplify
+from mononn_core.schedule.cuda.groups import NORMS, CudaGroups, adder
 from mononn_core.schedule.cuda.template import Step
 from mononn_core.schedule.cuda.tiles import Shape, Target, Tile, choose
 from mononn_core.schedule.fuse import FusionGroup, dependencies
 from mononn_core.schedule.operands import Product, matmul_axes, unit_stride
-from mononn_core.schedule.prepare import is_template
 from mononn_core.schedule.rows import row_body
-from mononn_core.schedule.views import Views, matrix_shape, tensor_index
+from mononn_core.schedule.views import matrix_shape, tensor_index
 
-NORMS = ("layer_norm", "rms_norm")
 FEWER_PHASES = 1.05
 """Within so much of the model's error the plan with a barrier less is taken: nothing hides a barrier."""
 
 
 @dataclass
 class Plan:
-    """Steps in an order that respects their dependencies up to the phases' own; ``parts``: root product -> parts."""
+    """Steps in an order that respects their dependencies up to the phases' own."""
 
     steps: list[Step]
-    parts: dict[str, int]
-    virtual: frozenset[str]
-    """Tensors that stages stored and that are read as expressions now."""
     seconds: float
 
 
-@dataclass
 class Planner:
     """Prices and decides for one launch."""
 
-    stages: tuple[FusionGroup, ...]
-    views: Views
-    target: Target
-    readers: dict[str, list[FusionGroup]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.graph = self.views.graph
-        self.by_stored = {s.stored: s for s in self.stages}
-        self.needs = {s.stored: dependencies(s, self.views) for s in self.stages}
-        for stage in self.stages:
-            for tensor in sorted(self.needs[stage.stored]):
-                self.readers.setdefault(tensor, []).append(stage)
+    def __init__(self, groups: CudaGroups, target: Target) -> None:
+        self.groups, self.target = groups, target
+        self.stages, self.views, self.graph = groups.stages, groups.views, groups.graph
+        self.by_stored, self.needs, self.readers = groups.by_stored, groups.needs, groups.readers
 
     def plan(self) -> Plan:
         """Decide for every norm and copy, then for the products that are left."""
@@ -87,46 +75,31 @@ class Planner:
         inside = {f.stored for f in fills.values()}
         adds = {n.stored: s for s, n in adders.items()}
         steps: list[Step] = []
-        parts: dict[str, int] = {}
-        virtual: set[str] = set()
         total = 0.0
         for stage in self.stages:
             if stage.stored in inside:
                 continue
             if not self._is_product(stage):
                 tensor = adds.get(stage.stored, "")
-                also = self.stores(tensor, stage)
-                if tensor and not also:
-                    virtual.add(tensor)
+                also = self.groups.stores(tensor, stage)
                 steps.append(Step(stage, adds=tensor, also=also))
                 total += self._seconds(stage) + barrier_seconds(self.target.gpu)
                 continue
             added, seconds = self._product_steps(stage, fills.get(stage.stored), stage.stored in adders)
             steps += added
             total += seconds + barrier_seconds(self.target.gpu)
-            if added[0].tile is not None and added[0].tile.parts > 1:
-                assert stage.root is not None
-                parts[stage.root.output] = added[0].tile.parts
-        return Plan(steps, parts, frozenset(virtual), total)
+        return Plan(steps, total)
 
     def _product_steps(self, stage: FusionGroup, fill: FusionGroup | None, added: bool) -> tuple[list[Step], float]:
         """The phases of a product and their seconds; ``added``: a norm adds its parts."""
         assert stage.root is not None
         if fill is not None:
             tile, seconds = self._tile(stage, fill)
-            return [Step(stage, tile, fill, keep=self.keeps(fill, stage))], seconds
+            return [Step(stage, tile, fill, keep=self.groups.keeps(fill, stage))], seconds
         tile, seconds = self._tile(stage, split=True) if added else self._whole(stage)
         if added or tile.parts == 1:
             return [Step(stage, tile)], seconds
         return [Step(stage, tile), adder(stage)], seconds
-
-    def keeps(self, fill: FusionGroup, product: FusionGroup) -> bool:
-        """Whether a product that ``fill`` is computed in has to store it: others read it too."""
-        return self.readers[fill.stored] != [product]
-
-    def stores(self, tensor: str, norm: FusionGroup) -> bool:
-        """Whether a norm that adds the parts of ``tensor`` has to store the sums: others read them too."""
-        return tensor in self.graph.outputs or self.readers.get(tensor, []) not in ([], [norm])
 
     # -- who is what ------------------------------------------------------------------------------------------------
 
@@ -261,13 +234,3 @@ class Planner:
         passes = 1 if stage.root is None or self._is_product(stage) else 3
         work = Work(tasks, each * 8.0, each * self.target.itemsize, operations=operations, passes=passes)
         return work.seconds(self.target.gpu, self.target.threads, self.target.blocks_per_sm)
-
-
-def adder(product: FusionGroup) -> Step:
-    """The phase that adds the parts of a product, with the end of its chain."""
-    assert product.root is not None
-    last = product.chain[-1] if product.chain else product.root
-    return Step(FusionGroup(product.stored, None, (last,)), sums=True)
-
-
-__all__ = ["Plan", "Planner", "adder"]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from mononn_core.decide.cuda_plan import Planner
 from mononn_core.graph import Graph
+from mononn_core.ops.registry import is_template
 from mononn_core.program.template import NEST
 from mononn_core.schedule.cuda.builder import CudaBuilder
-from mononn_core.schedule.cuda.plan import Planner
 from mononn_core.schedule.cuda.schedule import CudaGroup, CudaSchedule
 from mononn_core.schedule.cuda.template import SUM, cuda_scheduled
 from mononn_core.schedule.cuda.tiles import tile_problem
 from mononn_core.schedule.fuse import FusionGroup
-from mononn_core.schedule.prepare import is_template
 
 
 def problem_of(

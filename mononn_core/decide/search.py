@@ -1,7 +1,7 @@
 """Schedules beside others, as a search makes them: at random, with one decision changed, or with decisions of two.
 
 Where barriers stand is not drawn: for given decisions the cheapest cut into intervals is found
-(:meth:`mononn_core.schedule.lower.Lowering.decide`), so that whatever is drawn is legal.
+(:meth:`mononn_core.decide.cpu.CpuScheduler.decide`), so that whatever is drawn is legal.
 """
 
 from __future__ import annotations
@@ -9,44 +9,45 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from mononn_core.schedule import space
-from mononn_core.schedule.lower import Lowering
+from mononn_core.decide import space
+from mononn_core.decide.cpu import CpuScheduler
 from mononn_core.schedule.schedule import GroupSchedule, Schedule
 
 
-def sample(lowering: Lowering, random: Random) -> Schedule:
+def sample(scheduler: CpuScheduler, random: Random) -> Schedule:
     """Any legal decision for every group."""
-    return lowering.decide({own: random.choice(_legal(lowering, own)) for own in lowering.by_name})
+    return scheduler.decide({own: random.choice(_legal(scheduler, own)) for own in scheduler.groups.by_name})
 
 
-def mutate(lowering: Lowering, schedule: Schedule, random: Random) -> Schedule:
+def mutate(scheduler: CpuScheduler, schedule: Schedule, random: Random) -> Schedule:
     """``schedule`` with another decision for one group, if any group has another."""
     groups = {group.group: group for group in schedule.groups}
     order = list(groups)
     random.shuffle(order)
     for own in order:
-        others = [group for group in _legal(lowering, own) if group != groups[own]]
+        others = [group for group in _legal(scheduler, own) if group != groups[own]]
         if others:
             shared = groups[own].partition.parts
             kept = {name: _whole(g) if g.partition.parts == shared else g for name, g in groups.items()}
-            return lowering.decide({**kept, own: random.choice(others)})
+            return scheduler.decide({**kept, own: random.choice(others)})
     return schedule
 
 
-def cross(lowering: Lowering, first: Schedule, second: Schedule, random: Random) -> Schedule:
+def cross(scheduler: CpuScheduler, first: Schedule, second: Schedule, random: Random) -> Schedule:
     """Of each group the decision of one of two; groups that share an image in parts take theirs from the same."""
     both = [{group.group: group for group in schedule.groups} for schedule in (first, second)]
     taken: dict[str, int] = {}
     chosen = {}
-    for own in lowering.by_name:
+    for own in scheduler.groups.by_name:
         parts = both[0][own].partition.parts or both[1][own].partition.parts
         unit = parts.buffer if parts is not None else own
         chosen[own] = both[taken.setdefault(unit, random.randrange(2))][own]
-    return lowering.decide(chosen)
+    return scheduler.decide(chosen)
 
 
-def _legal(lowering: Lowering, own: str) -> list[GroupSchedule]:
-    return list(space.legal(lowering.by_name[own][1], lowering.builder, lowering.owners))
+def _legal(scheduler: CpuScheduler, own: str) -> list[GroupSchedule]:
+    groups = scheduler.groups
+    return list(space.legal(groups.by_name[own][1], groups.builder, groups.owners))
 
 
 def _whole(group: GroupSchedule) -> GroupSchedule:

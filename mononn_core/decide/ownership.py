@@ -10,18 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import product as cartesian
 from math import inf
 
 import numpy as np
 
 from mononn_core.cost.analytic import Cost
 from mononn_core.errors import OptionError
-from mononn_core.program.expr import evaluate_index
-from mononn_core.program.ir import Operand, Phase
+from mononn_core.program.ir import Phase
+from mononn_core.schedule.boxes import Boxes, owner_boxes
 from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.schedule import GroupSchedule, Partition
-from mononn_core.schedule.template import Boxes, scheduled
+from mononn_core.schedule.template import scheduled
 
 Intervals = tuple[tuple[GroupSchedule, ...], ...]
 """Decisions; a barrier stands between two intervals."""
@@ -49,22 +48,6 @@ class Candidate:
     def partition(self) -> Partition:
         """How it is dealt."""
         return self.decided.partition
-
-
-def owner_boxes(phase: Phase, operand: Operand) -> tuple[Boxes, ...]:
-    """Per owner, the distinct boxes of ``operand`` that its tasks touch, cut at the bounds."""
-    owners: list[dict[tuple[int, int, int, int], None]] = [{} for _ in range(phase.assign.owners)]
-    names = [a.var for a in phase.domain]
-    assert phase.assign.owner is not None
-    for point in cartesian(*(range(a.extent) for a in phase.domain)):
-        values = dict(zip(names, point, strict=True))
-        owner = evaluate_index(phase.assign.owner, values)
-        corners: list[int] = []
-        for offset, size, bound in zip(operand.box.offset, operand.box.size, operand.box.bound, strict=True):
-            first = evaluate_index(offset, values)
-            corners += [first, min(first + size, bound)]
-        owners[owner][corners[0], corners[1], corners[2], corners[3]] = None
-    return tuple(tuple(o) for o in owners)
 
 
 def candidate(decided: GroupSchedule, phases: tuple[Phase, ...], shape: tuple[int, int], cost: Cost) -> Candidate:

@@ -1,0 +1,109 @@
+"""The Schedule of a CPU: the cheapest by the cost model, the price of any, and why one is not legal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from mononn_core.cost.analytic import Cost
+from mononn_core.decide import ownership, space
+from mononn_core.decide.parts import with_parts
+from mononn_core.errors import OptionError
+from mononn_core.schedule.fuse import dependencies
+from mononn_core.schedule.groups import CpuGroups
+from mononn_core.schedule.schedule import GroupSchedule, Schedule
+
+
+class CpuScheduler:
+    """Decides for the groups of one network."""
+
+    def __init__(self, groups: CpuGroups) -> None:
+        self.groups = groups
+        self.cost = Cost(groups.machine, sum(c.nbytes for c in groups.graph.constants.values()))
+        self._candidates: dict[GroupSchedule, ownership.Candidate] = {}
+
+    def decide(self, fixed: Mapping[str, GroupSchedule] | None = None) -> Schedule:
+        """The cheapest Schedule by the cost model; groups in ``fixed`` (by name) are computed as it says.
+
+        Raises:
+            OptionError: the fixed decisions do not go together.
+        """
+        groups, fixed = self.groups, fixed or {}
+        chosen = {
+            s.own: (fixed[s.own],) if s.own in fixed else space.preferred(s, groups.builder, groups.owners)
+            for s in groups.stages
+        }
+        for own, more in with_parts(groups, chosen).items():
+            chosen[own] += () if own in fixed else tuple(more)
+        candidates = {own: tuple(map(self._candidate, found)) for own, found in chosen.items()}
+        return Schedule(groups.graph.name, groups.owners, ownership.plan(groups.stages, candidates, self.cost))
+
+    def legal(self, given: Schedule | None) -> Schedule:
+        """``given`` once it is checked, or the cheapest; raises OptionError as :meth:`check`."""
+        if given is None:
+            return self.decide()
+        self.check(given)
+        return given
+
+    def price(self, schedule: Schedule) -> float:
+        """Seconds of a run by the cost model; no Program is built."""
+        return ownership.price([tuple(map(self._candidate, interval)) for interval in schedule.intervals], self.cost)
+
+    def _candidate(self, group: GroupSchedule) -> ownership.Candidate:
+        if group not in self._candidates:
+            shape = self.groups.stored(group)[2]
+            self._candidates[group] = ownership.candidate(group, self.groups.phases(group), shape, self.cost)
+        return self._candidates[group]
+
+    def check(self, schedule: Schedule) -> None:
+        """Raises OptionError where a Schedule is not one of this network, names a decision that is not legal, or has a
+        group before one that it reads. Whether its barriers suffice the verifier says of the Program."""
+        groups = self.groups
+        if schedule.owners != groups.owners:
+            raise OptionError(
+                f"the schedule is for {schedule.owners} owners, not {groups.owners}; compile with as many"
+            )
+        ready: dict[str, int] = {}
+        for group in schedule.groups:
+            if group.group not in groups.by_name:
+                raise OptionError(f"the schedule has a group {group.group!r}, which {groups.graph.name} has not")
+            if group.group in ready:
+                raise OptionError(f"the schedule has group {group.group!r} twice")
+            ready[group.group] = len(ready)
+            if reason := space.problem(groups.stage(group), groups.builder, _plain(group)):
+                raise OptionError(f"the schedule of group {group.group!r} is not legal: {reason}")
+        self._check_parts(schedule)
+        if missing := [name for name in groups.by_name if name not in ready]:
+            raise OptionError(f"the schedule has no group {missing[0]!r}")
+        self._check_order(ready)
+
+    def _check_order(self, ready: Mapping[str, int]) -> None:
+        """Raises OptionError where a group stands before one that it reads."""
+        writers: dict[str, list[str]] = {}
+        for stage in self.groups.stages:
+            writers.setdefault(stage.stored, []).append(stage.own)
+        for stage in self.groups.stages:
+            for tensor in sorted(dependencies(stage, self.groups.views)):
+                late = [w for w in writers[tensor] if w != stage.own and ready[w] > ready[stage.own]]
+                if late and tensor != stage.stored:
+                    raise OptionError(f"the schedule has group {stage.own!r} before {late[0]!r}, which it reads")
+
+    def _check_parts(self, schedule: Schedule) -> None:
+        """Raises OptionError where an image in parts is not one that its writer and its reader meet in."""
+        plain = {g.group: (_plain(g),) for g in schedule.groups}
+        if len(plain) < len(self.groups.stages):
+            return
+        allowed = with_parts(self.groups, plain)
+        for group in schedule.groups:
+            parts = group.partition.parts
+            both = sum(other.partition.parts == parts for other in schedule.groups)
+            if parts is not None and (group not in allowed.get(group.group, ()) or both != 2):
+                raise OptionError(
+                    f"the schedule of group {group.group!r} is not legal: {parts.buffer} is not what a map and the one "
+                    "convolution that reads it, both dealt by rows, share in parts"
+                )
+
+
+def _plain(group: GroupSchedule) -> GroupSchedule:
+    """The same without parts."""
+    return replace(group, partition=replace(group.partition, parts=None))

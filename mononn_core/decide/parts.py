@@ -1,0 +1,49 @@
+"""Which maps and convolutions may meet in an image that is stored in parts (:mod:`mononn_core.schedule.parts`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from mononn_core.ops import registry
+from mononn_core.schedule.fuse import FusionGroup
+from mononn_core.schedule.groups import CpuGroups
+from mononn_core.schedule.parts import parts_of
+from mononn_core.schedule.schedule import GroupSchedule
+from mononn_core.schedule.views import Views
+
+
+def with_parts(groups: CpuGroups, chosen: Mapping[str, Sequence[GroupSchedule]]) -> dict[str, list[GroupSchedule]]:
+    """For every map that one convolution reads, a decision more for both of them, that meet in parts: a stage's own
+    tensor to these. ``chosen``: a stage's own tensor to what may be decided for it without parts."""
+    by_root = {stage.root.output: stage for stage in groups.stages if stage.root is not None}
+    found: dict[str, list[GroupSchedule]] = {}
+    for image in groups.stages:
+        reader = _reader(image, groups.views)
+        reading = by_root.get(reader) if reader else None
+        if reading is None:
+            continue
+        for plain in chosen[reading.own]:
+            by_rows = plain.partition.kind == "rows"
+            parts = parts_of(groups.phases(plain)[0], image.stored, groups.builder) if by_rows else None
+            if parts is not None:
+                partition = replace(plain.partition, parts=parts)
+                for own, group in ((image.own, chosen[image.own][0]), (reading.own, plain)):
+                    found.setdefault(own, []).append(replace(group, partition=partition))
+    return found
+
+
+def _reader(image: FusionGroup, views: Views) -> str | None:
+    """The convolution (its output) that alone reads what ``image`` stores, where ``image`` is a map."""
+    name, consumers = image.stored, views.graph.consumers()
+    shape = views.type(name).shape
+    if image.root is not None or len(shape) != 4 or shape[0] != 1:
+        return None
+    while name not in views.graph.outputs and len(consumers[name]) == 1:
+        (node,) = consumers[name]
+        if node.op == "conv":
+            return node.output if node.inputs[0] == name else None
+        if views.is_stored(node.output) or registry.get(node.op).kind != "movement":
+            return None
+        name = node.output
+    return None
