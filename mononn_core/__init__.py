@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mononn_core.compiler import compile as compile  # noqa: A004
     from mononn_core.errors import MononnError as MononnError
+    from mononn_core.runtime.base import TensorInfo as TensorInfo
     from mononn_core.runtime.conformance import conformance as conformance
+    from mononn_core.runtime.loading import load as load
     from mononn_core.runtime.preflight import preflight as preflight
     from mononn_core.runtime.session import Session as Session
-    from mononn_core.runtime.session import TensorInfo as TensorInfo
-    from mononn_core.runtime.session import load as load
     from mononn_core.runtime.trace import trace_report as trace_report
 
 __version__ = "0.1.0"
 _HOMES = {
     "compile": "mononn_core.compiler",
-    "load": "mononn_core.runtime.session",
+    "load": "mononn_core.runtime.loading",
     "Session": "mononn_core.runtime.session",
-    "TensorInfo": "mononn_core.runtime.session",
+    "TensorInfo": "mononn_core.runtime.base",
     "MononnError": "mononn_core.errors",
     "conformance": "mononn_core.runtime.conformance",
     "preflight": "mononn_core.runtime.preflight",

@@ -1,6 +1,7 @@
 """The house rules that a reader should be able to rely on: who imports whom, and how long a file may get."""
 
 import ast
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -56,9 +57,17 @@ def python_files(*folders):
     return sorted(p for folder in folders for p in (ROOT / folder).rglob("*.py"))
 
 
-def imported(tree):
+def running(tree):
+    """The nodes under a tree, without what only type checkers read."""
+    for node in ast.iter_child_nodes(tree):
+        if not (isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")):
+            yield node
+            yield from running(node)
+
+
+def imported(nodes):
     """Every module a file imports, `from a import b` as a.b, since b may be a module."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -80,7 +89,7 @@ def broken_layers(relative, text):
     if own is None:
         return [f"{relative} is in no layer"]
     found = []
-    for name in imported(ast.parse(text)):
+    for name in imported(ast.walk(ast.parse(text))):
         top, *rest = name.split(".")
         if top != package or not rest or rest[0] == layer or rank(order, rest[0]) is None:
             continue
@@ -97,7 +106,7 @@ def broken_layers(relative, text):
 def broken_bans(relative, text):
     """Imports of onnx, of the core by the suite, and of the suite by the core where they are not allowed."""
     found = []
-    for name in imported(ast.parse(text)):
+    for name in imported(ast.walk(ast.parse(text))):
         top = name.split(".")[0]
         banned = (
             (top == "onnx" and not relative.startswith(IMPORTS_ONNX))
@@ -108,6 +117,28 @@ def broken_bans(relative, text):
         if banned:
             found.append(f"{relative} imports {name}")
     return found
+
+
+def circle(texts):
+    """Modules that import each other in a circle, the first named again at its end; "" where none do.
+
+    `texts`: each module's code by its name. An import inside a function counts, one for type checkers does not.
+    """
+    needs = {}
+    for module, text in texts.items():
+        names = imported(running(ast.parse(text)))
+        needs[module] = {name if name in texts else name.rpartition(".")[0] for name in names} & texts.keys()
+    try:
+        TopologicalSorter(needs).prepare()
+    except CycleError as error:
+        return " imported by ".join(error.args[1])
+    return ""
+
+
+def module_texts(package):
+    """The code of a package's modules, by name."""
+    named = {".".join(p.relative_to(ROOT).with_suffix("").parts): p for p in python_files(package)}
+    return {name.removesuffix(".__init__"): path.read_text() for name, path in named.items()}
 
 
 def too_long(relative, text):
@@ -127,6 +158,11 @@ def test_layers_import_only_what_stands_below_them(package):
     files = python_files(package)
     assert files
     assert [e for p in files for e in broken_layers(str(p.relative_to(ROOT)), p.read_text())] == []
+
+
+@pytest.mark.parametrize("package", ["mononn_core", "mononn_bench"])
+def test_no_modules_import_each_other_in_a_circle(package):
+    assert circle(module_texts(package)) == ""
 
 
 def test_import_bans():
@@ -165,6 +201,22 @@ def test_a_broken_layer_is_seen(relative, text):
 )
 def test_a_banned_import_is_seen(relative, text):
     assert broken_bans(relative, text)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        {"p.a": "import p.b", "p.b": "from p.a import f"},
+        {"p.a": "from p import b", "p.b": "def f():\n    from p.c import g", "p.c": "if 1:\n    import p.a"},
+        {"p": "from p.a import f", "p.a": "from p import g"},
+    ],
+)
+def test_a_circle_is_seen(texts):
+    assert circle(texts)
+
+
+def test_an_import_for_type_checkers_makes_no_circle():
+    assert not circle({"p.a": "if TYPE_CHECKING:\n    from p.b import g", "p.b": "from p.a import f"})
 
 
 def test_an_allowed_import_is_not_complained_about():

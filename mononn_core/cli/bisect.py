@@ -26,7 +26,7 @@ from mononn_core.importer.reference import Step, Traced
 from mononn_core.ops import evaluate
 from mononn_core.passes import pipeline
 from mononn_core.passes.pipeline import Pass
-from mononn_core.runtime.session import TensorInfo
+from mononn_core.runtime.base import TensorInfo
 
 Arrays = Mapping[str, np.ndarray]
 FOUND = 1

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from mononn_core.errors import InputError
-from mononn_core.runtime.session import TensorInfo
+from mononn_core.runtime.base import TensorInfo
 
 
 def feeds(tensors: Mapping[str, TensorInfo], files: Iterable[tuple[str, str]], seed: int) -> dict[str, np.ndarray]:

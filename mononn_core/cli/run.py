@@ -14,9 +14,9 @@ import numpy as np
 
 from mononn_core.cli.feeds import feeds
 from mononn_core.errors import OptionError
+from mononn_core.runtime.base import BaseBinding
 from mononn_core.runtime.files import write_atomically
-from mononn_core.runtime.gpu_session import GpuBinding
-from mononn_core.runtime.session import Binding, load
+from mononn_core.runtime.loading import load
 
 SHOWN = 6
 
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _times(binding: Binding | GpuBinding, repeat: int) -> dict[str, Any]:
+def _times(binding: BaseBinding, repeat: int) -> dict[str, Any]:
     """Milliseconds of ``repeat`` runs."""
     seconds = np.zeros(repeat)
     for index in range(repeat):

@@ -12,9 +12,10 @@ from mononn_core.errors import OptionError, ToolchainError
 from mononn_core.gpu import Gpu
 from mononn_core.machine import Machine
 from mononn_core.runtime import ceilings, trace
+from mononn_core.runtime.base import BaseSession
 from mononn_core.runtime.files import write_atomically
 from mononn_core.runtime.gpu_session import GpuSession
-from mononn_core.runtime.session import Session, load
+from mononn_core.runtime.loading import load
 
 
 def run(options: argparse.Namespace) -> int:
@@ -38,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def roofs(session: Session | GpuSession) -> Machine | Gpu:
+def roofs(session: BaseSession) -> Machine | Gpu:
     """This machine with measured ceilings for the session's threads, or with stated ones where no compiler is; for a
     GPU the stated ones of what the file was scheduled for."""
     machine, manifest = Machine.probe(), session.info

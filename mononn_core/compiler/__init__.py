@@ -28,13 +28,13 @@ from mononn_core.program import abi
 from mononn_core.program.ir import Program
 from mononn_core.program.text import to_text as program_text
 from mononn_core.runtime.artifact import Artifact
-from mononn_core.runtime.session import Session, open_session
+from mononn_core.runtime.loading import open_session
 from mononn_core.runtime.toolchain import compile_host, compile_shared
 from mononn_core.schedule.groups import CpuGroups
 from mononn_core.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
-    from mononn_core.runtime.gpu_session import GpuSession
+    from mononn_core.runtime.base import BaseSession
     from mononn_core.schedule.cuda.schedule import CudaSchedule
     from mononn_core.schedule.cuda.tiles import Variant
 
@@ -148,7 +148,7 @@ def compile(  # noqa: A001 (the name users expect)
     launch: str = "once",
     arch: tuple[str, ...] = (),
     gpu: str = "",
-) -> Session | GpuSession:
+) -> BaseSession:
     """Compile an ONNX model into one function and load it; the arguments and errors are :func:`lower`'s.
 
     Raises:

@@ -19,7 +19,6 @@ from mononn_core.program import abi
 from mononn_core.runtime.artifact import Artifact, Buffer, digest
 
 SPIN_NANOSECONDS = 100_000
-FORKED, STOPPED = 0xFE, 0xFF
 
 
 class Plan(ctypes.Structure):

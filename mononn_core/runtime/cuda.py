@@ -17,9 +17,9 @@ import numpy as np
 from mononn_core.errors import ArtifactError, DeviceError, DeviceHangError, InputError, OptionError
 from mononn_core.program import abi
 from mononn_core.runtime.artifact import INCLUDED, Artifact
+from mononn_core.runtime.base import BaseBinding, TensorInfo, check_apart, check_type
 from mononn_core.runtime.cuda_device import Present, present
-from mononn_core.runtime.gpu_session import GpuBinding, GpuSession, on_one_clock
-from mononn_core.runtime.session import TensorInfo, check_names, check_type, writable
+from mononn_core.runtime.gpu_session import GpuSession, on_one_clock
 
 OLDEST_DRIVER = (12, 0)
 """The oldest CUDA version of a driver that loads cubins as this project's toolchain makes them for sm_90a."""
@@ -75,7 +75,7 @@ class CudaCode:
         return int(blocks) * int(runtime.deviceGetAttribute(runtime.cudaDevAttrMultiProcessorCount, device))
 
 
-class CudaBinding(GpuBinding):
+class CudaBinding(BaseBinding):
     """Device buffers bound once. ``launch`` starts a run on a stream without waiting; ``run`` waits and checks."""
 
     def __init__(
@@ -237,12 +237,11 @@ class CudaSession(GpuSession):
     def bind(
         self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None, trace: np.ndarray | None = None
     ) -> CudaBinding:
-        """As :meth:`GpuSession.bind`. What has ``__cuda_array_interface__``, or ``__dlpack__`` in device memory, is
+        """As :meth:`BaseSession.bind`. What has ``__cuda_array_interface__``, or ``__dlpack__`` in device memory, is
         read and written in place; host arrays are copied to the device now (again by :meth:`CudaBinding.upload`)."""
         self.check_open()
         given = dict(outputs or {})
-        check_names("input", inputs, self.inputs, complete=True)
-        check_names("output", given, self.outputs, complete=False)
+        self.check_given(inputs, given, trace)
         cupy = self.code.cupy
         hosts = {n: np.ascontiguousarray(v) for n, v in inputs.items() if not on_device(v)}
         read, written = {}, {}
@@ -254,10 +253,7 @@ class CudaSession(GpuSession):
             for name, info in self.outputs.items():
                 made = device_array(cupy, "output", name, given[name], info) if name in given else None
                 written[name] = cupy.empty(info.shape, info.dtype) if made is None else made
-        check_apart(read, {name: written[name] for name in given})
-        if trace is not None:
-            stamps = (self.workers, len(self.info["phases"]), len(abi.TRACE_POINTS))
-            writable("trace", trace, TensorInfo("uint64", stamps))
+        check_apart(read, {name: written[name] for name in given}, overlap)
         return CudaBinding(self, read, written, hosts, trace)
 
     def clone(self) -> CudaSession:
@@ -334,14 +330,10 @@ def device_array(cupy: Any, kind: str, name: str, value: Any, info: TensorInfo) 
     return array
 
 
-def check_apart(inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
-    """Outputs are written while inputs are still read, so no two buffers may share memory; InputError where they do."""
-    names = list(outputs)
-    for position, name in enumerate(names):
-        first, size = outputs[name].data.ptr, outputs[name].nbytes
-        for other, array in {**inputs, **{n: outputs[n] for n in names[:position]}}.items():
-            if first < array.data.ptr + array.nbytes and array.data.ptr < first + size:
-                raise InputError(f"output {name!r} shares memory with {other!r}; give it a buffer of its own")
+def overlap(one: Any, other: Any) -> bool:
+    """Whether two device arrays share memory."""
+    first, second = one.data.ptr, other.data.ptr
+    return bool(first < second + other.nbytes and second < first + one.nbytes)
 
 
 @contextmanager

@@ -12,8 +12,8 @@ from mononn_core.emulate import build as build_emulated
 from mononn_core.errors import OptionError
 from mononn_core.program import abi
 from mononn_core.runtime.artifact import INCLUDED, Artifact
-from mononn_core.runtime.gpu_session import GpuBinding, GpuSession, aligned_copy, aligned_zeros, on_one_clock
-from mononn_core.runtime.session import TensorInfo, check_apart, check_names, readable, writable
+from mononn_core.runtime.base import BaseBinding, check_apart, readable, writable
+from mononn_core.runtime.gpu_session import GpuSession, aligned_copy, aligned_zeros, on_one_clock
 
 BLOCKS = 4
 """What a run has unless told otherwise: nothing in the code may depend on it but the dealing of tasks."""
@@ -27,7 +27,7 @@ def vocabulary(artifact: Artifact) -> dict[str, str]:
     return {name: text for name, text in headers.items() if name != PRIMITIVES}
 
 
-class EmulatedBinding(GpuBinding):
+class EmulatedBinding(BaseBinding):
     """Host buffers of an emulated run. ``reports`` are the emulator's of the last run, one a kernel."""
 
     def __init__(
@@ -71,9 +71,6 @@ class EmulatedBinding(GpuBinding):
         if self._trace is not None:
             self._trace[...] = on_one_clock(self._stamps)
 
-    def results(self) -> dict[str, Any]:
-        return self.outputs
-
 
 class EmulatedSession(GpuSession):
     """A network on the emulator."""
@@ -116,16 +113,13 @@ class EmulatedSession(GpuSession):
     ) -> EmulatedBinding:
         self.check_open()
         given = dict(outputs or {})
-        check_names("input", inputs, self.inputs, complete=True)
-        check_names("output", given, self.outputs, complete=False)
+        self.check_given(inputs, given, trace)
         read = {name: aligned_copy(readable(name, inputs[name], info)) for name, info in self.inputs.items()}
         written = {
             name: writable(name, given[name], info) if name in given else aligned_copy(np.empty(info.shape, info.dtype))
             for name, info in self.outputs.items()
         }
-        check_apart(read, {name: written[name] for name in given})
-        if trace is not None:
-            writable("trace", trace, TensorInfo("uint64", (self.workers, len(self.info["phases"]), 3)))
+        check_apart(read, given)
         return EmulatedBinding(self, read, written, trace)
 
     def clone(self) -> EmulatedSession:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from types import TracebackType
-from typing import Any
 
 import numpy as np
 
 from mononn_core.errors import MononnError
 from mononn_core.program import abi
 from mononn_core.runtime.artifact import Artifact
-from mononn_core.runtime.session import TensorInfo, explain
+from mononn_core.runtime.base import CLOSED, BaseSession
 
 ALIGNMENT = 128
 
@@ -27,93 +22,19 @@ class Launch:
     iteration: int
 
 
-class GpuBinding(ABC):
-    """Buffers bound to a session once and run many times. Made by ``bind``.
-
-    Attributes:
-        inputs: the arrays the kernel reads; rewrite their values in place between runs.
-        outputs: the arrays every run overwrites.
-    """
-
-    inputs: dict[str, Any]
-    outputs: dict[str, Any]
-
-    @abstractmethod
-    def run(self) -> None:
-        """One inference, finished and checked when it returns.
-
-        Raises:
-            InputError: an index taken from an input is out of range.
-            DeviceError: the GPU refused or ended the kernel, or (DeviceHangError) it did not end in time.
-            MononnError: the session is closed.
-        """
-
-    @abstractmethod
-    def results(self) -> dict[str, Any]:
-        """The outputs where the caller's inputs were: in host memory, or on the device."""
-
-
-class GpuSession(ABC):
-    """A network compiled for a GPU, with its arena and weights. Use as a context manager, or :meth:`close` it.
-
-    Attributes:
-        inputs, outputs: by name, in the order of the call.
-        workers: blocks of the launch.
-    """
-
-    workers: int
+class GpuSession(BaseSession):
+    """A network compiled for a GPU, with its arena and weights."""
 
     def __init__(self, artifact: Artifact) -> None:
         manifest = artifact.manifest
-        self.inputs = {t["name"]: TensorInfo(t["dtype"], tuple(t["shape"])) for t in manifest["inputs"]}
-        self.outputs = {t["name"]: TensorInfo(t["dtype"], tuple(t["shape"])) for t in manifest["outputs"]}
+        super().__init__(artifact, int(manifest["threads"]))
         self.launches = tuple(Launch(k["name"], k["iteration"]) for k in manifest["kernels"])
-        self.artifact = artifact
         self.closed = False
-
-    @property
-    def info(self) -> dict[str, Any]:
-        """A copy of the manifest: phases, barriers, flops, bytes, arena_bytes, weight_bytes, ..."""
-        return dict(self.artifact.manifest)
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return int(self.artifact.manifest["threads"])
 
     @property
     def sync_bytes(self) -> int:
         """Of the barrier and the counters; zeroed once."""
         return abi.gpu_sync_bytes(int(self.artifact.manifest["counters"]))
-
-    @abstractmethod
-    def bind(
-        self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None, trace: np.ndarray | None = None
-    ) -> GpuBinding:
-        """Binds buffers for many runs.
-
-        Args:
-            inputs: a value for every name in ``self.inputs``, of exactly that dtype and shape.
-            outputs: name to a C-contiguous array of the output's dtype and shape; the others are allocated.
-            trace: uint64 NumPy array of shape (workers, executed phases, 3) for time stamps in nanoseconds.
-
-        Raises:
-            InputError: a value or buffer does not fit.
-        """
-
-    @abstractmethod
-    def clone(self) -> GpuSession:
-        """Another session on the same code and weights, with an arena of its own."""
-
-    def run(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """One inference; every output by name. Arguments and errors are those of :meth:`bind` and of its run."""
-        binding = self.bind(inputs, outputs)
-        binding.run()
-        return binding.results()
-
-    def save(self, path: str | Path) -> None:
-        """Writes the ``.mono`` file (see :meth:`Artifact.save`)."""
-        self.artifact.save(path)
 
     def close(self) -> None:
         """Bindings are refused from now on, and the session's memory is given back with the last of them."""
@@ -122,19 +43,7 @@ class GpuSession(ABC):
     def check_open(self) -> None:
         """Raises MononnError when the session is closed."""
         if self.closed:
-            raise MononnError("this session is closed; load or compile the model again")
-
-    def explain(self, word: int) -> MononnError:
-        """The error that a run's error word stands for."""
-        return explain(word, self.artifact.manifest["phases"])
-
-    def __enter__(self) -> GpuSession:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+            raise MononnError(CLOSED)
 
 
 def on_one_clock(stamps: np.ndarray) -> np.ndarray:

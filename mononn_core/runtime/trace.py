@@ -18,8 +18,8 @@ from mononn_core.errors import OptionError
 from mononn_core.gpu import NAMED, Gpu
 from mononn_core.machine import Machine
 from mononn_core.program import abi
+from mononn_core.runtime.base import BaseSession
 from mononn_core.runtime.gpu_session import GpuSession
-from mononn_core.runtime.session import Session
 
 WARM_UP_SECONDS = 0.3
 COLUMNS = ("phase", "us", "floor us", "of peak", "wait us", "imbalance", "tasks", "barrier", "origin")
@@ -53,7 +53,7 @@ class PhaseTime:
         return self.floor / self.seconds if self.seconds > 0 else 0.0
 
 
-def record(session: Session | GpuSession, inputs: Mapping[str, Any], runs: int = 20) -> np.ndarray:
+def record(session: BaseSession, inputs: Mapping[str, Any], runs: int = 20) -> np.ndarray:
     """Time stamps of ``runs`` runs after a warm-up.
 
     Returns:
@@ -115,7 +115,7 @@ def table(stamps: np.ndarray, manifest: Mapping[str, Any], machine: Machine | Gp
     return result
 
 
-def trace_report(session: Session | GpuSession, inputs: Mapping[str, Any], runs: int = 20) -> tuple[list[Any], str]:
+def trace_report(session: BaseSession, inputs: Mapping[str, Any], runs: int = 20) -> tuple[list[Any], str]:
     """Where the time of a run goes: :func:`to_json`'s rows, with the stated rates of this machine or of the GPU that
     the network was scheduled for as ceilings, and :func:`chrome_trace`'s text."""
     stamps, manifest = record(session, inputs, runs), session.info

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from mononn_core.errors import ArtifactError
 from mononn_core.runtime import artifact as container
 from mononn_core.runtime.artifact import Artifact, digest
-from mononn_core.runtime.session import Session, load
+from mononn_core.runtime.loading import load
+from mononn_core.runtime.session import Session
 from tests.core import handmade
 
 

@@ -17,6 +17,7 @@ from mononn_core.graph import Graph
 from mononn_core.machine import Machine
 from mononn_core.ops.evaluate import run as evaluate
 from mononn_core.program.interpret import run
+from mononn_core.runtime.session import Session
 from tests.core.graphs import operators
 from tests.core.networks import Builder
 
@@ -158,7 +159,7 @@ def test_compiled_convolutions_agree_with_the_reference(size: int) -> None:
     stages = compiler.lower(model, threads=2)
     templates = {p.task.template for p in stages.program.phases()}
     assert {"conv", "depthwise", "winograd"} <= templates
-    with compiler.Session(compiler.build(stages)) as session:
+    with Session(compiler.build(stages)) as session:
         got = session.run(values)
     for number, expected in enumerate(want):
         error = np.linalg.norm(got[f"y{number}"] - expected) / np.linalg.norm(expected)

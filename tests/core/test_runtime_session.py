@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from mononn_core.errors import InputError, MononnError, OptionError
-from mononn_core.runtime.session import Session, TensorInfo, load
+from mononn_core.runtime.base import TensorInfo
+from mononn_core.runtime.loading import load
+from mononn_core.runtime.session import Session
 from tests.core import handmade
 
 EMPTY = """#include "mononn.h"

@@ -23,7 +23,7 @@ from mononn_core.runtime import cuda, cuda_device
 from mononn_core.runtime.artifact import Artifact
 from mononn_core.runtime.cuda_device import Present
 from mononn_core.runtime.emulated import EmulatedSession
-from mononn_core.runtime.session import load
+from mononn_core.runtime.loading import load
 from tests.core.cuda.fake_cupy import SMS, Array, FakeCupy, Torch
 from tests.core.networks import MODELS
 

@@ -1,0 +1,211 @@
+"""What the sessions of all targets share: tensors, checks of what is given, a run's errors."""
+
+from __future__ import annotations
+
+import difflib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from mononn_core.errors import InputError, MononnError
+from mononn_core.program import abi
+from mononn_core.runtime.artifact import Artifact
+
+FORKED, STOPPED = 0xFE, 0xFF
+"""Error codes of host/mononn_host.h, beside the generated function's."""
+CLOSED = "this session is closed; load or compile the model again"
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """An input or output.
+
+    Attributes:
+        dtype: NumPy's name ("float32", "int64", "bool").
+        shape: extents; () for a scalar.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{'x'.join(map(str, self.shape))}]"
+
+
+class BaseBinding(ABC):
+    """Buffers bound to a session once and run many times. Made by :meth:`BaseSession.bind`.
+
+    Attributes:
+        inputs: the arrays the network reads; rewrite their values in place between runs.
+        outputs: the arrays every run overwrites.
+    """
+
+    inputs: dict[str, Any]
+    outputs: dict[str, Any]
+
+    @abstractmethod
+    def run(self) -> None:
+        """One inference, finished and checked when it returns. Concurrent calls on one CPU session take turns.
+
+        Raises:
+            InputError: an index taken from an input is out of range.
+            DeviceError: the GPU refused or ended the kernel, or (DeviceHangError) it did not end in time.
+            MononnError: the session is closed, or belongs to the process this one was forked from.
+        """
+
+    def results(self) -> dict[str, Any]:
+        """The outputs where the caller's inputs were: in host memory, or on the device."""
+        return self.outputs
+
+
+class BaseSession(ABC):
+    """A compiled network with its working memory, ready to run. Use as a context manager, or :meth:`close` it.
+
+    Attributes:
+        artifact: what was compiled.
+        threads: on a CPU the workers, on a GPU the threads of a block.
+        workers: how many take part in a run: on a CPU its threads, on a GPU the blocks of the launch.
+        inputs, outputs: by name, in the order of the call.
+    """
+
+    workers: int
+
+    def __init__(self, artifact: Artifact, threads: int) -> None:
+        manifest = artifact.manifest
+        self.artifact, self.threads = artifact, threads
+        self.inputs = {t["name"]: TensorInfo(t["dtype"], tuple(t["shape"])) for t in manifest["inputs"]}
+        self.outputs = {t["name"]: TensorInfo(t["dtype"], tuple(t["shape"])) for t in manifest["outputs"]}
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """A copy of the manifest: phases, barriers, flops, bytes, arena_bytes, weight_bytes, ..."""
+        return dict(self.artifact.manifest)
+
+    @abstractmethod
+    def bind(
+        self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None, trace: np.ndarray | None = None
+    ) -> BaseBinding:
+        """Binds buffers for many runs.
+
+        Args:
+            inputs: a value for every name in ``self.inputs``, of exactly that dtype and shape: an array, or anything
+                with ``__dlpack__``; on a CPU C-contiguous ones are read in place, others are copied once, now.
+            outputs: name to a writable C-contiguous array of the output's dtype and shape; the others are allocated.
+            trace: uint64 NumPy array of shape (workers, executed phases, 3) for time stamps in nanoseconds.
+
+        Raises:
+            InputError: a value or buffer does not fit.
+        """
+
+    @abstractmethod
+    def clone(self) -> BaseSession:
+        """Another session on the same code and weights, with working memory of its own."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Bindings are refused from now on; twice is allowed."""
+
+    def run(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """One inference; every output by name. Arguments and errors are those of :meth:`bind` and of its run."""
+        binding = self.bind(inputs, outputs)
+        binding.run()
+        return binding.results()
+
+    def save(self, path: str | Path) -> None:
+        """Writes the ``.mono`` file (see :meth:`Artifact.save`)."""
+        self.artifact.save(path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def check_given(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any], trace: np.ndarray | None) -> None:
+        """Raises InputError where a name given to :meth:`bind` is wrong or missing, or the trace does not fit."""
+        _check_names("input", inputs, self.inputs)
+        _check_names("output", outputs, self.outputs)
+        missing = [name for name in self.inputs if name not in inputs]
+        if missing:
+            raise InputError(f"input {missing[0]!r} is missing; give {self.inputs[missing[0]]}")
+        if trace is not None:
+            stamps = (self.workers, len(self.artifact.manifest["phases"]), len(abi.TRACE_POINTS))
+            writable("trace", trace, TensorInfo("uint64", stamps))
+
+    def explain(self, word: int) -> MononnError:
+        """The error that a run's error word stands for."""
+        code, phase, value = abi.decode_error(word)
+        if code == FORKED:
+            return MononnError("this session belongs to the process that made it; clone() it after the fork")
+        if code == STOPPED:
+            return MononnError(CLOSED)
+        phases = self.artifact.manifest["phases"]
+        where = phases[phase] if phase < len(phases) else {}
+        text = abi.ERROR_TEXT.get(code, f"the compiled function reported error {code}")
+        place = f" in {where.get('origin') or where.get('id')}" if where else ""
+        if code == abi.ERROR_INDEX:
+            return InputError(f"{text}{place} (it is {value}); check the values of the inputs")
+        return MononnError(f"{text}{place}; compile the model again")
+
+
+def _check_names(kind: str, given: Mapping[str, Any], known: Mapping[str, TensorInfo]) -> None:
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"this network has {', '.join(known)}"
+            raise InputError(f"{kind} {name!r} is unknown; {hint}")
+
+
+def readable(name: str, value: Any, info: TensorInfo) -> np.ndarray:
+    """An input in host memory as a C-contiguous array, copied only where it is none; InputError where it is no
+    ``info``."""
+    if not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
+        try:
+            value = np.from_dlpack(value)
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            raise InputError(
+                f"input {name!r} cannot be read through DLPack ({error}); give a plain host array"
+            ) from error
+    array = np.asarray(value)
+    check_type("input", name, array, info)
+    in_place = array.flags.c_contiguous and array.flags.aligned
+    return array if in_place else np.array(array, order="C")
+
+
+def writable(name: str, array: Any, info: TensorInfo) -> np.ndarray:
+    """``array``, or InputError where a run cannot write ``info`` to it."""
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"output {name!r} is a {type(array).__name__}; give a NumPy array to write to")
+    check_type("output", name, array, info)
+    if not (array.flags.c_contiguous and array.flags.writeable and array.flags.aligned):
+        raise InputError(f"output {name!r} is not a writable C-contiguous array; give one, or leave it out")
+    return array
+
+
+def check_type(kind: str, name: str, array: Any, info: TensorInfo) -> None:
+    """Raises InputError unless the array (NumPy's or CuPy's) has ``info``'s dtype and shape."""
+    if array.dtype != np.dtype(info.dtype) or array.shape != info.shape:
+        order = "" if array.dtype.isnative else " in another byte order"
+        given = f"{TensorInfo(array.dtype.name, array.shape)}{order}"
+        raise InputError(f"{kind} {name!r} is {given} but the network takes {info}; convert it first")
+
+
+def check_apart(
+    inputs: Mapping[str, Any],
+    outputs: Mapping[str, Any],
+    overlap: Callable[[Any, Any], bool] = np.may_share_memory,
+) -> None:
+    """Outputs are written while inputs are still read, so no two buffers may share memory; InputError where they do."""
+    before = dict(inputs)
+    for name, array in outputs.items():
+        for other, earlier in before.items():
+            if overlap(array, earlier):
+                raise InputError(f"output {name!r} shares memory with {other!r}; give it a buffer of its own")
+        before[name] = array
