@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import TypedDict
 
 from mononn_core.errors import OptionError
 
@@ -48,6 +49,7 @@ class Options:
     gpu: str = ""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "arch", tuple(self.arch))
         if self.target not in TARGETS:
             raise OptionError(f"target {self.target!r} is unknown; choose one of {', '.join(TARGETS)}")
         if self.precision not in PRECISIONS:
@@ -82,3 +84,17 @@ class Options:
             raise OptionError('launch "graph" is a GPU\'s; on a CPU choose "once" or "phases"')
         if self.arch or self.gpu:
             raise OptionError("an architecture or GPU is given for target cpu; choose target cuda, or leave it out")
+
+
+class Given(TypedDict, total=False):
+    """:class:`Options` as the keywords of a function."""
+
+    target: str
+    precision: str
+    threads: int
+    fuse: bool
+    epilogues: bool
+    prefetch: bool
+    launch: str
+    arch: tuple[str, ...]
+    gpu: str

@@ -13,6 +13,7 @@ from mononn_core.cli.gpu import compiled_lines, peak_bytes
 from mononn_core.cli.main import shapes_of
 from mononn_core.compiler import CudaStages, Stages, build, lower
 from mononn_core.errors import OptionError
+from mononn_core.options import Given
 from mononn_core.schedule.cuda.schedule import CudaSchedule, read_schedule
 from mononn_core.schedule.schedule import Schedule
 
@@ -46,17 +47,16 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def stages_of(model: str, options: argparse.Namespace) -> Stages | CudaStages:
+def stages_of(model: str, options: argparse.Namespace) -> Stages:
     """The model lowered with the command's options."""
     started = time.perf_counter()
     progress(f"reading {model}", started)
     threads = 0 if options.threads is None else options.threads
     if threads < 0 or options.threads == 0:
         raise OptionError(f"--threads {options.threads} is not a positive number; leave it out for every core")
-    switches: dict[str, Any] = {name: getattr(options, name) for name in ("fuse", "epilogues", "prefetch", "launch")}
-    common: dict[str, Any] = {"target": options.target, "precision": options.precision, "threads": threads}
-    common |= {"shapes": shapes_of(options), "arch": tuple(options.arch), "gpu": options.gpu}
-    return lower(model, schedule=given_schedule(getattr(options, "given_schedule", "")), **common, **switches)
+    chosen: Any = {name: getattr(options, name) for name in Given.__annotations__} | {"threads": threads}
+    schedule = given_schedule(getattr(options, "given_schedule", ""))
+    return lower(model, shapes=shapes_of(options), schedule=schedule, **chosen)
 
 
 def given_schedule(path: str) -> Schedule | CudaSchedule | None:

@@ -10,23 +10,19 @@ from typing import TYPE_CHECKING, Any
 from mononn_core import __version__
 from mononn_core.compiler.packing import describe_program, pack_weights
 from mononn_core.compiler.proof import prove
+from mononn_core.compiler.stages import Stages
 from mononn_core.errors import OptionError, ToolchainError
 from mononn_core.gpu import NAMED, Gpu
 from mononn_core.graph import Graph
-from mononn_core.graph.text import to_text as graph_text
 from mononn_core.options import Options
 from mononn_core.passes import pipeline
-from mononn_core.program import abi
-from mononn_core.program.ir import Program
-from mononn_core.program.text import to_text as program_text
 from mononn_core.runtime.artifact import INCLUDED, Artifact
 from mononn_core.runtime.cuda_device import present_gpu
+from mononn_core.schedule.cuda.schedule import CudaSchedule
 
 if TYPE_CHECKING:
-    from mononn_core.codegen.cuda import CudaSource
-    from mononn_core.lower.steps import Lowered
+    from mononn_core.codegen.cuda import Kernel
     from mononn_core.runtime.cuda_toolchain import Cubin
-    from mononn_core.schedule.cuda.schedule import CudaSchedule
     from mononn_core.schedule.cuda.tiles import Variant
 
 EMULATED_ARCH = "sm_80"
@@ -37,63 +33,44 @@ REGISTER_UNIT, WARP, RESERVED_SHARED = 256, 32, 1024
 
 
 @dataclass(frozen=True)
-class CudaStages:
-    """Every value on the road: the imported and the optimised Graph, the Program with its constants, the source.
+class CudaStages(Stages[CudaSchedule]):
+    """The road to ``gpu``: dynamic shared memory of every launch, the launches in order, seconds of each step."""
 
-    ``seconds`` holds what each step took.
-    """
-
-    graph: Graph
-    optimized: Graph
-    lowered: Lowered[CudaSchedule]
-    printed: CudaSource
-    options: Options
     gpu: Gpu
+    shared_bytes: int
+    kernels: tuple[Kernel, ...]
     seconds: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def program(self) -> Program:
-        return self.lowered.program
-
-    @property
-    def schedule(self) -> CudaSchedule:
-        assert self.lowered.schedule is not None
-        return self.lowered.schedule
-
-    @property
-    def source(self) -> str:
-        return self.printed.text
-
-    @property
-    def texts(self) -> dict[str, str]:
-        """Every value on the road that has a text, by name."""
-        return {
-            "graph": graph_text(self.optimized),
-            "schedule": self.schedule.to_text(),
-            "program": program_text(self.program),
-            "source": self.source,
-        }
-
-    @property
     def manifest(self) -> dict[str, Any]:
-        """What the artifact says about itself (see :class:`mononn_core.runtime.artifact.Artifact`)."""
-        printed, options = self.printed, self.options
-        kernels = [{"name": k.name, "ordinals": list(k.ordinals), "iteration": k.iteration} for k in printed.kernels]
+        """The base's; "predicted" are each shipped GPU's floor and seconds by the cost model, never measured."""
+        from mononn_core.cost.cuda import predict
+
+        schedule = self.lowered.schedule
+        launch = schedule.blocks_per_sm, schedule.threads
+        kernels = [{"name": k.name, "ordinals": list(k.ordinals), "iteration": k.iteration} for k in self.kernels]
         return {
-            **describe_program(self.program, self.optimized.types),
-            "mononn_version": __version__,
-            "abi_version": abi.ABI_VERSION,
-            "target": options.target,
-            "precision": options.precision,
+            **describe_program(self.program, self.optimized.types, self.options),
             "machine": {"arch": self.gpu.arch, "name": self.gpu.name},
-            "threads": self.schedule.threads,
-            "blocks_per_sm": self.schedule.blocks_per_sm,
-            "shared_bytes": printed.shared_bytes,
+            "threads": schedule.threads,
+            "blocks_per_sm": schedule.blocks_per_sm,
+            "shared_bytes": self.shared_bytes,
             "scratch_bytes": 0,
-            "launch": options.launch,
             "kernels": kernels,
-            "predicted": predictions(self),
+            "predicted": {name: dict(predict(self.program, gpu, *launch)) for name, gpu in NAMED.items()},
         }
+
+    def build(self) -> Artifact:
+        """Cubins and packed weights; for the emulator the source is all the code there is."""
+        from mononn_core.codegen.cuda import headers
+        from mononn_core.runtime.cuda_toolchain import compile_cubin
+
+        arches = target_gpu(self.options)[1] if self.options.target == "cuda" else ()
+        cubins = {arch: compile_cubin(self.source, headers(), arch) for arch in arches}
+        about = {**self.manifest, "cubins": {arch: _usage(self, arch, cubin) for arch, cubin in cubins.items()}}
+        texts = self.texts | {f"{INCLUDED}{name}": text for name, text in headers().items()}
+        weights = pack_weights(self.program, self.lowered.weights)
+        return Artifact(about, b"", b"", weights, texts, {arch: cubin.code for arch, cubin in cubins.items()})
 
 
 def target_gpu(options: Options) -> tuple[Gpu, tuple[str, ...]]:
@@ -124,7 +101,7 @@ def lower_imported(
     model's choice."""
     from mononn_core.codegen.cuda import print_program
     from mononn_core.decide.cuda import CudaScheduler
-    from mononn_core.lower.cuda import lower as lower_groups
+    from mononn_core.lower.cuda import lower
     from mononn_core.schedule.cuda.groups import CudaGroups
 
     gpu, _ = target_gpu(options)
@@ -140,35 +117,16 @@ def lower_imported(
     lap("passes")
     groups = CudaGroups(prepared, options, gpu)
     decided = CudaScheduler(groups).legal(schedule, variant)
-    lowered = lower_groups(groups, decided)
+    lowered = lower(groups, decided)
     lap("schedule")
     prove(lowered.program, schedule is not None)
     lap("proof")
     chosen = f"target {options.target}, precision {options.precision}, {gpu.name} ({gpu.arch}), launch {options.launch}"
     printed = print_program(lowered.program, decided.threads, options.launch, f"mononn {__version__}, {chosen}")
     lap("print")
-    return CudaStages(graph, optimized, lowered, printed, options, gpu, seconds)
-
-
-def build(stages: CudaStages) -> Artifact:
-    """Cubins and packed weights; for the emulator the source is all the code there is."""
-    cubins: dict[str, Cubin] = {}
-    if stages.options.target == "cuda":
-        from mononn_core.runtime.cuda_toolchain import compile_cubin
-
-        for arch in target_gpu(stages.options)[1]:
-            cubins[arch] = compile_cubin(stages.source, headers(), arch)
-    about = {**stages.manifest, "cubins": {arch: _usage(stages, arch, cubin) for arch, cubin in cubins.items()}}
-    texts = stages.texts | {f"{INCLUDED}{name}": text for name, text in headers().items()}
-    weights = pack_weights(stages.program, stages.lowered.weights)
-    return Artifact(about, b"", b"", weights, texts, {arch: cubin.code for arch, cubin in cubins.items()})
-
-
-def headers() -> Mapping[str, str]:
-    """The vocabulary that generated code includes: file name to text."""
-    from mononn_core.codegen.cuda import headers as vocabulary
-
-    return vocabulary()
+    return CudaStages(
+        graph, optimized, lowered, printed.text, options, gpu, printed.shared_bytes, printed.kernels, seconds
+    )
 
 
 def resident_blocks(gpu: Gpu, registers: int, shared_bytes: int, threads: int) -> int:
@@ -186,15 +144,15 @@ def _usage(stages: CudaStages, arch: str, cubin: Cubin) -> dict[str, Any]:
         ToolchainError: fewer blocks fit an SM than the schedule counts on.
     """
     gpu = stages.gpu if stages.gpu.arch == arch else Gpu.for_arch(arch)
-    shared, threads = stages.printed.shared_bytes, stages.schedule.threads
+    shared, threads = stages.shared_bytes, stages.lowered.schedule.threads
     kernels = {}
     for name, usage in sorted(cubin.kernels.items()):
         resident = resident_blocks(gpu, max(usage.registers, 1), shared + usage.shared_static, threads)
-        if resident < stages.schedule.blocks_per_sm:
+        if resident < stages.lowered.schedule.blocks_per_sm:
             raise ToolchainError(
                 f"{name} takes {usage.registers} registers a thread and {shared} bytes of shared memory a block, so an "
                 f"SM of {gpu.name} ({arch}) holds {resident} blocks where the schedule counts on "
-                f"{stages.schedule.blocks_per_sm}; compile for that architecture alone"
+                f"{stages.lowered.schedule.blocks_per_sm}; compile for that architecture alone"
             )
         kernels[name] = {
             "registers": usage.registers,
@@ -203,11 +161,7 @@ def _usage(stages: CudaStages, arch: str, cubin: Cubin) -> dict[str, Any]:
             "shared_bytes": shared + usage.shared_static,
             "blocks_per_sm": resident,
         }
-    return {
-        "kernels": kernels,
-        "bytes": len(cubin.code),
-        "command": cubin.command,
-    }
+    return {"kernels": kernels, "bytes": len(cubin.code), "command": cubin.command}
 
 
 def cuda_variants(ranks: int) -> list[Variant]:
@@ -235,9 +189,9 @@ def fit_costs(traced: Sequence[tuple[CudaStages, Sequence[Mapping[str, Any]]]]) 
 
     seen: list[fit.Observation] = []
     for stages, rows in traced:
-        launch = stages.schedule.threads, stages.schedule.blocks_per_sm
+        schedule = stages.lowered.schedule
         try:
-            seen += fit.observations(stages.program, stages.gpu, *launch, rows)
+            seen += fit.observations(stages.program, stages.gpu, schedule.threads, schedule.blocks_per_sm, rows)
         except ValueError as error:
             raise OptionError(f"these rows are no trace of {stages.program.name}: {error}") from error
     if not seen:
@@ -256,11 +210,3 @@ def fit_costs(traced: Sequence[tuple[CudaStages, Sequence[Mapping[str, Any]]]]) 
             for o in seen
         ],
     }
-
-
-def predictions(stages: CudaStages) -> dict[str, dict[str, float]]:
-    """Floor and predicted seconds of one inference on every shipped GPU: of the cost model, never measured."""
-    from mononn_core.cost.cuda import predict
-
-    launch = stages.schedule.blocks_per_sm, stages.schedule.threads
-    return {name: dict(predict(stages.program, gpu, *launch)) for name, gpu in NAMED.items()}

@@ -9,7 +9,10 @@ from typing import Any
 import ml_dtypes  # noqa: F401 (makes "bfloat16" a NumPy type)
 import numpy as np
 
+from mononn_core import __version__
 from mononn_core.graph import TensorType
+from mononn_core.options import Options
+from mononn_core.program import abi
 from mononn_core.program.ir import Barrier, Buffer, Phase, Program
 
 
@@ -34,8 +37,8 @@ def _pack(flat: np.ndarray, buffer: Buffer, value: np.ndarray) -> None:
     view[...] = np.pad(value, widen).reshape(view.shape)
 
 
-def describe_program(program: Program, types: Mapping[str, TensorType]) -> dict[str, Any]:
-    """A manifest's part that follows from ``program`` alone; ``types`` are those of its inputs and outputs."""
+def describe_program(program: Program, types: Mapping[str, TensorType], options: Options) -> dict[str, Any]:
+    """A manifest's part that is the same for all targets; ``types`` are those of the inputs and outputs."""
     phases = list(_phases(program))
     edges = {
         kind: [{"name": n, "dtype": types[n].dtype, "shape": list(types[n].shape)} for n in names]
@@ -44,6 +47,11 @@ def describe_program(program: Program, types: Mapping[str, TensorType]) -> dict[
     return {
         "name": program.name,
         **edges,
+        "mononn_version": __version__,
+        "abi_version": abi.ABI_VERSION,
+        "target": options.target,
+        "precision": options.precision,
+        "launch": options.launch,
         "arena_bytes": program.arena_bytes,
         "counters": sum(prod(c.shape) for c in program.counters),
         "weight_bytes": program.weight_bytes,

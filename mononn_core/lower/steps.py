@@ -26,11 +26,11 @@ S = TypeVar("S", Schedule, CudaSchedule)
 @dataclass(frozen=True)
 class Lowered(Generic[S]):
     """A Program, the constants its weight buffers hold (buffer id -> logical matrix in the buffer's shape and dtype),
-    and the Schedule it was lowered by (None for a Program written by hand)."""
+    and the Schedule it was lowered by."""
 
     program: Program
     weights: Mapping[str, np.ndarray]
-    schedule: S | None = None
+    schedule: S
 
 
 @dataclass

@@ -14,8 +14,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from mononn_core import compiler
 from mononn_core.cli import main
+from mononn_core.compiler import cpu
 from mononn_core.errors import UnsupportedError
 from mononn_core.importer import context
 from mononn_core.passes import pipeline
@@ -211,12 +211,12 @@ def test_bisect_finds_a_wrong_pass(call, monkeypatch, own):
 
 
 def test_bisect_finds_a_wrong_function(call, monkeypatch):
-    right = compiler.print_program
+    right = cpu.print_program
 
     def planted(*arguments):
         return right(*arguments).replace("mn::max<", "mn::min<")
 
-    monkeypatch.setattr(compiler, "print_program", planted)
+    monkeypatch.setattr(cpu, "print_program", planted)
     status, out, _ = call("bisect", "small.onnx", "--json")
     finding = json.loads(out)["finding"]
     assert (status, finding["stage"], finding["node"]) == (1, "compilation", "rectify")

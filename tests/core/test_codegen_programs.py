@@ -9,7 +9,6 @@ from mononn_core import compiler
 from mononn_core.codegen.cpu import print_program
 from mononn_core.graph import TensorType
 from mononn_core.lower.cpu import with_scratch
-from mononn_core.lower.steps import Lowered
 from mononn_core.machine import Machine
 from mononn_core.options import Options
 from mononn_core.program import interpret
@@ -26,7 +25,7 @@ def test_generated_code_agrees_with_the_virtual_machine(name: str) -> None:
     verify(program)
     types = {b.id: TensorType(b.dtype, b.shape) for b in program.buffers}
     about = compiler.manifest(program, types, Options(threads=2), machine)
-    artifact = compiler.assemble(Lowered(program, case.weights), print_program(program), about, machine, {})
+    artifact = compiler.assemble(program, case.weights, print_program(program), about, machine, {})
     machine_answers = interpret.run(program, dict(case.inputs), dict(case.weights))
     first = None
     for workers in (1, 2, 3, 4):

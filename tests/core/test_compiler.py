@@ -6,6 +6,7 @@ import ctypes
 import mmap
 import shutil
 from functools import cache
+from typing import get_type_hints
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from mononn_core import compiler
 from mononn_core.errors import InputError, OptionError, UnsupportedError
 from mononn_core.machine import Machine
 from mononn_core.ops.evaluate import run as evaluate
+from mononn_core.options import Given, Options
 from mononn_core.program.ir import Loop
 from mononn_core.runtime.session import Session
 from tests.core.networks import MODELS, Builder, encoder
@@ -139,11 +141,18 @@ def test_an_index_out_of_range_is_named() -> None:
         session.run(inputs("encoder"))
 
 
+def test_keywords_are_the_options() -> None:
+    assert get_type_hints(Given) == get_type_hints(Options)
+
+
 def test_bad_options_and_operators_are_named() -> None:
     with pytest.raises(OptionError, match="target"):
         compiler.lower(encoder(), target="tpu")
     with pytest.raises(OptionError, match="precision"):
         compiler.lower(encoder(), precision="fp8")
+    for function in (compiler.lower, compiler.compile):
+        with pytest.raises(TypeError, match="'thread'"):
+            function(encoder(), thread=2)
     b = Builder("unsupported")
     b.add("NonZero", "x", output="y")
     with pytest.raises(UnsupportedError, match="NonZero"):

@@ -120,7 +120,6 @@ def test_a_layer_of_bert_is_six_phases() -> None:
 def test_products_fit_one_wave_and_their_launch() -> None:
     low, gpu = bert(), Gpu.named("H100")
     launch = low.schedule
-    assert launch is not None
     for phase in product_phases(low.program):
         rows, columns = phase.task.params["tile"]
         warps_m, warps_n = phase.task.params["warps"]
@@ -168,7 +167,6 @@ def test_printed_programs_are_right_in_the_emulator(name: str, precision: str) -
     g, low = graph(name), lowered(name, precision)
     given = feeds(g)
     shaped = {n: a.reshape(low.program.buffer(n).shape) for n, a in given.items()}
-    assert low.schedule is not None
     running = Run(Case(low.program, shaped, dict(low.weights), {}), low.schedule.threads, placed=True)
     for schedule in ("random:3", "reversed", "block-first"):
         got = running.run(3, schedule)
@@ -199,8 +197,7 @@ def test_a_prediction_is_above_its_floor() -> None:
     for name in Gpu.names():
         low = bert()
         launch = low.schedule
-        assert launch is not None
-        times = predict(low.program, Gpu.named(name), launch.blocks_per_sm, launch.threads)
+            times = predict(low.program, Gpu.named(name), launch.blocks_per_sm, launch.threads)
         assert 0 < times["floor"] < times["seconds"] < 1e-3
 
 

@@ -1,0 +1,82 @@
+"""The road to a CPU: passes, a schedule for one processor, one C++ source, one shared object."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mononn_core import __version__
+from mononn_core.codegen.cpu import print_program
+from mononn_core.compiler.packing import describe_program, pack_weights
+from mononn_core.compiler.proof import prove
+from mononn_core.compiler.stages import Stages
+from mononn_core.decide.cpu import CpuScheduler
+from mononn_core.graph import Graph, TensorType
+from mononn_core.lower.cpu import lower
+from mononn_core.machine import Machine
+from mononn_core.options import Options
+from mononn_core.passes import pipeline
+from mononn_core.program.ir import Program
+from mononn_core.runtime.artifact import Artifact
+from mononn_core.runtime.toolchain import compile_host, compile_shared
+from mononn_core.schedule.groups import CpuGroups
+from mononn_core.schedule.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class CpuStages(Stages[Schedule]):
+    """The road to ``machine``."""
+
+    machine: Machine
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        return manifest(self.program, self.optimized.types, self.options, self.machine)
+
+    def build(self) -> Artifact:
+        return assemble(self.program, self.lowered.weights, self.source, self.manifest, self.machine, self.texts)
+
+
+def lower_imported(graph: Graph, options: Options, machine: Machine, schedule: Schedule | None = None) -> CpuStages:
+    """From an imported Graph on: passes, schedule (or the one given), proof, source."""
+    optimized = pipeline.run(graph)
+    groups = CpuGroups(pipeline.prepare(optimized, options.target), options, machine)
+    lowered = lower(groups, CpuScheduler(groups).legal(schedule), options.prefetch)
+    prove(lowered.program, schedule is not None)
+    chosen = f"target {options.target}, precision {options.precision}, threads {options.threads}, {machine.level}"
+    comment = f"mononn {__version__}, {chosen}"
+    source = print_program(lowered.program, comment, options.launch)
+    return CpuStages(graph, optimized, lowered, source, options, machine)
+
+
+def assemble(
+    program: Program,
+    weights: Mapping[str, np.ndarray],
+    source: str,
+    about: Mapping[str, Any],
+    machine: Machine,
+    texts: Mapping[str, str],
+) -> Artifact:
+    """Compile a Program's ``source`` and pack its constants; ``about`` is its :func:`manifest`."""
+    flags = (f"-DMONONN_VECTOR_BYTES={machine.vector_bytes}",)
+    compiled = compile_shared(source, machine=machine, extra_flags=flags)
+    about = {**about, "compile_command": compiled.command}
+    return Artifact(about, compiled.code, compile_host(machine).code, pack_weights(program, weights), texts)
+
+
+def manifest(program: Program, types: Mapping[str, TensorType], options: Options, machine: Machine) -> dict[str, Any]:
+    """What an artifact of ``program`` says about itself; ``types`` are those of its inputs and outputs."""
+    return {
+        **describe_program(program, types, options),
+        "machine": {
+            "arch": machine.arch,
+            "features": sorted(machine.features),
+            "vector_bytes": machine.vector_bytes,
+            "level": machine.level,
+        },
+        "threads": options.threads,
+        "scratch_bytes": program.scratch_bytes,
+    }
