@@ -11,7 +11,7 @@ import os
 import platform
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +51,8 @@ class Machine:
         arch: "x86_64", "aarch64" or "generic" (scalar code for the host's own architecture).
         features: instruction set extensions generated code may use, under the compilers' names ("avx2", "fma", ...).
         vector_bytes: width of a vector register in bytes: 64, 32, 16, or 4 for scalar code.
-        vector_registers: how many of them.
         cores: processors this process may run on.
         l1_bytes, l2_bytes: data cache of one core, bytes. l3_bytes: last-level cache of one socket, bytes (0: none).
-        page_bytes, huge_page_bytes: page sizes (huge_page_bytes 0: no transparent huge pages).
         peak_flops_per_core: fp32 operations a second of one core, a multiply-add counted as two (a default by family).
         bandwidth: bytes a second all cores together read from memory (a default).
         barrier_seconds: a barrier of all cores (a default).
@@ -64,13 +62,10 @@ class Machine:
     arch: str
     features: frozenset[str]
     vector_bytes: int
-    vector_registers: int
     cores: int
     l1_bytes: int
     l2_bytes: int
     l3_bytes: int
-    page_bytes: int
-    huge_page_bytes: int
     peak_flops_per_core: float
     bandwidth: float
     barrier_seconds: float
@@ -114,27 +109,15 @@ class Machine:
             return (f"-march={self.level}", *(("-mprefer-vector-width=512",) if self.vector_bytes == 64 else ()))
         return (f"-march={self.level}",) if self.level else ()
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values; :meth:`from_dict` reads them back."""
-        return {**asdict(self), "features": sorted(self.features)}
-
-    @staticmethod
-    def from_dict(values: Mapping[str, Any]) -> Machine:
-        return Machine(**{**values, "features": frozenset(values["features"])})
-
 
 def _machine(arch: str, features: frozenset[str], vector_bytes: int, name: str, **values: Any) -> Machine:
     """A machine with the stated defaults wherever ``values`` says nothing."""
-    registers = {64: 32, 32: 16, 16: 32 if arch == "aarch64" else 16, 4: 16}[vector_bytes]
     multiply_adds = 2 if "fma" in features or arch == "aarch64" else 1
     defaults = {
-        "vector_registers": registers,
         "cores": 2,
         "l1_bytes": 32 * KIB,
         "l2_bytes": 1 * MIB,
         "l3_bytes": 32 * MIB,
-        "page_bytes": 4 * KIB,
-        "huge_page_bytes": 2 * MIB,
         "peak_flops_per_core": DEFAULT_CLOCK * vector_bytes / 4 * 2 * multiply_adds,
         "bandwidth": 2 * DEFAULT_BANDWIDTH_PER_CORE,
         "barrier_seconds": DEFAULT_BARRIER_SECONDS,
@@ -165,8 +148,6 @@ def _probe() -> Machine:
         l1_bytes=caches.get(1, base.l1_bytes),
         l2_bytes=caches.get(2, base.l2_bytes),
         l3_bytes=caches.get(3, 0) if caches else base.l3_bytes,
-        page_bytes=os.sysconf("SC_PAGE_SIZE"),
-        huge_page_bytes=int(_read("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size") or 0),
         peak_flops_per_core=clock * lanes * 2 * _multiply_adds_per_cycle(base, info),
         bandwidth=DEFAULT_BANDWIDTH_PER_CORE * min(len(affinity), 8),
         name=info.get("model name", platform.machine()),

@@ -19,7 +19,7 @@ from mononn_core.graph.graph import Graph, Node, TensorType
 InferNode = Callable[[Node, list[TensorType | None]], tuple[TensorType, ...]]
 
 
-def verify(graph: Graph, infer: InferNode | None = None) -> None:
+def verify(graph: Graph, infer: InferNode) -> None:
     """Raises VerifyError, naming the node or tensor, when ``graph`` is not legal."""
     known = _sources(graph)
     for node in graph.nodes:
@@ -34,8 +34,7 @@ def verify(graph: Graph, infer: InferNode | None = None) -> None:
                 raise VerifyError(f"{where}: output {name!r} has no type")
             known.add(name)
         _check_attributes(node, where)
-        if infer is not None:
-            _check_types(graph, node, where, infer)
+        _check_types(graph, node, where, infer)
     _check_outputs(graph)
 
 

@@ -197,17 +197,18 @@ class Context:
 
 
 Converter = Callable[[Context], Converted]
-_CONVERTERS: dict[tuple[str, str], Converter] = {}
+_CONVERTERS: dict[str, Converter] = {}
+"""By operator of ONNX's own domain."""
 
 
-def converts(*op_types: str, domain: str = "") -> Callable[[Converter], Converter]:
+def converts(*op_types: str) -> Callable[[Converter], Converter]:
     """Register a converter of ONNX operators; registering one twice is an error at import."""
 
     def add(converter: Converter) -> Converter:
         for op_type in op_types:
-            if (domain, op_type) in _CONVERTERS:
+            if op_type in _CONVERTERS:
                 raise ValueError(f"ONNX operator {op_type!r} has two converters")
-            _CONVERTERS[domain, op_type] = converter
+            _CONVERTERS[op_type] = converter
         return converter
 
     return add
@@ -215,9 +216,4 @@ def converts(*op_types: str, domain: str = "") -> Callable[[Converter], Converte
 
 def converter_of(domain: str, op_type: str) -> Converter | None:
     """The converter of an ONNX operator, or None."""
-    return _CONVERTERS.get((domain, op_type))
-
-
-def native_operators() -> list[tuple[str, str]]:
-    """(domain, operator) of every converter, sorted."""
-    return sorted(_CONVERTERS)
+    return None if domain else _CONVERTERS.get(op_type)

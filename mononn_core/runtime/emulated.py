@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mononn_core.emulate import Emulated, Report, Watch
+from mononn_core.emulate import Emulated, Watch
 from mononn_core.emulate import build as build_emulated
 from mononn_core.errors import OptionError
 from mononn_core.program import abi
@@ -28,13 +28,12 @@ def vocabulary(artifact: Artifact) -> dict[str, str]:
 
 
 class EmulatedBinding(BaseBinding):
-    """Host buffers of an emulated run. ``reports`` are the emulator's of the last run, one a kernel."""
+    """Host buffers of an emulated run."""
 
     def __init__(
         self, session: EmulatedSession, inputs: dict[str, Any], outputs: dict[str, Any], trace: np.ndarray | None
     ) -> None:
         self.inputs, self.outputs = inputs, outputs
-        self.reports: list[Report] = []
         self._session = session
         self._trace = trace
         self._stamps = np.zeros((*trace.shape, len(abi.GPU_STAMP)) if trace is not None else 0, np.uint64)
@@ -59,13 +58,11 @@ class EmulatedBinding(BaseBinding):
         self._error[0] = 0
         manifest = session.artifact.manifest
         session.emulated.reset()
-        self.reports = [
+        for launch in session.launches:
             session.emulated.launch(
                 launch.kernel, self._words, session.workers, session.threads, manifest["shared_bytes"],
                 iteration=launch.iteration, schedule=session.schedule, watch=self._watch,
-            )
-            for launch in session.launches
-        ]  # fmt: skip
+            )  # fmt: skip
         if self._error[0]:
             raise session.explain(int(self._error[0]))
         if self._trace is not None:
