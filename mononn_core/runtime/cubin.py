@@ -1,36 +1,21 @@
 """What the kernels of a cubin use, read out of its ELF file: the same for every compiler, and without its tools.
 
 Registers and stack stand in ``.nv.info`` (attributes EIATTR_REGCOUNT, EIATTR_FRAME_SIZE), static shared memory is the
-size of ``.nv.shared.NAME``, and instructions are counted in ``.text.NAME``: since Volta they have 16 bytes and their
+size of ``.nv.shared.NAME``, and spills are counted in ``.text.NAME``: since Volta instructions have 16 bytes and their
 opcode in the lowest 12 bits (as ``nvdisasm -hex`` shows them).
 """
 
 from __future__ import annotations
 
 import struct
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mononn_core.errors import ArtifactError
 
 REGISTERS, FRAME = 0x2F, 0x11
-OPCODES = {
-    0x23C: "HMMA",
-    0x83B: "LDSM",
-    0xFAE: "LDGSTS",
-    0x981: "LDG",
-    0x986: "STG",
-    0x984: "LDS",
-    0x388: "STS",
-    0x983: "LDL",
-    0x387: "STL",
-    0x947: "BRA",
-    0x547: "BRA",
-    0xB1D: "BAR",
-    0x98F: "CCTL",
-}
-"""Opcodes of NVIDIA's machine code that are counted."""
+LDL, STL = 0x983, 0x387
+"""Opcodes of a load from local memory and of a store to it."""
 INSTRUCTION = 16
 RESERVED = 1024
 """Shared memory that the driver keeps of each block, which compilers for sm_90 and later add to the section."""
@@ -48,14 +33,17 @@ class Usage:
 
 
 @dataclass(frozen=True)
-class _Section:
+class Section:
+    """A part of the file: ``size`` bytes in memory; ``info`` as the ELF format has it."""
+
     name: str
     content: bytes
     size: int
     info: int
 
 
-def _sections(code: bytes) -> list[_Section]:
+def sections_of(code: bytes) -> list[Section]:
+    """The parts of an ELF file; raises ArtifactError for bytes that are none."""
     if code[:5] != b"\x7fELF\x02":
         raise ArtifactError("this is no cubin (not a 64-bit ELF file); compile the model again")
     try:
@@ -64,7 +52,7 @@ def _sections(code: bytes) -> list[_Section]:
         raw = [struct.unpack_from("<IIQQQQIIQQ", code, at + i * width) for i in range(count)]
         start = raw[names][4]
         return [
-            _Section(
+            Section(
                 code[start + s[0] : code.index(b"\0", start + s[0])].decode(),
                 b"" if s[1] == 8 else code[s[4] : s[4] + s[5]],  # SHT_NOBITS
                 s[5],
@@ -78,7 +66,7 @@ def _sections(code: bytes) -> list[_Section]:
 
 def kernel_usage(code: bytes) -> dict[str, Usage]:
     """Kernel name -> what it uses; raises ArtifactError for bytes that are no cubin."""
-    sections = _sections(code)
+    sections = sections_of(code)
     symbols = next((_symbols(s.content, sections) for s in sections if s.name == ".symtab"), [])
     found: dict[int, dict[str, int]] = {}
     for section in sections:
@@ -87,19 +75,19 @@ def kernel_usage(code: bytes) -> dict[str, Usage]:
                 symbol, number = struct.unpack_from("<II", value)
                 found.setdefault(attribute, {})[symbols[symbol]] = number
     shared = {s.name.removeprefix(".nv.shared."): s.size for s in sections if s.name.startswith(".nv.shared.")}
-    kernels = {s.name.removeprefix(".text."): instructions(s.content) for s in sections if s.name.startswith(".text.")}
+    kernels = {s.name.removeprefix(".text."): s.content for s in sections if s.name.startswith(".text.")}
     return {
         name: Usage(
             found.get(REGISTERS, {}).get(name, 0),
             max(0, shared.get(name, 0) - (RESERVED if shared.get(name, 0) >= RESERVED else 0)),
             found.get(FRAME, {}).get(name, 0),
-            count["LDL"] + count["STL"],
+            sum(opcode in (LDL, STL) for opcode in opcodes(text)),
         )
-        for name, count in kernels.items()
+        for name, text in kernels.items()
     }
 
 
-def _symbols(table: bytes, sections: list[_Section]) -> list[str]:
+def _symbols(table: bytes, sections: list[Section]) -> list[str]:
     names = next(s.content for s in sections if s.name == ".strtab")
     starts = [struct.unpack_from("<I", table, at)[0] for at in range(0, len(table), 24)]
     return [names[start : names.index(b"\0", start)].decode() for start in starts]
@@ -117,30 +105,6 @@ def _attributes(content: bytes) -> Iterator[tuple[int, bytes]]:
             at += size
 
 
-def instructions(text: bytes) -> Counter[str]:
-    """How often each of ``OPCODES`` stands in a kernel's code."""
-    words = (struct.unpack_from("<Q", text, at)[0] & 0xFFF for at in range(0, len(text) - 15, INSTRUCTION))
-    return Counter(OPCODES[w] for w in words if w in OPCODES)
-
-
-def kernel_code(code: bytes, name: str) -> bytes:
-    """The machine code of one kernel; raises ArtifactError where there is none of that name."""
-    for section in _sections(code):
-        if section.name == f".text.{name}":
-            return section.content
-    raise ArtifactError(f"the cubin has no kernel {name!r}; compile the model again")
-
-
-def loops(text: bytes, arch: str) -> list[Counter[str]]:
-    """Instructions between each backward branch and its target, shortest loop first. The branch's distance stands in
-    bits 34 and up, in words; from sm_90 on its lowest 8 bits stand in bits 16 to 23."""
-    wide = int(arch[3:].rstrip("af")) >= 90
-    found = []
-    for at in range(0, len(text) - 15, INSTRUCTION):
-        (word,) = struct.unpack_from("<q", text, at)
-        if OPCODES.get(word & 0xFFF) == "BRA":
-            words = word >> 34
-            offset = 4 * (words << 8 | word >> 16 & 0xFF if wide else words)
-            if -at - INSTRUCTION <= offset < -INSTRUCTION:
-                found.append((-offset, text[at + INSTRUCTION + offset : at + INSTRUCTION]))
-    return [instructions(part) for _, part in sorted(found, key=lambda item: item[0])]
+def opcodes(text: bytes) -> list[int]:
+    """Of each instruction in a kernel's code."""
+    return [struct.unpack_from("<Q", text, at)[0] & 0xFFF for at in range(0, len(text) - 15, INSTRUCTION)]

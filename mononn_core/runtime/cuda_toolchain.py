@@ -14,11 +14,9 @@ import functools
 import hashlib
 import importlib.util
 import os
-import resource
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,21 +32,17 @@ NEXT_STEP = "pip install nvidia-cuda-nvrtc, or put nvcc on the PATH or into MONO
 
 @dataclass(frozen=True)
 class Cubin:
-    """Machine code for one architecture and what it cost.
+    """Machine code for one architecture.
 
     Attributes:
         code: bytes of the cubin (an ELF file).
         kernels: name -> registers, shared memory, stack and spills.
         command: the compile command, for people.
-        seconds: wall time of the compiler, 0 when it came out of the cache.
-        peak_rss_bytes: most memory the compiler held (NVRTC: this process's own peak), 0 out of the cache.
     """
 
     code: bytes
     kernels: Mapping[str, Usage]
     command: str
-    seconds: float
-    peak_rss_bytes: int
 
 
 @dataclass(frozen=True)
@@ -124,41 +118,36 @@ def compile_cubin(source: str, headers: Mapping[str, str], arch: str, compiler: 
     brought = os.environ.get("MONONN_CUBINS")
     for path in sorted(Path(brought).glob(f"{digest}-*.cubin")) if brought else ():
         if code := read_cached(path):
-            return Cubin(code, kernel_usage(code), f"brought along: {path.name}", 0.0, 0)
+            return Cubin(code, kernel_usage(code), f"brought along: {path.name}")
     chosen = _find_nvrtc() if compiler == "nvrtc" else find_compiler()
     shown = f"{chosen.name} {' '.join(flags)} -cubin source.cu"
     folder = cache_folder()
     entry = folder / f"{digest}-{_digest(chosen.name, chosen.version)[:16]}.cubin" if folder else None
     if entry and (code := read_cached(entry)):
-        return Cubin(code, kernel_usage(code), shown, 0.0, 0)
-    started = time.perf_counter()
-    code, peak = (_run_nvcc if chosen.name == "nvcc" else run_nvrtc)(chosen, source, headers, flags)
-    seconds = time.perf_counter() - started
+        return Cubin(code, kernel_usage(code), shown)
+    code = (_run_nvcc if chosen.name == "nvcc" else run_nvrtc)(chosen, source, headers, flags)
     if entry:
         write_cached(entry, code)
-    return Cubin(code, kernel_usage(code), shown, seconds, peak)
+    return Cubin(code, kernel_usage(code), shown)
 
 
-def _run_nvcc(compiler: Compiler, source: str, headers: Mapping[str, str], flags: list[str]) -> tuple[bytes, int]:
-    with tempfile.TemporaryDirectory(prefix="mononn-") as name, tempfile.TemporaryFile() as messages:
+def _run_nvcc(compiler: Compiler, source: str, headers: Mapping[str, str], flags: list[str]) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="mononn-") as name:
         work = Path(name)
         for file, text in {**headers, "source.cu": source}.items():
             (work / file).write_text(text, encoding="utf-8")
         command = [compiler.path, *flags, "-I.", "-cubin", "source.cu", "-o", "object.cubin"]
-        process = subprocess.Popen(command, cwd=work, stdin=subprocess.DEVNULL, stdout=messages, stderr=messages)
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode:
-            messages.seek(0)
-            raise _refused(compiler, flags, messages.read().decode(errors="replace"))
-        return (work / "object.cubin").read_bytes(), usage.ru_maxrss * 1024
+        said, both = subprocess.PIPE, subprocess.STDOUT
+        ended = subprocess.run(command, cwd=work, stdin=subprocess.DEVNULL, stdout=said, stderr=both, check=False)
+        if ended.returncode:
+            raise _refused(compiler, flags, ended.stdout.decode(errors="replace"))
+        return (work / "object.cubin").read_bytes()
 
 
 def run_nvrtc(
     compiler: Compiler, source: str, headers: Mapping[str, str], flags: list[str], what: str = "CUBIN"
-) -> tuple[bytes, int]:
-    """What NVRTC makes of a source ("CUBIN" or "PTX"), and this process's peak memory; errors as those of
-    :func:`compile_cubin`."""
+) -> bytes:
+    """What NVRTC makes of a source ("CUBIN" or "PTX"); errors as those of :func:`compile_cubin`."""
     library = _load(compiler.path)
     names, texts = ([part.encode() for part in parts] for parts in (headers.keys(), headers.values()))
     program, array = ctypes.c_void_p(), ctypes.c_char_p * len(headers)
@@ -173,10 +162,9 @@ def run_nvrtc(
         if status:
             log = _fetch(library, program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
             raise _refused(compiler, flags, log or library.nvrtcGetErrorString(status).decode())
-        code = _fetch(library, program, what)
+        return _fetch(library, program, what)
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
-    return code, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _fetch(library: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:

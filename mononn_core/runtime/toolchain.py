@@ -15,7 +15,6 @@ import shlex
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,19 +52,15 @@ GLIBC = "2.17"
 
 @dataclass(frozen=True)
 class Compiled:
-    """A shared object and what it cost.
+    """A shared object.
 
     Attributes:
         code: bytes of the ELF file.
         command: the compile command, for people (file names relative, no path of this machine).
-        seconds: wall time of compiler and linker, 0 when it came out of the cache.
-        peak_rss_bytes: most memory that one of the compiler's processes held, 0 when it came out of the cache.
     """
 
     code: bytes
     command: str
-    seconds: float
-    peak_rss_bytes: int
 
 
 @dataclass(frozen=True)
@@ -131,18 +126,17 @@ def compile_shared(
     folder = cache_folder()
     entry = folder / (_digest(source, command, compiler) + ".so") if folder else None
     if entry and (code := read_cached(entry)):
-        return Compiled(code, shown, 0.0, 0)
+        return Compiled(code, shown)
     with tempfile.TemporaryDirectory(prefix="mononn-") as name:
         work = Path(name)
         (work / f"source.{SUFFIX[language]}").write_text(source, encoding="utf-8")
         (work / "mononn.h").write_text(abi.header(), encoding="utf-8")
-        started = time.perf_counter()
-        peak = max(_call(command, work), _call(compiler.link_command(), work))
-        seconds = time.perf_counter() - started
+        _call(command, work)
+        _call(compiler.link_command(), work)
         code = (work / "object.so").read_bytes()
     if entry:
         write_cached(entry, code)
-    return Compiled(code, shown, seconds, peak)
+    return Compiled(code, shown)
 
 
 def compile_host(machine: Machine) -> Compiled:
@@ -163,26 +157,17 @@ def _digest(source: str, command: Sequence[str], compiler: Compiler) -> str:
     return digest.hexdigest()
 
 
-def _call(command: Sequence[str], folder: Path) -> int:
-    """Runs one step in ``folder``; returns its peak resident set in bytes."""
-    with tempfile.TemporaryFile() as messages:
-        try:
-            process = subprocess.Popen(
-                list(command),
-                cwd=folder,
-                env=compiler_environment(folder),
-                stdin=subprocess.DEVNULL,
-                stdout=messages,
-                stderr=messages,
-            )
-        except OSError as error:
-            raise ToolchainError(f"{command[0]} cannot be started ({error.strerror}); check MONONN_CXX") from error
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode:
-            messages.seek(0)
-            raise ToolchainError(_failure(command, process.returncode, messages.read().decode(errors="replace")))
-    return usage.ru_maxrss * 1024
+def _call(command: Sequence[str], folder: Path) -> None:
+    """Runs one step in ``folder``."""
+    try:
+        ended = subprocess.run(
+            command, cwd=folder, env=compiler_environment(folder), check=False,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    except OSError as error:
+        raise ToolchainError(f"{command[0]} cannot be started ({error.strerror}); check MONONN_CXX") from error
+    if ended.returncode:
+        raise ToolchainError(_failure(command, ended.returncode, ended.stdout.decode(errors="replace")))
 
 
 def _failure(command: Sequence[str], status: int, text: str) -> str:

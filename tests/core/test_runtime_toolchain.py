@@ -37,8 +37,6 @@ def test_same_source_same_bytes_and_no_path_of_this_machine(compiler, monkeypatc
     machine = Machine.named("scalar")
     first, second = (compile_shared(handmade.SOURCE, machine=machine) for _ in range(2))
     assert first.code == second.code
-    assert first.seconds > 0
-    assert first.peak_rss_bytes > 1 << 20
     for path in (toolchain.INCLUDE, Path.home(), "/tmp"):
         assert str(path).encode() not in first.code
         assert str(path) not in first.command
@@ -71,14 +69,14 @@ def test_cross_compilation(name, elf, monkeypatch):
         assert built_for == (elf or toolchain.os.uname().machine)
 
 
-def test_cache_answers_the_second_time_and_sees_every_change(compiler):
+def test_cache_answers_the_second_time_and_sees_every_change(compiler, monkeypatch):
     machine = Machine.named("scalar")
     first = compile_shared(handmade.SOURCE, machine=machine)
-    again = compile_shared(handmade.SOURCE, machine=machine)
-    assert (first.seconds > 0, again.seconds) == (True, 0.0)
-    assert again.code == first.code
-    assert compile_shared(handmade.SOURCE + "\n// ", machine=machine).seconds > 0
-    assert compile_shared(handmade.SOURCE, machine=machine, extra_flags=["-DX"]).seconds > 0
+    with monkeypatch.context() as patch:
+        patch.setattr(toolchain, "_call", None)
+        assert compile_shared(handmade.SOURCE, machine=machine) == first
+    compile_shared(handmade.SOURCE + "\n// ", machine=machine)
+    compile_shared(handmade.SOURCE, machine=machine, extra_flags=["-DX"])
     folder = toolchain.cache_folder()
     assert folder is not None
     assert len(list(folder.iterdir())) == 3, "no temporary file is left"
