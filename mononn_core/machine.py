@@ -13,7 +13,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from mononn_core.element import itemsize
 from mononn_core.errors import OptionError
@@ -52,24 +51,21 @@ class Machine:
         features: instruction set extensions generated code may use, under the compilers' names ("avx2", "fma", ...).
         vector_bytes: width of a vector register in bytes: 64, 32, 16, or 4 for scalar code.
         cores: processors this process may run on.
-        l1_bytes, l2_bytes: data cache of one core, bytes. l3_bytes: last-level cache of one socket, bytes (0: none).
+        l2_bytes: second-level cache of one core, bytes. l3_bytes: last-level cache of one socket, bytes (0: none).
         peak_flops_per_core: fp32 operations a second of one core, a multiply-add counted as two (a default by family).
         bandwidth: bytes a second all cores together read from memory (a default).
         barrier_seconds: a barrier of all cores (a default).
-        name: for people.
     """
 
     arch: str
     features: frozenset[str]
     vector_bytes: int
     cores: int
-    l1_bytes: int
     l2_bytes: int
     l3_bytes: int
     peak_flops_per_core: float
     bandwidth: float
     barrier_seconds: float
-    name: str
 
     def __post_init__(self) -> None:
         if self.arch not in ARCHITECTURES:
@@ -110,26 +106,27 @@ class Machine:
         return (f"-march={self.level}",) if self.level else ()
 
 
-def _machine(arch: str, features: frozenset[str], vector_bytes: int, name: str, **values: Any) -> Machine:
-    """A machine with the stated defaults wherever ``values`` says nothing."""
+def _machine(arch: str, features: frozenset[str], vector_bytes: int) -> Machine:
+    """A machine with the stated defaults."""
     multiply_adds = 2 if "fma" in features or arch == "aarch64" else 1
-    defaults = {
-        "cores": 2,
-        "l1_bytes": 32 * KIB,
-        "l2_bytes": 1 * MIB,
-        "l3_bytes": 32 * MIB,
-        "peak_flops_per_core": DEFAULT_CLOCK * vector_bytes / 4 * 2 * multiply_adds,
-        "bandwidth": 2 * DEFAULT_BANDWIDTH_PER_CORE,
-        "barrier_seconds": DEFAULT_BARRIER_SECONDS,
-    }
-    return Machine(arch=arch, features=features, vector_bytes=vector_bytes, name=name, **{**defaults, **values})
+    return Machine(
+        arch=arch,
+        features=features,
+        vector_bytes=vector_bytes,
+        cores=2,
+        l2_bytes=1 * MIB,
+        l3_bytes=32 * MIB,
+        peak_flops_per_core=DEFAULT_CLOCK * vector_bytes / 4 * 2 * multiply_adds,
+        bandwidth=2 * DEFAULT_BANDWIDTH_PER_CORE,
+        barrier_seconds=DEFAULT_BARRIER_SECONDS,
+    )
 
 
 NAMED = {
-    "avx512": _machine("x86_64", X86_64_V4, 64, "any x86-64-v4"),
-    "avx2": _machine("x86_64", X86_64_V3, 32, "any x86-64-v3"),
-    "neon": _machine("aarch64", NEON, 16, "any AArch64"),
-    "scalar": _machine("generic", frozenset(), 4, "any processor"),
+    "avx512": _machine("x86_64", X86_64_V4, 64),
+    "avx2": _machine("x86_64", X86_64_V3, 32),
+    "neon": _machine("aarch64", NEON, 16),
+    "scalar": _machine("generic", frozenset(), 4),
 }
 
 
@@ -145,12 +142,10 @@ def _probe() -> Machine:
     return replace(
         base,
         cores=len(affinity),
-        l1_bytes=caches.get(1, base.l1_bytes),
         l2_bytes=caches.get(2, base.l2_bytes),
         l3_bytes=caches.get(3, 0) if caches else base.l3_bytes,
         peak_flops_per_core=clock * lanes * 2 * _multiply_adds_per_cycle(base, info),
         bandwidth=DEFAULT_BANDWIDTH_PER_CORE * min(len(affinity), 8),
-        name=info.get("model name", platform.machine()),
     )
 
 
@@ -159,9 +154,9 @@ def from_flags(architecture: str, flags: frozenset[str]) -> Machine:
     if architecture in ("x86_64", "AMD64"):
         features = next((needed for _, needed in X86_LEVELS if needed <= flags), frozenset[str]())
         width = 64 if features == X86_64_V4 else 32 if features == X86_64_V3 else 16
-        return _machine("x86_64", features, width, architecture)
+        return _machine("x86_64", features, width)
     if architecture in ("aarch64", "arm64"):
-        return _machine("aarch64", NEON, 16, architecture)
+        return _machine("aarch64", NEON, 16)
     return NAMED["scalar"]
 
 

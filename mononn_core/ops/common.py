@@ -16,8 +16,6 @@ from mononn_core.program.expr import INDEX, Cast, Const, Expr, add, floordiv, mo
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 SMALL_FLOATS = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn")
-SIGNED = ("int8", "int16", "int32", "int64", "int4", "int2")
-UNSIGNED = ("uint8", "uint16", "uint32", "uint64", "uint4", "uint2")
 
 
 def is_float(dtype: str) -> bool:
