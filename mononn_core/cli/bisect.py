@@ -17,8 +17,7 @@ from functools import partial
 import numpy as np
 
 from mononn_core.cli.compile import progress
-from mononn_core.cli.feeds import feeds
-from mononn_core.cli.main import shapes_of
+from mononn_core.cli.feeds import feeds, shapes_of
 from mononn_core.compiler import compile as compile_model
 from mononn_core.errors import OptionError
 from mononn_core.importer.reader import load as import_model

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from mononn_core.cli.main import shapes_of
+from mononn_core.cli.feeds import shapes_of
 from mononn_core.compiler import lower
 from mononn_core.errors import MononnError
 from mononn_core.importer.survey import Report, check

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from mononn_core.cli.feeds import shapes_of
 from mononn_core.cli.gpu import compiled_lines, peak_bytes
-from mononn_core.cli.main import shapes_of
 from mononn_core.compiler import CudaStages, Stages, build, lower
 from mononn_core.errors import OptionError
 from mononn_core.options import Given

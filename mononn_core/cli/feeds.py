@@ -1,15 +1,26 @@
-"""Input values for commands that run a network: files, and seeded values for the rest."""
+"""What a command line says of a network's inputs: shapes, values from files, and seeded values for the rest."""
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import zipfile
 from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from mononn_core.errors import InputError
+from mononn_core.errors import InputError, OptionError
 from mononn_core.runtime.base import TensorInfo
+
+
+def shapes_of(options: argparse.Namespace) -> dict[str, tuple[int, ...]]:
+    """The --shape options, each input once."""
+    given: dict[str, tuple[int, ...]] = {}
+    for name, extents in options.shape:
+        if name in given:
+            raise OptionError(f"--shape gives {name!r} twice; give it once")
+        given[name] = extents
+    return given
 
 
 def feeds(tensors: Mapping[str, TensorInfo], files: Iterable[tuple[str, str]], seed: int) -> dict[str, np.ndarray]:

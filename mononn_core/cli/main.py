@@ -10,7 +10,7 @@ import sys
 from argparse import BooleanOptionalAction
 from collections.abc import Sequence
 
-from mononn_core.errors import MononnError, OptionError
+from mononn_core.errors import MononnError
 from mononn_core.options import ARCHITECTURES, LAUNCHES, PRECISIONS, TARGETS, Options
 
 BAD_INPUT = 2
@@ -148,13 +148,3 @@ def shape(text: str) -> tuple[str, tuple[int, ...]]:
     if not all(extent.isdigit() for extent in extents):
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=1x128")
     return name, tuple(int(extent) for extent in extents)
-
-
-def shapes_of(options: argparse.Namespace) -> dict[str, tuple[int, ...]]:
-    """The --shape options, each input once."""
-    given: dict[str, tuple[int, ...]] = {}
-    for name, extents in options.shape:
-        if name in given:
-            raise OptionError(f"--shape gives {name!r} twice; give it once")
-        given[name] = extents
-    return given
