@@ -197,7 +197,7 @@ def test_a_prediction_is_above_its_floor() -> None:
     for name in Gpu.names():
         low = bert()
         launch = low.schedule
-            times = predict(low.program, Gpu.named(name), launch.blocks_per_sm, launch.threads)
+        times = predict(low.program, Gpu.named(name), launch.blocks_per_sm, launch.threads)
         assert 0 < times["floor"] < times["seconds"] < 1e-3
 
 
