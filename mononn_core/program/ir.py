@@ -286,20 +286,12 @@ Statement = Union[For, Let, Reduce, Store]  # noqa: UP007 (a forward reference i
 @dataclass(frozen=True)
 class Task:
     """What one point of a phase's domain does: a hand-written ``template`` with epilogue ``results``, or template
-    "nest" with a loop ``body``. Templates and their operand roles (boxes of rank 2):
-
-    * "matmul", "gemv" (few rows): a [M, K] times b [K, N]; result axes (m, n). a may be worker-local: then ``body``, a
-      nest that runs first, fills all of it through a second operand on the same buffer (a left side that is gathered,
-      cast or normalised on its way); it may store to shared memory as well.
-    * "attention": q [R, D], k [T, D], v [T, E]; s = q k^T; ``prologue["score"]`` is an Expr over Acc (= s[i, j]),
-      its axes named i and j, and Loads; p = softmax of that over j; p v has result axes (i, d).
-    * "conv": a holds pixels [R, C], b [KH KW C, N]; ``params`` are :class:`~mononn_core.program.windows.Windows`'s;
-      result axes (y, x, n): image row, pixel and channel, the sum over i, j, c of a[(y sh + i dh) pitch + x sw + j dw,
-      c] b[(i KW + j) C + c, n]. ``params["grouped"]`` promises zeros in b where n's group does not read c.
-    * "winograd": the same for a 3x3 kernel and strides of 1, computed by :mod:`~mononn_core.program.winograd`, which
-      also says what b [16 C, N] holds.
-    * "depthwise": groups of G = ``params["group"]`` (1) channels, b [KH KW G, C]; the same sum over i, j and c < G
-      with a's channel n // G G + c and b[(i KW + j) G + c, n].
+    "nest" with a loop ``body``. A template is a file of :mod:`mononn_core.templates`: what its operands (matrices, by
+    role) hold, which axes its results have, what it computes; ``params`` are a dataclass's there, by name and type.
+    ``prologue``: expressions that it takes in its middle (an attention's score). ``body`` of a template: a nest that
+    runs first and fills all of a worker-local operand (a left side that is gathered, cast or normalised on its way); it
+    may store to shared memory as well. ``local``: worker-local buffers of the task; the last one is what the template
+    itself works in, where it needs memory.
     """
 
     template: str
