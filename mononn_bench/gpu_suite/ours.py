@@ -51,15 +51,21 @@ def _lower(onnx: Path, target: str, precision: str, launch: str, gpu: str = "") 
     from mononn_core import compiler
 
     launch, _, name = launch.partition(":")
-    variant = next(v for v in compiler.cuda_variants(RANKS) if v.name == name) if name else None
-    return compiler.lower(str(onnx), target=target, precision=precision, launch=launch, gpu=gpu, variant=variant)
+    stages = compiler.lower(str(onnx), target=target, precision=precision, launch=launch, gpu=gpu)
+    if not name:
+        return stages
+    assert isinstance(stages, compiler.CudaStages)
+    found = compiler.cuda_variants(stages, RANKS)
+    if name not in found:
+        raise SystemUnavailableError(f"no tile of a product fits a block of launch {name}")
+    return compiler.lower(str(onnx), target=target, precision=precision, launch=launch, gpu=gpu, schedule=found[name])
 
 
 def variants() -> list[str]:
     """Names of all launches with `RANKS` tiles of each product, for a launch's name."""
     from mononn_core import compiler
 
-    return [variant.name for variant in compiler.cuda_variants(RANKS)]
+    return compiler.variant_names(RANKS)
 
 
 def fit_costs(traced: list[tuple[Path, str, str, str, list[dict[str, Any]]]]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from mononn_core.compiler.cpu import CpuStages, assemble, lower_imported, manifest
-from mononn_core.compiler.cuda import CudaStages, cuda_variants, fit_costs
+from mononn_core.compiler.cuda import CudaStages, cuda_variants, fit_costs, variant_names
 from mononn_core.compiler.cuda import lower_imported as lower_cuda
 from mononn_core.compiler.stages import Stages
 from mononn_core.errors import OptionError
@@ -21,7 +21,6 @@ from mononn_core.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
     from mononn_core.schedule.cuda.schedule import CudaSchedule
-    from mononn_core.schedule.cuda.tiles import Variant
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -31,7 +30,6 @@ def lower(
     *,
     shapes: Shapes | None = None,
     machine: Machine | None = None,
-    variant: Variant | None = None,
     schedule: Schedule | CudaSchedule | None = None,
     **options: Unpack[Given],
 ) -> Stages:
@@ -41,7 +39,6 @@ def lower(
         model: path of an ONNX file, or its bytes.
         shapes: static shape of every input that has a dynamic dimension.
         machine: the processor compiled for; this one by default.
-        variant: for a GPU, what a search tries in place of the cost model's launch and tiles.
         schedule: of the target, in place of the one that the cost model would choose.
         options: target, precision, threads, fuse, epilogues, prefetch, launch, arch and gpu, see
             :class:`mononn_core.options.Options`.
@@ -55,11 +52,9 @@ def lower(
     if chosen.on_gpu:
         if isinstance(schedule, Schedule):
             raise OptionError(f"this schedule is a CPU's, the target is {chosen.target}; give one of a GPU")
-        return lower_cuda(graph, chosen, variant, schedule)
+        return lower_cuda(graph, chosen, schedule)
     if schedule is not None and not isinstance(schedule, Schedule):
         raise OptionError("this schedule is a GPU's, the target is cpu; give one of a CPU")
-    if variant is not None:
-        raise OptionError("a variant of launch and tiles is a GPU's; choose target cuda, or leave it out")
     return lower_imported(graph, chosen, machine or Machine.probe(), schedule)
 
 
@@ -86,5 +81,5 @@ def build(stages: Stages) -> Artifact:
 
 __all__ = [
     "CpuStages", "CudaStages", "Stages", "assemble", "build", "compile", "cuda_variants", "fit_costs", "lower",
-    "lower_imported", "manifest",
+    "lower_imported", "manifest", "variant_names",
 ]  # fmt: skip

@@ -23,7 +23,6 @@ from mononn_core.schedule.cuda.schedule import CudaSchedule
 if TYPE_CHECKING:
     from mononn_core.codegen.cuda import Kernel
     from mononn_core.runtime.cuda_toolchain import Cubin
-    from mononn_core.schedule.cuda.tiles import Variant
 
 EMULATED_ARCH = "sm_80"
 """What the schedule is made for where nothing is said and nothing is run on a GPU."""
@@ -94,11 +93,8 @@ def target_gpu(options: Options) -> tuple[Gpu, tuple[str, ...]]:
     return Gpu.for_arch(arches[0]), arches
 
 
-def lower_imported(
-    graph: Graph, options: Options, variant: Variant | None = None, schedule: CudaSchedule | None = None
-) -> CudaStages:
-    """From an imported Graph on: passes, schedule, proof, source; ``variant`` or ``schedule`` in place of the cost
-    model's choice."""
+def lower_imported(graph: Graph, options: Options, schedule: CudaSchedule | None = None) -> CudaStages:
+    """From an imported Graph on: passes, schedule (or the one given), proof, source."""
     from mononn_core.codegen.cuda import print_program
     from mononn_core.decide.cuda import CudaScheduler
     from mononn_core.lower.cuda import lower
@@ -116,7 +112,7 @@ def lower_imported(
     prepared = pipeline.prepare(optimized, options.target)
     lap("passes")
     groups = CudaGroups(prepared, options, gpu)
-    decided = CudaScheduler(groups).legal(schedule, variant)
+    decided = CudaScheduler(groups).legal(schedule)
     lowered = lower(groups, decided)
     lap("schedule")
     prove(lowered.program, schedule is not None)
@@ -164,11 +160,22 @@ def _usage(stages: CudaStages, arch: str, cubin: Cubin) -> dict[str, Any]:
     return {"kernels": kernels, "bytes": len(cubin.code), "command": cubin.command}
 
 
-def cuda_variants(ranks: int) -> list[Variant]:
-    """What :func:`mononn_core.compiler.lower` can be told to try: every launch, with the ``ranks`` cheapest tiles."""
-    from mononn_core.schedule.cuda.tiles import LAUNCHES, Variant
+def cuda_variants(stages: CudaStages, ranks: int) -> dict[str, CudaSchedule]:
+    """Schedules that :func:`mononn_core.compiler.lower` can be given to try, by name (:func:`variant_names`): every
+    launch that suits the network, with the ``ranks`` cheapest tiles of each product."""
+    from mononn_core.decide.cuda import CudaScheduler
+    from mononn_core.schedule.cuda.groups import CudaGroups
 
-    return [Variant(*launch, rank) for launch in LAUNCHES for rank in range(ranks)]
+    prepared = pipeline.prepare(stages.optimized, stages.options.target)
+    return CudaScheduler(CudaGroups(prepared, stages.options, stages.gpu)).variants(ranks)
+
+
+def variant_names(ranks: int) -> list[str]:
+    """What :func:`cuda_variants` finds for a network that every launch suits."""
+    from mononn_core.decide.cuda import variant_name
+    from mononn_core.schedule.cuda.tiles import LAUNCHES
+
+    return [variant_name(*launch, rank) for launch in LAUNCHES for rank in range(ranks)]
 
 
 def fit_costs(traced: Sequence[tuple[CudaStages, Sequence[Mapping[str, Any]]]]) -> dict[str, Any]:

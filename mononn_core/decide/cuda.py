@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from mononn_core.cost.cuda import barrier_seconds
 from mononn_core.decide.cuda_plan import FEWER_PHASES, Plan, Planner
-from mononn_core.decide.cuda_space import problem_of, template_of
+from mononn_core.decide.cuda_space import alternatives, problem_of, template_of
 from mononn_core.decide.intervals import schedule as schedule_phases
 from mononn_core.errors import OptionError, UnsupportedError
 from mononn_core.schedule.cuda.builder import CudaBuilder
 from mononn_core.schedule.cuda.groups import CudaGroups, build_phases
 from mononn_core.schedule.cuda.schedule import CudaGroup, CudaSchedule
 from mononn_core.schedule.cuda.template import SUM, Step, cuda_scheduled
-from mononn_core.schedule.cuda.tiles import LAUNCHES, Target, Variant
+from mononn_core.schedule.cuda.tiles import LAUNCHES, Target
+from mononn_core.schedule.fuse import FusionGroup
 
 
 class CudaScheduler:
@@ -19,10 +23,14 @@ class CudaScheduler:
     def __init__(self, groups: CudaGroups) -> None:
         self.groups = groups
 
-    def decide(self, variant: Variant | None = None) -> CudaSchedule:
-        """The cheapest Schedule by the cost model, or that of a variant."""
-        launches = [Variant(*launch, 0) for launch in LAUNCHES] if variant is None else [variant]
-        targets = [Target(self.groups.gpu, self.groups.precision, v.threads, v.blocks_per_sm, v.rank) for v in launches]
+    def decide(self, launches: Sequence[tuple[int, int]] = LAUNCHES) -> CudaSchedule:
+        """The cheapest Schedule by the cost model with one of ``launches`` (threads of a block, blocks of a
+        multiprocessor).
+
+        Raises:
+            UnsupportedError: a product or an attention fits no block; the message names the node.
+        """
+        targets = [Target(self.groups.gpu, self.groups.precision, *launch) for launch in launches]
         plans: list[tuple[Plan, Target]] = []
         problem: UnsupportedError | None = None
         for target in targets:
@@ -45,17 +53,45 @@ class CudaScheduler:
         assert problem is not None
         raise problem
 
-    def legal(self, given: CudaSchedule | None, variant: Variant | None = None) -> CudaSchedule:
-        """``given`` once it is checked, or the cheapest, or that of a variant.
-
-        Raises:
-            UnsupportedError: a product fits no tile; the message names the node.
-            OptionError: as :meth:`check`.
-        """
+    def legal(self, given: CudaSchedule | None) -> CudaSchedule:
+        """``given`` once it is checked, or the cheapest; raises as :meth:`check` and :meth:`decide`."""
         if given is None:
-            return self.decide(variant)
+            return self.decide()
         self.check(given)
         return given
+
+    def price(self, schedule: CudaSchedule) -> float:
+        """Seconds of a run by the cost model, the launch itself left out; no Program is built."""
+        planner = Planner(self.groups, self.groups.target(schedule))
+        busy = sum(planner.seconds(group, self.stage(group)) for group in schedule.groups)
+        return busy + (len(schedule.intervals) - 1) * barrier_seconds(self.groups.gpu)
+
+    def alternatives(self, schedule: CudaSchedule, group: CudaGroup) -> list[CudaGroup]:
+        """Every legal decision for a group of ``schedule`` beside which all others stay."""
+        planner = Planner(self.groups, self.groups.target(schedule))
+        builder = self.groups.builder((), planner.target)
+        return list(alternatives(group, self.stage(group), schedule, planner, builder))
+
+    def stage(self, group: CudaGroup) -> FusionGroup:
+        """What a decision is about."""
+        return self.groups.by_name[group.group][1]
+
+    def variants(self, ranks: int) -> dict[str, CudaSchedule]:
+        """The cheapest Schedule of every launch, and those in which every product has its ``ranks`` cheapest tiles (the
+        last where it has fewer), by :func:`variant_name`; without launches that suit no block."""
+        found: dict[str, CudaSchedule] = {}
+        for launch in LAUNCHES:
+            try:
+                schedule = self.decide((launch,))
+            except UnsupportedError:
+                continue
+            tiles = {g: self.alternatives(schedule, g) for g in schedule.groups if g.tile is not None}
+            for rank in range(ranks):
+                varied = schedule
+                for group, others in tiles.items():
+                    varied = varied.with_group(group, others[min(rank, len(others) - 1)])
+                found[variant_name(*launch, rank)] = varied
+        return found
 
     def check(self, schedule: CudaSchedule) -> None:
         """Raises OptionError where a Schedule is not one of this network, or names a decision that is not legal."""
@@ -74,7 +110,7 @@ class CudaScheduler:
             if name in seen:
                 raise OptionError(f"the schedule has group {name!r} twice")
             seen.add(name)
-            if reason := problem_of(group, self.groups.by_name[group.group][1], schedule, planner, builder):
+            if reason := problem_of(group, self.stage(group), schedule, planner, builder):
                 raise OptionError(f"the schedule of group {name!r} is not legal: {reason}")
         for own in self.groups.by_name:
             if (own in seen) == (own in filled):
@@ -92,3 +128,8 @@ def _ranked(plans: list[tuple[Plan, Target]]) -> list[tuple[Plan, Target]]:
     near = [p for p in plans if p[0].seconds <= least]
     far = [p for p in plans if p[0].seconds > least]
     return sorted(near, key=lambda p: len(p[0].steps)) + sorted(far, key=lambda p: p[0].seconds)
+
+
+def variant_name(threads: int, blocks_per_sm: int, rank: int) -> str:
+    """What a variant is called."""
+    return f"{threads}x{blocks_per_sm}-{rank}"

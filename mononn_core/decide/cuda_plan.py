@@ -22,8 +22,9 @@ from mononn_core.program.expr import Const, Expr, Load, Op, Var, substitute, var
 from mononn_core.program.ir import Reduce
 from mononn_core.program.simplify import simplify
 from mononn_core.schedule.cuda.groups import NORMS, CudaGroups, adder
+from mononn_core.schedule.cuda.schedule import CudaGroup
 from mononn_core.schedule.cuda.template import Step
-from mononn_core.schedule.cuda.tiles import Shape, Target, Tile, choose
+from mononn_core.schedule.cuda.tiles import Shape, Target, Tile, choose, seconds
 from mononn_core.schedule.fuse import FusionGroup, dependencies
 from mononn_core.schedule.operands import Product, matmul_axes, unit_stride
 from mononn_core.schedule.rows import row_body
@@ -178,6 +179,20 @@ class Planner:
         p = Product.of(stage.root, self.graph.types)
         stable = self.graph.is_constant(stage.root.inputs[1]) and p.batch == 1
         return Shape(p.batch, p.m, p.n, p.k, exact=p.batch > 1, panels=not stable, stable=stable)
+
+    def shape_of(self, group: CudaGroup, stage: FusionGroup) -> Shape:
+        """:meth:`shape` of a product as decided: what fills its left side, and whether it may lie in parts."""
+        shape = self.shape(stage)
+        if group.fill:
+            operations, nbytes = self.fill_work(self.by_stored[group.fill])
+            shape = replace(shape, fill=operations, fill_bytes=nbytes)
+        return replace(shape, split=True) if group.tile is not None and group.tile.parts > 1 else shape
+
+    def seconds(self, group: CudaGroup, stage: FusionGroup) -> float:
+        """What a group takes as decided, without a barrier."""
+        if group.tile is None:
+            return self._seconds(stage)
+        return seconds(self.shape_of(group, stage), group.tile, self.target)
 
     def _tile(self, stage: FusionGroup, fill: FusionGroup | None = None, split: bool = False) -> tuple[Tile, float]:
         found = (

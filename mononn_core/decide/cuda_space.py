@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from mononn_core.decide.cuda_plan import Planner
@@ -11,7 +12,7 @@ from mononn_core.program.template import NEST
 from mononn_core.schedule.cuda.builder import CudaBuilder
 from mononn_core.schedule.cuda.schedule import CudaGroup, CudaSchedule
 from mononn_core.schedule.cuda.template import SUM, cuda_scheduled
-from mononn_core.schedule.cuda.tiles import tile_problem
+from mononn_core.schedule.cuda.tiles import ranked, tile_problem
 from mononn_core.schedule.fuse import FusionGroup
 
 
@@ -55,7 +56,7 @@ def _sum_problem(group: CudaGroup, stage: FusionGroup, schedule: CudaSchedule) -
 
 
 def _product_problem(group: CudaGroup, stage: FusionGroup, schedule: CudaSchedule, planner: Planner) -> str:
-    tile, shape = group.tile, planner.shape(stage)
+    tile, batch = group.tile, planner.shape(stage).batch
     assert tile is not None
     if group.fill:
         fill = planner.by_stored.get(group.fill)
@@ -63,11 +64,22 @@ def _product_problem(group: CudaGroup, stage: FusionGroup, schedule: CudaSchedul
             return f"{group.fill!r} is not what its left side alone is computed by"
         if tile.parts > 1:
             return "a product whose left side is filled in is not cut into parts"
-        operations, nbytes = planner.fill_work(fill)
-        shape = replace(shape, fill=operations, fill_bytes=nbytes)
     if tile.parts > 1:
-        added = any(g.adds == stage.stored or (g.template == "sum" and g.group == group.group) for g in schedule.groups)
-        if shape.batch > 1 or not added:
+        added = any(g.adds == stage.stored or (g.template == SUM and g.group == group.group) for g in schedule.groups)
+        if batch > 1 or not added:
             return f"nothing adds its {tile.parts} parts"
-        shape = replace(shape, split=True)
-    return tile_problem(shape, tile, planner.target)
+    return tile_problem(planner.shape_of(group, stage), tile, planner.target)
+
+
+def alternatives(
+    group: CudaGroup, stage: FusionGroup, schedule: CudaSchedule, planner: Planner, builder: CudaBuilder
+) -> Iterator[CudaGroup]:
+    """Every decision for a group beside which all others of ``schedule`` stay legal, the cheapest tiles first: a
+    product stays whole, or in parts, and filled by what fills it."""
+    if group.tile is not None:
+        whole = group.tile.parts == 1
+        tiles = ranked(planner.shape_of(group, stage), planner.target)
+        found = [replace(group, tile=tile) for tile in tiles if (tile.parts == 1) == whole]
+    else:
+        found = [group, *cuda_scheduled(group.template).alternatives(builder, stage, group)]
+    yield from (other for other in dict.fromkeys(found) if not problem_of(other, stage, schedule, planner, builder))

@@ -7,7 +7,7 @@ running maxima and sums: Milakov and Gimelshein, "Online normalizer calculation 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, ClassVar
@@ -171,6 +171,9 @@ class Attention(Template[AttentionParams], CpuTemplate, CpuScheduled, CudaTempla
         known = ", ".join(f"{rows} x {keys}" for rows, keys in allowed)
         return f"{group.rows} rows and {group.keys} keys are none of {known}"
 
+    def alternatives(self, builder: CudaBuilder, stage: FusionGroup, group: CudaGroup) -> Iterator[CudaGroup]:
+        return (replace(group, rows=rows, keys=keys) for rows, keys in block_tiles(builder, stage))
+
     def build_cuda(self, builder: CudaBuilder, step: Step, group: CudaGroup, name: str) -> Phase:
         node, rows = step.stage.root, group.rows
         assert node is not None
@@ -265,7 +268,7 @@ def block_tiles(builder: CudaBuilder, stage: FusionGroup) -> list[tuple[int, int
             f"{node.origin}: no tile of an attention of {total} rows and {keys} keys of {depth} fits a block of "
             f"{target.gpu.name}; compile with target cpu"
         )
-    return found
+    return list(dict.fromkeys(found))
 
 
 def guarded(node: Node) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from math import ceil
 
 from mononn_core.codegen.cpu_storage import CpuStorage, CpuTemplate
@@ -85,6 +87,13 @@ class Nest(Template[NoParams], CpuTemplate, CpuScheduled, CudaTemplate, CudaSche
         if group.adds and held > HELD_BYTES and group.tasks < norm_tasks(builder, stage).owners:
             return f"{each} rows of sums are more than a task holds"
         return ""
+
+    def alternatives(self, builder: CudaBuilder, stage: FusionGroup, group: CudaGroup) -> Iterator[CudaGroup]:
+        """Tasks for half, all, and twice the blocks, along rows and along columns."""
+        blocks = builder.target.blocks
+        yield replace(group, tasks=1, by="single")
+        for by in ("rows", "columns"):
+            yield from (replace(group, tasks=tasks, by=by) for tasks in (blocks // 2, blocks, 2 * blocks))
 
     def build_cuda(self, builder: CudaBuilder, step: Step, group: CudaGroup, name: str) -> Phase:
         partition = Partition(group.by, group.tasks)

@@ -220,6 +220,7 @@ def test_the_cost_model_is_fitted_to_what_was_traced(work, tmp_path):
     """The step reads the record's traces; times made with other constants give these back."""
     case = Case(str(work), "bert-test", 2, "fp16", "cpu")
     stages = ours._lower(contenders.fp32_model(case), "cuda-emulated", "fp16", "once")
+    launch = stages.lowered.schedule
     true = replace(ESTIMATED, start_seconds=2e-6, hand_off_seconds=3e-6)
     rows, waits = [], False
     for item, loop in stages.program.trace():
@@ -227,7 +228,7 @@ def test_the_cost_model_is_fitted_to_what_was_traced(work, tmp_path):
             waits = True
             continue
         work_ = work_of(stages.program, item, loop)
-        one = Observation(item.id, work_, waits, stages.gpu, stages.lowered.threads, stages.lowered.blocks_per_sm, 1.0)
+        one = Observation(item.id, work_, waits, stages.gpu, launch.threads, launch.blocks_per_sm, 1.0)
         rows.append({"id": item.id, "origin": item.id, "seconds": one.predicted(true)})
         waits = False
     step = StepRecord("trace:x", "ok", "", True, "now", 1.0, {"phases": rows})

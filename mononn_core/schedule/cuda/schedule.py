@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mononn_core.errors import OptionError
@@ -78,6 +78,11 @@ class CudaSchedule:
     def groups(self) -> tuple[CudaGroup, ...]:
         """All groups in order."""
         return tuple(group for interval in self.intervals for group in interval)
+
+    def with_group(self, group: CudaGroup, changed: CudaGroup) -> CudaSchedule:
+        """This Schedule with another decision in the place of ``group``."""
+        intervals = tuple(tuple(changed if g == group else g for g in i) for i in self.intervals)
+        return replace(self, intervals=intervals)
 
     def to_text(self) -> str:
         """The Schedule in the grammar of this module's docstring."""

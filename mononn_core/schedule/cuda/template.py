@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -49,6 +50,10 @@ class CudaScheduled(ABC):
     def problem_cuda(self, builder: CudaBuilder, stage: FusionGroup, group: CudaGroup) -> str:
         """Why a decision is not legal by itself; "" where it is."""
         return ""
+
+    def alternatives(self, builder: CudaBuilder, stage: FusionGroup, group: CudaGroup) -> Iterator[CudaGroup]:
+        """Other decisions for a group without a tile, most of them legal."""
+        return iter(())
 
     @abstractmethod
     def build_cuda(self, builder: CudaBuilder, step: Step, group: CudaGroup, name: str) -> Phase:

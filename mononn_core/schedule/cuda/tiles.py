@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from heapq import nsmallest
 from math import ceil
 from typing import Any
 
@@ -26,29 +25,13 @@ RESERVED_SHARED_BYTES = 2048
 
 
 @dataclass(frozen=True)
-class Variant:
-    """What a search tries in place of the cost model's choice: one of ``LAUNCHES``, and of every product's tiles the
-    one of ``rank`` by predicted time (0 the cheapest; the last where there are fewer)."""
-
-    threads: int
-    blocks_per_sm: int
-    rank: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.threads}x{self.blocks_per_sm}-{self.rank}"
-
-
-@dataclass(frozen=True)
 class Target:
-    """What the schedule is made for: ``kind`` of products, a launch of ``threads`` x ``blocks_per_sm`` on ``gpu``;
-    ``rank`` as in :class:`Variant`."""
+    """What the schedule is made for: ``kind`` of products, a launch of ``threads`` x ``blocks_per_sm`` on ``gpu``."""
 
     gpu: Gpu
     precision: str
     threads: int
     blocks_per_sm: int
-    rank: int = 0
 
     @property
     def kind(self) -> str:
@@ -163,10 +146,21 @@ def combine_seconds(shape: Shape, tile: Tile, target: Target) -> float:
     return shape.batch * shape.m * shape.n * 4 * tile.parts / target.gpu.sms / target.gpu.l2_bytes_per_second_per_sm
 
 
-@lru_cache(maxsize=4096)
 def choose(shape: Shape, target: Target) -> tuple[Tile, float] | None:
-    """The cheapest tile (or the target's rank) and its seconds; ties go to fewer parts, then to the larger tile. None
-    where none fits."""
+    """The cheapest tile and its seconds; None where none fits."""
+    found = ranked(shape, target)
+    return (found[0], seconds(shape, found[0], target)) if found else None
+
+
+def seconds(shape: Shape, tile: Tile, target: Target) -> float:
+    """What a product takes in tiles, the adding of its parts included."""
+    busy = work(shape, tile, target).seconds(target.gpu, target.threads, target.blocks_per_sm)
+    return busy + combine_seconds(shape, tile, target)
+
+
+@lru_cache(maxsize=4096)
+def ranked(shape: Shape, target: Target) -> tuple[Tile, ...]:
+    """All tiles, the cheapest first; ties go to fewer parts, then to the larger tile."""
     found: list[tuple[tuple[float, int, int], Tile]] = []
     for rows in ROWS:
         if (rows > 16 and rows >= 2 * shape.m) or (shape.exact and shape.m > rows and shape.m % rows):
@@ -175,13 +169,8 @@ def choose(shape: Shape, target: Target) -> tuple[Tile, float] | None:
             if shape.panels and shape.n > columns and shape.n % columns:
                 continue
             for tile in _tiles(shape, rows, columns, target):
-                seconds = work(shape, tile, target).seconds(target.gpu, target.threads, target.blocks_per_sm)
-                seconds += combine_seconds(shape, tile, target)
-                found.append(((round(seconds, 9), tile.parts, -rows * columns), tile))
-    if not found:
-        return None
-    (seconds, _, _), tile = nsmallest(target.rank + 1, found, key=lambda candidate: candidate[0])[-1]
-    return tile, seconds
+                found.append(((round(seconds(shape, tile, target), 9), tile.parts, -rows * columns), tile))
+    return tuple(tile for _, tile in sorted(found, key=lambda candidate: candidate[0]))
 
 
 def tile_problem(shape: Shape, tile: Tile, target: Target) -> str:

@@ -5,17 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from random import Random
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mononn_core import compiler
 from mononn_core.compiler import CudaStages
+from mononn_core.cost.cuda import barrier_seconds
+from mononn_core.decide import cuda_search
+from mononn_core.decide.cuda import CudaScheduler
 from mononn_core.errors import OptionError
+from mononn_core.gpu import Gpu
+from mononn_core.importer import load
+from mononn_core.lower.cuda import lower
+from mononn_core.options import Options
+from mononn_core.passes import pipeline
 from mononn_core.program.text import to_text as program_text
+from mononn_core.program.verify import verify
 from mononn_core.runtime.emulated import EmulatedSession
+from mononn_core.schedule.cuda.groups import CudaGroups
 from mononn_core.schedule.cuda.schedule import CudaGroup, CudaSchedule, read_schedule
-from mononn_core.schedule.cuda.tiles import STAGES, Tile
+from mononn_core.schedule.cuda.tiles import LAUNCHES, STAGES, Tile
 from mononn_core.schedule.schedule import Schedule
 from tests.core.cuda.networks import patches, translator
 from tests.core.networks import MODELS, encoder
@@ -103,12 +116,9 @@ def apart(schedule: CudaSchedule) -> CudaSchedule:
 
 def other_launch(schedule: CudaSchedule) -> CudaSchedule:
     """A launch of half the threads, in the tiles that its model chooses."""
-    stages = compiler.lower(
-        NETWORKS["wide"](), target="cuda-emulated", precision="fp16", gpu="H100",
-        variant=compiler.cuda_variants(1)[1],
-    )  # fmt: skip
+    stages = compiler.lower(NETWORKS["wide"](), target="cuda-emulated", precision="fp16", gpu="H100")
     assert isinstance(stages, CudaStages)
-    return stages.lowered.schedule
+    return compiler.cuda_variants(stages, 1)["128x1-0"]
 
 
 @pytest.mark.parametrize("edit", [fewer_stages, other_rows, fewer_tasks, apart, other_launch])
@@ -179,3 +189,61 @@ def test_a_schedule_of_the_other_target() -> None:
     ):
         with pytest.raises(OptionError, match=r"format None|no schedule in JSON"):
             read_schedule(text)
+
+
+def scheduler_of(name: str, precision: str = "fp16") -> CudaScheduler:
+    options = Options(target="cuda", precision=precision)
+    graph = pipeline.prepare(pipeline.run(load(NETWORKS[name](), {})), "cuda")
+    return CudaScheduler(CudaGroups(graph, options, Gpu.named("H100")))
+
+
+@pytest.mark.parametrize("name", sorted(NETWORKS))
+def test_every_decision_lists_its_own_space(name: str) -> None:
+    scheduler = scheduler_of(name)
+    schedule = scheduler.decide()
+    for group in schedule.groups:
+        others = scheduler.alternatives(schedule, group)
+        assert group in others and len(set(others)) == len(others)
+        for other in others[:: max(1, len(others) // 5)]:
+            scheduler.check(schedule.with_group(group, other))
+
+
+@pytest.mark.parametrize("name", sorted(NETWORKS))
+def test_a_product_has_the_cheapest_tile_of_its_space(name: str) -> None:
+    scheduler = scheduler_of(name)
+    schedule = scheduler.decide()
+    price = scheduler.price(schedule)
+    products = [group for group in schedule.groups if group.tile is not None]
+    assert products and price > 0
+    for group in products:
+        for other in scheduler.alternatives(schedule, group)[::7]:
+            assert scheduler.price(schedule.with_group(group, other)) >= price * (1 - 1e-6)
+    apart_price = scheduler.price(apart(schedule))
+    more = len(schedule.groups) - len(schedule.intervals)
+    assert apart_price == pytest.approx(price + more * barrier_seconds(Gpu.named("H100")))
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.randoms(use_true_random=False), st.sampled_from(sorted(NETWORKS)), st.sampled_from(["fp16", "fp32"]))
+def test_what_a_search_makes_is_legal_and_lowers(random: Random, name: str, precision: str) -> None:
+    scheduler = scheduler_of(name, precision)
+    drawn = cuda_search.sample(scheduler, random)
+    changed_one = cuda_search.mutate(scheduler, drawn, random)
+    crossed = cuda_search.cross(scheduler, changed_one, scheduler.decide(), random)
+    assert sum(a != b for a, b in zip(drawn.groups, changed_one.groups, strict=True)) == 1
+    for schedule in (drawn, changed_one, crossed):
+        scheduler.check(schedule)
+        assert scheduler.price(schedule) > 0
+        assert read_schedule(schedule.to_text()) == schedule
+    verify(lower(scheduler.groups, crossed).program)
+
+
+def test_variants_are_schedules_by_name() -> None:
+    scheduler = scheduler_of("wide")
+    variants = scheduler.variants(2)
+    assert list(variants) == compiler.variant_names(2)
+    assert variants["256x1-0"] == scheduler.decide((LAUNCHES[0],))
+    for schedule in variants.values():
+        scheduler.check(schedule)
+    first, second = (variants[f"256x1-{rank}"] for rank in (0, 1))
+    assert scheduler.price(first) < scheduler.price(second)
