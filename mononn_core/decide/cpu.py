@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from mononn_core.cost.analytic import Cost
 from mononn_core.decide import ownership, space
-from mononn_core.decide.parts import with_parts
+from mononn_core.decide.bands import with_bands
 from mononn_core.errors import OptionError
 from mononn_core.schedule.fuse import dependencies
 from mononn_core.schedule.groups import CpuGroups
@@ -33,7 +33,7 @@ class CpuScheduler:
             s.own: (fixed[s.own],) if s.own in fixed else space.preferred(s, groups.builder, groups.owners)
             for s in groups.stages
         }
-        for own, more in with_parts(groups, chosen).items():
+        for own, more in with_bands(groups, chosen).items():
             chosen[own] += () if own in fixed else tuple(more)
         candidates = {own: tuple(map(self._candidate, found)) for own, found in chosen.items()}
         return Schedule(groups.graph.name, groups.owners, ownership.plan(groups.stages, candidates, self.cost))
@@ -72,7 +72,7 @@ class CpuScheduler:
             ready[group.group] = len(ready)
             if reason := space.problem(groups.stage(group), groups.builder, _plain(group)):
                 raise OptionError(f"the schedule of group {group.group!r} is not legal: {reason}")
-        self._check_parts(schedule)
+        self._check_bands(schedule)
         if missing := [name for name in groups.by_name if name not in ready]:
             raise OptionError(f"the schedule has no group {missing[0]!r}")
         self._check_order(ready)
@@ -88,22 +88,22 @@ class CpuScheduler:
                 if late and tensor != stage.stored:
                     raise OptionError(f"the schedule has group {stage.own!r} before {late[0]!r}, which it reads")
 
-    def _check_parts(self, schedule: Schedule) -> None:
-        """Raises OptionError where an image in parts is not one that its writer and its reader meet in."""
+    def _check_bands(self, schedule: Schedule) -> None:
+        """Raises OptionError where an image in bands is not one that its writer and its reader meet in."""
         plain = {g.group: (_plain(g),) for g in schedule.groups}
         if len(plain) < len(self.groups.stages):
             return
-        allowed = with_parts(self.groups, plain)
+        allowed = with_bands(self.groups, plain)
         for group in schedule.groups:
-            parts = group.partition.parts
-            both = sum(other.partition.parts == parts for other in schedule.groups)
-            if parts is not None and (group not in allowed.get(group.group, ()) or both != 2):
+            bands = group.partition.bands
+            both = sum(other.partition.bands == bands for other in schedule.groups)
+            if bands is not None and (group not in allowed.get(group.group, ()) or both != 2):
                 raise OptionError(
-                    f"the schedule of group {group.group!r} is not legal: {parts.buffer} is not what a map and the one "
-                    "convolution that reads it, both dealt by rows, share in parts"
+                    f"the schedule of group {group.group!r} is not legal: {bands.buffer} is not what a map and the one "
+                    "convolution that reads it, both dealt by rows, share in bands"
                 )
 
 
 def _plain(group: GroupSchedule) -> GroupSchedule:
-    """The same without parts."""
-    return replace(group, partition=replace(group.partition, parts=None))
+    """The same without bands."""
+    return replace(group, partition=replace(group.partition, bands=None))

@@ -229,7 +229,7 @@ class Planner:
         if stage.root is None:
             value = self.views.point(stage.chain[0], index)
         else:
-            prelude, value = row_body(stage.root, self.views, index, 1)
+            prelude, value = row_body(stage.root, self.views, index)
             sums = [substitute(s.value, {s.var: Var("x")}) for s in prelude if isinstance(s, Reduce)]
         rows, columns = matrix_shape(shape)
         value = simplify(value, {"row": (0, rows - 1), "x": (0, columns - 1)})

@@ -40,7 +40,7 @@ class Candidate:
     writes: np.ndarray = field(compare=False, repr=False)
     """int16 [rows, columns] of the stored matrix: who writes each element; -1: nobody."""
     stored: str
-    """The buffer it writes: the stage's tensor, or the one that holds it in parts."""
+    """The buffer it writes: the stage's tensor, or the one that holds it in bands."""
     shared: bool = False
     """Whether a border is dealt in another way than its inside: then no reader finds all it needs in its own part."""
 
@@ -77,8 +77,8 @@ def candidate(decided: GroupSchedule, phases: tuple[Phase, ...], shape: tuple[in
 
 def _largest_share(writes: np.ndarray) -> float:
     """Share of the stored elements that the busiest owner has."""
-    parts = np.bincount(writes[writes >= 0].reshape(-1), minlength=1)
-    return float(parts.max() / parts.sum())
+    shares = np.bincount(writes[writes >= 0].reshape(-1), minlength=1)
+    return float(shares.max() / shares.sum())
 
 
 Written = dict[str, tuple[Candidate, ...]]
@@ -94,8 +94,8 @@ def _written(chosen: Iterable[Candidate]) -> Written:
 
 def _fits(new: Candidate, inside: Written) -> bool:
     """Whether every owner of ``new`` reads, of the tensors written inside the interval, only its own part."""
-    parts = new.partition.parts
-    if parts is not None and parts.buffer != new.stored and parts.buffer not in inside:
+    bands = new.partition.bands
+    if bands is not None and bands.buffer != new.stored and bands.buffer not in inside:
         return False
     return all(_reads_its_own(new, p, owners) for tensor, owners in new.reads for p in inside.get(tensor, ()))
 
@@ -112,9 +112,9 @@ def _reads_its_own(new: Candidate, producer: Candidate, owners: tuple[Boxes, ...
 
 
 def _complete(chosen: tuple[Candidate, ...]) -> bool:
-    """Whether an interval may end here: an image in parts has been read, as only the stage made for that can."""
+    """Whether an interval may end here: an image in bands has been read, as only the stage made for that can."""
     read = {tensor for c in chosen for tensor, _ in c.reads}
-    return all(c.partition.parts is None or c.partition.parts.buffer in read for c in chosen)
+    return all(c.partition.bands is None or c.partition.bands.buffer in read for c in chosen)
 
 
 class Exchange:
@@ -172,7 +172,7 @@ def plan(stages: tuple[FusionGroup, ...], candidates: dict[str, tuple[Candidate,
             if total < best[end + 1][0] * (1 - 1e-9):
                 best[end + 1] = (total, start, chosen)
     if best[-1][0] == inf:
-        raise OptionError("these decisions do not go together: an image in parts is not read by what it is made for")
+        raise OptionError("these decisions do not go together: an image in bands is not read by what it is made for")
     return tuple(tuple(c.decided for _, c in interval) for interval in _intervals(stages, best, len(stages)))
 
 

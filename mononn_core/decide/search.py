@@ -27,20 +27,20 @@ def mutate(scheduler: CpuScheduler, schedule: Schedule, random: Random) -> Sched
     for own in order:
         others = [group for group in _legal(scheduler, own) if group != groups[own]]
         if others:
-            shared = groups[own].partition.parts
-            kept = {name: _whole(g) if g.partition.parts == shared else g for name, g in groups.items()}
+            shared = groups[own].partition.bands
+            kept = {name: _whole(g) if g.partition.bands == shared else g for name, g in groups.items()}
             return scheduler.decide({**kept, own: random.choice(others)})
     return schedule
 
 
 def cross(scheduler: CpuScheduler, first: Schedule, second: Schedule, random: Random) -> Schedule:
-    """Of each group the decision of one of two; groups that share an image in parts take theirs from the same."""
+    """Of each group the decision of one of two; groups that share an image in bands take theirs from the same."""
     both = [{group.group: group for group in schedule.groups} for schedule in (first, second)]
     taken: dict[str, int] = {}
     chosen = {}
     for own in scheduler.groups.by_name:
-        parts = both[0][own].partition.parts or both[1][own].partition.parts
-        unit = parts.buffer if parts is not None else own
+        bands = both[0][own].partition.bands or both[1][own].partition.bands
+        unit = bands.buffer if bands is not None else own
         chosen[own] = both[taken.setdefault(unit, random.randrange(2))][own]
     return scheduler.decide(chosen)
 
@@ -51,5 +51,5 @@ def _legal(scheduler: CpuScheduler, own: str) -> list[GroupSchedule]:
 
 
 def _whole(group: GroupSchedule) -> GroupSchedule:
-    """The same without parts."""
-    return replace(group, partition=replace(group.partition, parts=None))
+    """The same without bands."""
+    return replace(group, partition=replace(group.partition, bands=None))

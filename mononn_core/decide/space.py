@@ -22,7 +22,7 @@ def preferred(stage: FusionGroup, builder: PhaseBuilder, owners: int) -> tuple[G
 
 
 def legal(stage: FusionGroup, builder: PhaseBuilder, owners: int) -> Iterator[GroupSchedule]:
-    """Every decision for a stage, the preferred ones first; those in parts, which two stages take together, are none of
+    """Every decision for a stage, the preferred ones first; those in bands, which two stages take together, are none of
     them."""
     seen = set()
     for template in templates(stage, builder):

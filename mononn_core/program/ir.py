@@ -12,7 +12,7 @@
     Task(template, operands, params, results, body, prologue, mainloop, split, local)
     Operand(role, buffer, box, access, stable)            buffer: an id, or Slot(table, column) inside a Loop
     Box(offset, size, bound)                              in domain and loop variables: the declared footprint
-    Mainloop(axis, step, stages, mechanism) · Prefetch(phase, role, into) · Split(axis, parts, scratch, combine)
+    Mainloop(axis, step, stages, mechanism) · Prefetch(phase, role, into) · Split(axis, parts, scratch)
     Result(operand, axes, index, value, bounds)           an epilogue: what a template stores, from Acc and Loads
     Statement = For | Let | Reduce | Store                generated loops, for everything without a template
 
@@ -215,12 +215,11 @@ class Prefetch:
 @dataclass(frozen=True)
 class Split:
     """The contraction is cut into ``parts`` along ``axis``; partial results lie in ``scratch``, part after part
-    along its first dimension. ``combine`` sums them in index order: "phase" (its own) or "consumer" (its prologue)."""
+    along its first dimension. Whoever reads them sums them in index order."""
 
     axis: str
     parts: int
     scratch: str | Slot
-    combine: str = "phase"
 
 
 @dataclass(frozen=True)
@@ -261,14 +260,13 @@ class Let:
 @dataclass(frozen=True)
 class Reduce:
     """``name = op over var in [0, extent) of value``, bound for the rest of the enclosing body; op: add, mul, max, min.
-    The order is its printer's, the same in every run; ``lanes``: interleaved partial results expected, for people."""
+    The order is its printer's, the same in every run."""
 
     name: str
     op: str
     var: str
     extent: int
     value: Expr
-    lanes: int = 1
 
 
 @dataclass(frozen=True)

@@ -143,7 +143,7 @@ def _task(task: Task) -> Iterator[str]:
     if task.split is not None:
         split = task.split
         scratch = _name(split.scratch)
-        yield f"  split {split.axis} into {split.parts} parts in {scratch}, combined by {split.combine}"
+        yield f"  split {split.axis} into {split.parts} parts in {scratch}"
     for name in sorted(task.prologue):
         yield f"  {name} = {expr_text(task.prologue[name])}"
     yield from ("  " + line for line in _body(task.body))
@@ -180,7 +180,6 @@ def _body(body: tuple[Statement, ...]) -> Iterator[str]:
             case Let():
                 yield f"{s.name} = {expr_text(s.value)}"
             case Reduce():
-                lanes = f" ({s.lanes} lanes)" if s.lanes > 1 else ""
-                yield f"{s.name} = {s.op} over {s.var} in {s.extent}{lanes} of {expr_text(s.value)}"
+                yield f"{s.name} = {s.op} over {s.var} in {s.extent} of {expr_text(s.value)}"
             case Store():
                 yield f"{s.operand}[{_list(s.index)}] = {expr_text(s.value)}"

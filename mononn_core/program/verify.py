@@ -68,8 +68,6 @@ def _check_split(program: Program, phase: Phase, split: Split) -> None:
     task = phase.task
     if axis is None or axis.extent != split.parts or split.parts < 1 or not get(task.template).filled:
         raise refuse(rule, f"is split into {split.parts} parts along {split.axis!r}, which is no such axis", phase)
-    if split.combine not in ("phase", "consumer"):
-        raise refuse(rule, f"combines its parts by {split.combine!r}", phase)
     for result in task.results:
         if result.value != Acc(result.value.dtype):
             raise refuse(rule, "applies an epilogue to a partial result", phase)

@@ -315,7 +315,7 @@ class PhaseRules:
                     self._value(s.value, scope, s.value.dtype)
                     scope = self._bind(scope, s.name, s.value.dtype)
                 case Reduce():
-                    if s.op not in ("add", "mul", "max", "min") or s.extent < 1 or s.lanes < 1:
+                    if s.op not in ("add", "mul", "max", "min") or s.extent < 1:
                         raise self.refuse("roles fit", f"has a reduction {s.name!r} that makes no sense")
                     self._value(s.value, self._bind(scope, s.var, INDEX), s.value.dtype)
                     scope = self._bind(scope, s.name, s.value.dtype)

@@ -104,11 +104,10 @@ class TaskBuilder(ABC):
     """What both targets' phases are built from. ``packed`` collects the packed weights they use: id to (buffer, logical
     matrix)."""
 
-    def __init__(self, views: Views, partials: int, storage: Mapping[str, str], weight_type: str) -> None:
-        """``partials``: interleaved partial results of a reduction. ``storage``: see :class:`OperandBinder`.
+    def __init__(self, views: Views, storage: Mapping[str, str], weight_type: str) -> None:
+        """``storage``: see :class:`OperandBinder`.
         ``weight_type``: of packed weights."""
         self.views = views
-        self.partials = partials
         self.storage = storage
         self.weight_type = weight_type
         self.packed: dict[str, tuple[Buffer, np.ndarray]] = {}

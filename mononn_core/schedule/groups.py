@@ -40,11 +40,11 @@ class CpuGroups:
         return self._built[group]
 
     def stored(self, group: GroupSchedule) -> tuple[str, str, tuple[int, int]]:
-        """The buffer that a group stores to: its tensor's, or the one that holds it in parts; its dtype, and the
+        """The buffer that a group stores to: its tensor's, or the one that holds it in bands; its dtype, and the
         (rows, columns) of the matrix."""
-        stage, parts = self.stage(group), group.partition.parts
+        stage, bands = self.stage(group), group.partition.bands
         kind = self.graph.types[stage.stored]
         rows, columns = matrix_shape(kind.shape)
-        if parts is not None and group.template == NEST:  # the others read the parts
-            return parts.buffer, kind.dtype, (parts.size * group.partition.owners, columns)
+        if bands is not None and group.template == NEST:  # the others read the bands
+            return bands.buffer, kind.dtype, (bands.size * group.partition.owners, columns)
         return stage.stored, kind.dtype, (rows, columns)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import ceil
 
@@ -52,10 +52,10 @@ def build_nest(
     by_columns = partition.kind == "columns"
     rows = total if by_columns else rows_of_an_owner(shape, owners)
     columns = ceil(width / owners) if by_columns else width
-    parts, last = partition.parts, rows * (owners - 1)
+    bands, last = partition.bands, rows * (owners - 1)
     start = Var("o") * (columns if by_columns else rows) if owners > 1 else Const(0)
-    if parts is not None:
-        rows, start, last = parts.size, Var("o") * parts.step + parts.first, parts.first + parts.step * (owners - 1)
+    if bands is not None:
+        rows, start, last = bands.size, Var("o") * bands.step + bands.first, bands.first + bands.step * (owners - 1)
     y0, x0 = (Const(0), start) if by_columns else (start, Const(0))
     binder = builder.binder({"o": owners})
     inner = {"y": (0, rows - 1), "x": (0, columns - 1)}
@@ -66,14 +66,14 @@ def build_nest(
     if root is None:
         value = builder.views.point(stage.chain[0], index)
     else:
-        prelude, value = row_body(root, builder.views, index, builder.partials)
+        prelude, value = row_body(root, builder.views, index)
         index, value = run_chain(stage, builder.views, index, value)
     matrix = matrix_index(types[stage.stored].shape, index)
     cuts = () if by_columns or first is not None else _cuts(prelude, value, width)
     bind = _bind_with(binder, inner)
-    if parts is not None:
+    if bands is not None:
         matrix, mine = (Var("o") * rows + axis("y", rows), column), (Var("o") * rows, Const(0))
-        binder.add("out", parts.buffer, Box(mine, (rows, width), (rows * owners, width)), "write")
+        binder.add("out", bands.buffer, Box(mine, (rows, width), (rows * owners, width)), "write")
         position = tuple(binder.simplify(e, inner) for e in matrix)
     else:
         position = binder.output(stage.stored, matrix, inner)
@@ -142,7 +142,7 @@ def _pieces(
         here: dict[str, Expr] = {"column": axis("x", end - start) + start}
         index = tuple(binder.simplify(substitute(e, here), inner) for e in matrix)
         bind = _bind_with(binder, inner, here)
-        inside = _one_column(map_statement(st, bind) for st in prelude)
+        inside = tuple(map_statement(st, bind) for st in prelude)
         lets, piece = ((), bind(value, {})) if inside else hoist(bind(value, {}), "x", f"h{number}_")
         column: tuple[Statement, ...] = (*inside, Store("out", index, piece))
         if inside or end - start > 1:
@@ -159,11 +159,6 @@ def _bind_with(binder: OperandBinder, inner: Ranges, known: Mapping[str, Expr] |
     return lambda e, more: binder.bind(substitute(e, known or {}), {**inner, **more})
 
 
-def _one_column(prelude: Iterable[Statement]) -> tuple[Statement, ...]:
-    """The statements inside a loop over columns: neighbours are reduced side by side, each in order."""
-    return tuple(replace(st, lanes=1) if isinstance(st, Reduce) else st for st in prelude)
-
-
 def map_statement(statement: Statement, bind: Bind) -> Statement:
     match statement:
         case Let():
@@ -176,7 +171,6 @@ def map_statement(statement: Statement, bind: Bind) -> Statement:
                 statement.var,
                 statement.extent,
                 bind(statement.value, extra),
-                statement.lanes,
             )
         case _:
             raise AssertionError("a row's prelude holds reductions and bindings only")
@@ -189,7 +183,7 @@ def row_loops(
     neighbouring columns are then reduced side by side, each in order."""
     rows, columns = extents
     needs_column = any(_mentions(s, "x") for s in prelude)
-    inside = _one_column(prelude) if needs_column else ()
+    inside = prelude if needs_column else ()
     lets, value = ((), store.value) if inside else hoist(store.value, "x")
     body: tuple[Statement, ...] = (*inside, Store(store.operand, store.index, value))
     if columns > 1 or bounds[1] is not None:

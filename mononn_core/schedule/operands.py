@@ -8,6 +8,7 @@ from math import prod
 from typing import Protocol
 
 from mononn_core.graph import Graph, Node, TensorType
+from mononn_core.ops.common import delinearise
 from mononn_core.program.expr import Const, Expr, Load, Ranges, Var, variables, walk
 from mononn_core.program.simplify import bounds, from_linear, linear, simplify
 
@@ -15,17 +16,6 @@ from mononn_core.program.simplify import bounds, from_linear, linear, simplify
 def axis(name: str, extent: int) -> Expr:
     """The variable of an axis, or 0 where it has one element."""
     return Const(0) if extent == 1 else Var(name)
-
-
-def split_index(position: Expr, shape: tuple[int, ...]) -> tuple[Expr, ...]:
-    """Row-major ``position`` in ``shape`` as one index a dimension."""
-    index: list[Expr] = []
-    step = 1
-    for d, extent in reversed(list(enumerate(shape))):
-        whole = prod(shape[:d]) == 1
-        index.append(Const(0) if extent == 1 else position // step if whole else (position // step) % extent)
-        step *= extent
-    return tuple(reversed(index))
 
 
 @dataclass(frozen=True)
@@ -54,7 +44,7 @@ class Product:
 
     def a_index(self, batch: Expr, m: Expr, k: Expr) -> tuple[Expr, ...]:
         if not self.lead:
-            return (*split_index(m, self.a_shape[:-1]), k)
+            return (*delinearise(m, self.a_shape[:-1]), k)
         return (*self._aligned(batch, self.a_shape[:-2]), m, k)
 
     def b_index(self, batch: Expr, k: Expr, n: Expr) -> tuple[Expr, ...]:
@@ -64,11 +54,11 @@ class Product:
     def out_index(self, batch: Expr, m: Expr, n: Expr, shape: tuple[int, ...]) -> tuple[Expr, ...]:
         """Index in the output tensor of ``shape``."""
         if self.lead:
-            return (*split_index(batch, self.lead), m, n)
-        return (*split_index(m, shape[:-1]), n)
+            return (*delinearise(batch, self.lead), m, n)
+        return (*delinearise(m, shape[:-1]), n)
 
     def _aligned(self, batch: Expr, shape: tuple[int, ...]) -> tuple[Expr, ...]:
-        index = split_index(batch, self.lead)[len(self.lead) - len(shape) :] if self.lead else (Const(0),) * len(shape)
+        index = delinearise(batch, self.lead)[len(self.lead) - len(shape) :] if self.lead else (Const(0),) * len(shape)
         return tuple(Const(0) if extent == 1 else i for i, extent in zip(index, shape, strict=True))
 
 

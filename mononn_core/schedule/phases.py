@@ -18,7 +18,7 @@ class PhaseBuilder(TaskBuilder):
     """Builds phases for a CPU: every task has an owner."""
 
     def __init__(self, views: Views, machine: Machine) -> None:
-        super().__init__(views, machine.vector_bytes, {}, COMPUTE)
+        super().__init__(views, {}, COMPUTE)
         self.machine = machine
         self.lanes = machine.lanes(COMPUTE)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import prod
 
 from mononn_core.graph import Node
+from mononn_core.ops.common import delinearise
 from mononn_core.program.expr import Const, Expr, Var, const, op
 from mononn_core.program.ir import Let, Reduce, Statement
-from mononn_core.schedule.operands import split_index
 from mononn_core.schedule.views import Views
 
 Body = tuple[tuple[Statement, ...], Expr]
@@ -17,28 +17,23 @@ REDUCTIONS = {
     "reduce_max": "max",
     "reduce_min": "min",
     "reduce_prod": "mul",
-    "reduce_sum_square": "add",
-    "reduce_l1": "add",
-    "reduce_l2": "add",
-    "reduce_log_sum": "add",
 }
 
 
-def row_body(node: Node, views: Views, index: tuple[Expr, ...], lanes: int) -> Body:
-    """(statements before the element, value of the element at ``index`` of ``node``'s output). Reductions keep
-    ``lanes`` interleaved partial results."""
+def row_body(node: Node, views: Views, index: tuple[Expr, ...]) -> Body:
+    """(statements before the element, value of the element at ``index`` of ``node``'s output)."""
     if node.op in REDUCTIONS:
-        return _reduction(node, views, index, lanes)
+        return _reduction(node, views, index)
     if node.op in ("softmax", "log_softmax"):
-        return _softmax(node, views, index, lanes)
+        return _softmax(node, views, index)
     if node.op == "layer_norm":
-        return _layer_norm(node, views, index, lanes)
+        return _layer_norm(node, views, index)
     if node.op == "rms_norm":
-        return _rms_norm(node, views, index, lanes)
-    return _matmul(node, views, index, lanes)
+        return _rms_norm(node, views, index)
+    return _matmul(node, views, index)
 
 
-def _matmul(node: Node, views: Views, index: tuple[Expr, ...], lanes: int) -> Body:
+def _matmul(node: Node, views: Views, index: tuple[Expr, ...]) -> Body:
     """A product in a type no template has: one sum an element."""
     a, b = (views.type(n).shape for n in node.inputs)
     lead_a = [Const(0) if extent == 1 else i for i, extent in zip(index[-len(a) : -2], a[:-2], strict=True)]
@@ -46,35 +41,26 @@ def _matmul(node: Node, views: Views, index: tuple[Expr, ...], lanes: int) -> Bo
     z: Expr = Var("z")
     tail = (index[-1], z) if node.attrs.get("transpose_b") else (z, index[-1])
     left, right = views.read(node.inputs[0], (*lead_a, index[-2], z)), views.read(node.inputs[1], (*lead_b, *tail))
-    total = Reduce("total", "add", "z", a[-1], op("mul", left, right), lanes)
+    total = Reduce("total", "add", "z", a[-1], op("mul", left, right))
     return (total,), Var("total", left.dtype)
 
 
-def _reduction(node: Node, views: Views, index: tuple[Expr, ...], lanes: int) -> Body:
+def _reduction(node: Node, views: Views, index: tuple[Expr, ...]) -> Body:
     source = views.type(node.inputs[0])
     axes: tuple[int, ...] = tuple(node.attrs["axes"])  # type: ignore[arg-type]
     extents = tuple(source.shape[a] for a in axes)
     count = prod(extents)
-    reduced = dict(zip(axes, split_index(Var("z"), extents), strict=True))
+    reduced = dict(zip(axes, delinearise(Var("z"), extents), strict=True))
     if node.attrs.get("keepdims", False):
         full = tuple(reduced.get(d, i) for d, i in enumerate(index))
     else:
         rest = iter(index)
         full = tuple(reduced[d] if d in reduced else next(rest) for d in range(source.rank))
     value = views.read(node.inputs[0], full)
-    value = {
-        "reduce_sum_square": lambda v: op("mul", v, v),
-        "reduce_l2": lambda v: op("mul", v, v),
-        "reduce_l1": lambda v: op("abs", v),
-    }.get(node.op, lambda v: v)(value)
     total: Expr = Var("total", value.dtype)
-    statement = Reduce("total", REDUCTIONS[node.op], "z", count, value, lanes)
+    statement = Reduce("total", REDUCTIONS[node.op], "z", count, value)
     if node.op == "reduce_mean":
         total = op("div", total, Const(float(count), value.dtype))
-    elif node.op == "reduce_l2":
-        total = op("sqrt", total)
-    elif node.op == "reduce_log_sum":
-        total = op("log", total)
     return (statement,), total
 
 
@@ -86,13 +72,13 @@ def _last_axis(node: Node, views: Views, index: tuple[Expr, ...]) -> tuple[int, 
     return shape[axis], views.read(node.inputs[0], along), views.read(node.inputs[0], index)
 
 
-def _softmax(node: Node, views: Views, index: tuple[Expr, ...], lanes: int) -> Body:
+def _softmax(node: Node, views: Views, index: tuple[Expr, ...]) -> Body:
     extent, along, here = _last_axis(node, views, index)
     kind = here.dtype
     top, total = Var("top", kind), Var("total", kind)
     statements: tuple[Statement, ...] = (
-        Reduce("top", "max", "z", extent, along, lanes),
-        Reduce("total", "add", "z", extent, op("exp", op("sub", along, top)), lanes),
+        Reduce("top", "max", "z", extent, along),
+        Reduce("total", "add", "z", extent, op("exp", op("sub", along, top))),
     )
     shifted = op("sub", here, top)
     if node.op == "log_softmax":
@@ -100,27 +86,27 @@ def _softmax(node: Node, views: Views, index: tuple[Expr, ...], lanes: int) -> B
     return statements, op("div", op("exp", shifted), total)
 
 
-def _layer_norm(node: Node, views: Views, index: tuple[Expr, ...], lanes: int) -> Body:
+def _layer_norm(node: Node, views: Views, index: tuple[Expr, ...]) -> Body:
     extent, along, here = _last_axis(node, views, index)
     kind = here.dtype
     mean, scale = Var("mean", kind), Var("scale", kind)
     centred = op("sub", along, mean)
     epsilon = float(node.attrs["epsilon"])  # type: ignore[arg-type]
     statements: tuple[Statement, ...] = (
-        Reduce("sum", "add", "z", extent, along, lanes),
+        Reduce("sum", "add", "z", extent, along),
         Let("mean", op("div", Var("sum", kind), const(float(extent), kind))),
-        Reduce("squares", "add", "z", extent, op("mul", centred, centred), lanes),
+        Reduce("squares", "add", "z", extent, op("mul", centred, centred)),
         Let("scale", _inverse_root(Var("squares", kind), extent, epsilon)),
     )
     value: Expr = op("mul", op("sub", here, mean), scale)
     return statements, _affine(node, views, index, value)
 
 
-def _rms_norm(node: Node, views: Views, index: tuple[Expr, ...], lanes: int) -> Body:
+def _rms_norm(node: Node, views: Views, index: tuple[Expr, ...]) -> Body:
     extent, along, here = _last_axis(node, views, index)
     kind, epsilon = here.dtype, float(node.attrs["epsilon"])  # type: ignore[arg-type]
     statements: tuple[Statement, ...] = (
-        Reduce("squares", "add", "z", extent, op("mul", along, along), lanes),
+        Reduce("squares", "add", "z", extent, op("mul", along, along)),
         Let("scale", _inverse_root(Var("squares", kind), extent, epsilon)),
     )
     return statements, _affine(node, views, index, op("mul", here, Var("scale", kind)))

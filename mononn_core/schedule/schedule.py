@@ -26,9 +26,9 @@ S = TypeVar("S")
 
 
 @dataclass(frozen=True)
-class Parts:
-    """An image stored as one part an owner, under the id ``buffer``: owner o's part holds the pixels from ``first + o *
-    step`` on, ``size`` of them or to the image's end. Parts overlap where their owners read the same pixels."""
+class Bands:
+    """An image stored as one band an owner, under the id ``buffer``: owner o's band holds the pixels from ``first + o *
+    step`` on, ``size`` of them or to the image's end. Bands overlap where their owners read the same pixels."""
 
     buffer: str
     first: int
@@ -39,12 +39,12 @@ class Parts:
 @dataclass(frozen=True)
 class Partition:
     """kind: "rows", "columns" (of each of ``segments`` equal runs of columns), "heads", "batch", or "single" (owner 0
-    does it all). ``parts``: how a group dealt by rows stores its image, or a convolution finds it."""
+    does it all). ``bands``: how a group dealt by rows stores its image, or a convolution finds it."""
 
     kind: str
     owners: int
     segments: int = 1
-    parts: Parts | None = None
+    bands: Bands | None = None
 
     @property
     def group(self) -> str:
@@ -78,9 +78,9 @@ class GroupSchedule:
             words.append(f" in {partition.segments} segments")
         if self.tile is not None:
             words.append(f", tile {self.tile.rows} rows x {self.tile.blocks} blocks x panel {self.tile.panel}")
-        if partition.parts is not None:
-            parts = partition.parts
-            words.append(f", {parts.size} pixels a part of {parts.buffer} from {parts.first} every {parts.step}")
+        if partition.bands is not None:
+            bands = partition.bands
+            words.append(f", {bands.size} pixels a band of {bands.buffer} from {bands.first} every {bands.step}")
         return "".join(words)
 
 
@@ -140,7 +140,7 @@ _HEAD = re.compile(r"network (?P<network>.*), (?P<owners>\d+) owners")
 _GROUP = re.compile(
     r"group (?P<group>.+?): (?P<template>\w+) by (?P<kind>\w+)(?: in (?P<segments>\d+) segments)?"
     r"(?:, tile (?P<rows>\d+) rows x (?P<blocks>\d+) blocks x panel (?P<panel>\d+))?"
-    r"(?:, (?P<size>\d+) pixels a part of (?P<buffer>.+) from (?P<first>-?\d+) every (?P<step>\d+))?"
+    r"(?:, (?P<size>\d+) pixels a band of (?P<buffer>.+) from (?P<first>-?\d+) every (?P<step>\d+))?"
 )
 
 
@@ -201,11 +201,11 @@ def parse_json(text: str, make: Callable[[Mapping[str, Any]], S]) -> S:
 
 
 def _group(found: re.Match[str], owners: int) -> GroupSchedule:
-    parts = (
-        Parts(found["buffer"], int(found["first"]), int(found["step"]), int(found["size"])) if found["buffer"] else None
+    bands = (
+        Bands(found["buffer"], int(found["first"]), int(found["step"]), int(found["size"])) if found["buffer"] else None
     )
     tile = Tile(int(found["rows"]), int(found["blocks"]), int(found["panel"])) if found["rows"] else None
-    partition = Partition(found["kind"], owners, int(found["segments"] or 1), parts)
+    partition = Partition(found["kind"], owners, int(found["segments"] or 1), bands)
     return GroupSchedule(found["group"], found["template"], partition, tile)
 
 
@@ -216,21 +216,21 @@ def _plain(group: GroupSchedule) -> dict[str, Any]:
         plain["segments"] = partition.segments
     if tile is not None:
         plain["tile"] = vars(tile)
-    if partition.parts is not None:
-        plain["parts"] = vars(partition.parts)
+    if partition.bands is not None:
+        plain["bands"] = vars(partition.bands)
     return plain
 
 
 def _from_plain(plain: Mapping[str, Any], owners: int) -> GroupSchedule:
-    unknown = set(plain) - {"group", "template", "partition", "segments", "tile", "parts"}
+    unknown = set(plain) - {"group", "template", "partition", "segments", "tile", "bands"}
     if unknown:
         raise OptionError(f"a group of the schedule has {sorted(unknown)[0]!r}, which means nothing")
     tile = Tile(**{name: number_of(n) for name, n in plain["tile"].items()}) if "tile" in plain else None
-    parts = None
-    if "parts" in plain:
-        given = dict(plain["parts"])
-        parts = Parts(str(given.pop("buffer")), **{name: number_of(n) for name, n in given.items()})
-    partition = Partition(str(plain["partition"]), owners, number_of(plain.get("segments", 1)), parts)
+    bands = None
+    if "bands" in plain:
+        given = dict(plain["bands"])
+        bands = Bands(str(given.pop("buffer")), **{name: number_of(n) for name, n in given.items()})
+    partition = Partition(str(plain["partition"]), owners, number_of(plain.get("segments", 1)), bands)
     return GroupSchedule(str(plain["group"]), str(plain["template"]), partition, tile)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mononn_core.graph import Graph, Node, TensorType
 from mononn_core.ops import registry
+from mononn_core.ops.common import delinearise, linearise
 from mononn_core.program.expr import Const, Expr, Load
 
 
@@ -68,19 +69,9 @@ def matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
 
 def matrix_index(shape: tuple[int, ...], index: tuple[Expr, ...]) -> tuple[Expr, Expr]:
     """(row, column) of element ``index`` of a tensor stored as a matrix."""
-    row: Expr = Const(0)
-    for i, extent in zip(index[:-1], shape[:-1], strict=True):
-        row = row * extent + i
-    return row, index[-1] if index else Const(0)
+    return linearise(index[:-1], shape[:-1]), index[-1] if index else Const(0)
 
 
 def tensor_index(shape: tuple[int, ...], row: Expr, column: Expr) -> tuple[Expr, ...]:
     """The tensor index of matrix element (row, column)."""
-    if not shape:
-        return ()
-    index: list[Expr] = []
-    step = 1
-    for extent in reversed(shape[:-1]):
-        index.append(Const(0) if extent == 1 else (row // step) % extent)
-        step *= extent
-    return (*reversed(index), column)
+    return (*delinearise(row, shape[:-1]), column) if shape else ()

@@ -92,7 +92,7 @@ class CudaProduct(ProductTemplate, CudaTemplate, CudaScheduled):
         if tile.parts > 1:
             part = binder.fix(Var("s"), unit_axes(extents))
             index = binder.output(root.output + SUFFIX, (part * p.m + row, column), inner, access="partial")
-            split = Split("s", tile.parts, root.output + SUFFIX, "consumer")
+            split = Split("s", tile.parts, root.output + SUFFIX)
             result = Result("out", ("m", "n"), index, Acc(), bounds)
         else:
             at_root = p.out_index(batch, row, column, builder.types[root.output].shape)
@@ -194,7 +194,7 @@ def _fill(
     if fill.root is None:
         value = builder.views.point(fill.chain[0], index)
     else:
-        prelude, value = row_body(fill.root, builder.views, index, builder.partials)
+        prelude, value = row_body(fill.root, builder.views, index)
     prelude = tuple(map_statement(s, lambda e, more: binder.bind(e, {**inner, **more})) for s in prelude)
     stored = Cast(binder.bind(value, inner), buffer.dtype) if buffer.dtype in NARROW else binder.bind(value, inner)
     binder.operands.append(Operand("fill", buffer.id, whole, "write"))

@@ -27,12 +27,12 @@ from mononn_core.program.rules import matrix_dims
 from mononn_core.program.simplify import simplify
 from mononn_core.program.template import Array, Elements, Extent, Template, operand
 from mononn_core.program.windows import Pair, Windows
+from mononn_core.schedule.bands import read_bands
 from mononn_core.schedule.binder import OperandBinder, panel_buffer, unit_axes
 from mononn_core.schedule.boxes import Boxes
 from mononn_core.schedule.decisions import L2_SHARE, rows_problem
 from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.operands import ImageView, axis
-from mononn_core.schedule.parts import read_parts
 from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.schedule.schedule import GroupSchedule, Partition, Tile
 from mononn_core.schedule.template import CpuScheduled, Ways
@@ -288,7 +288,7 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
         params = {**windows.params(), "panel": panel, **self.more_params(conv, panel)}
         task = Task(self.name, tuple(binder.operands), params, (result,))
         phase = self.ordered(builder.phase(name, stage, partition, extents, task, conv.flops))
-        return phase if partition.parts is None else read_parts(phase, partition.parts)
+        return phase if partition.bands is None else read_bands(phase, partition.bands)
 
     def ordered(self, phase: Phase) -> Phase:
         """The phase with the order of an owner's tasks that suits the kernel."""

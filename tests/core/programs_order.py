@@ -172,7 +172,7 @@ def _row_sum_phase(name: str, source: str, target: str, **rest: Any) -> Phase:
     rows = box((v("i") * 2, 2, 8), (0, 8, 8))
     row = v("i") * 2 + v("r")
     body = (
-        Reduce("sum", "add", "k", 8, load("in", row, v("k")), lanes=4),
+        Reduce("sum", "add", "k", 8, load("in", row, v("k"))),
         For(
             "c",
             8,
@@ -314,7 +314,7 @@ def _centre_phase(M: int, N: int, assign: Assign) -> Phase:
                 "r",
                 2,
                 (
-                    Reduce("total", "add", "k", N, load("in", row, v("k")), lanes=2),
+                    Reduce("total", "add", "k", N, load("in", row, v("k"))),
                     Let("mean", op("div", Var("total", F32), const(float(N)))),
                     For(
                         "c",

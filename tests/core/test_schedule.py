@@ -24,7 +24,7 @@ from mononn_core.program.interpret import run as interpret
 from mononn_core.program.text import to_text as program_text
 from mononn_core.runtime.session import Session
 from mononn_core.schedule.groups import CpuGroups
-from mononn_core.schedule.schedule import GroupSchedule, Partition, Parts, Schedule, Tile
+from mononn_core.schedule.schedule import Bands, GroupSchedule, Partition, Schedule, Tile
 from tests.core import test_groups, test_winograd
 from tests.core.networks import MODELS, encoder
 from tests.core.test_convolution import Layer, chain
@@ -37,7 +37,7 @@ NETWORKS: dict[str, Callable[[], bytes]] = {
     "images": lambda: test_winograd.network(16, 16, 8, 8, batch=2),
     "depthwise": lambda: test_groups.network(32, 8, 32, 9, 1),
     "groups": lambda: test_groups.network(40, 2, 68, 9, 1),
-    "parts": lambda: chain((1, 3, 30, 30), [Layer(32, (7, 7), (2, 2), (3, 3, 3, 3))]),
+    "bands": lambda: chain((1, 3, 30, 30), [Layer(32, (7, 7), (2, 2), (3, 3, 3, 3))]),
 }
 
 
@@ -92,9 +92,9 @@ def test_a_printed_schedule_gives_the_same_program(name: str) -> None:
     assert again.lowered.weights.keys() == first.lowered.weights.keys()
 
 
-def test_parts_and_segments_are_printed() -> None:
-    assert any(g.partition.parts for g in decided("parts").groups)
-    group = GroupSchedule("a: b", "matmul", Partition("columns", 2, 3, Parts("x@parts", -3, 5, 7)), Tile(1, 2, 16))
+def test_bands_and_segments_are_printed() -> None:
+    assert any(g.partition.bands for g in decided("bands").groups)
+    group = GroupSchedule("a: b", "matmul", Partition("columns", 2, 3, Bands("x@bands", -3, 5, 7)), Tile(1, 2, 16))
     schedule = Schedule("a network, 3 owners", 2, ((group,), (group,)))
     assert Schedule.from_text(schedule.to_text()) == schedule == Schedule.from_json(schedule.to_json())
     commented = "# by hand\n\n" + schedule.to_text().replace("\nbarrier", " # wide\n  barrier # here")
@@ -107,7 +107,7 @@ def group_of(schedule: Schedule, template: str, number: int = 0) -> GroupSchedul
 
 def apart(schedule: Schedule) -> Schedule:
     """A barrier after every group, so that any way of dealing is ordered."""
-    whole = tuple((replace(g, partition=replace(g.partition, parts=None)),) for g in schedule.groups)
+    whole = tuple((replace(g, partition=replace(g.partition, bands=None)),) for g in schedule.groups)
     return replace(schedule, intervals=whole)
 
 
@@ -199,11 +199,11 @@ def change(which: str, /, **fields: object) -> Callable[[Schedule], Schedule]:
         ("wide encoder", lambda s: replace(s, intervals=s.intervals[:-1]), "has no group"),
         ("wide encoder", lambda s: replace(s, intervals=(*s.intervals, s.intervals[0])), "twice"),
         ("wide encoder", renamed, "a group 'no such tensor', which encoder has not"),
-        ("parts", lambda s: s.with_group(
-            replace(s.groups[0], partition=replace(s.groups[0].partition, parts=Parts("x@parts", 0, 1, 2)))
+        ("bands", lambda s: s.with_group(
+            replace(s.groups[0], partition=replace(s.groups[0].partition, bands=Bands("x@bands", 0, 1, 2)))
         ), "is not what a map and the one convolution"),
-        ("parts", lambda s: s.with_group(
-            replace(s.groups[0], partition=replace(s.groups[0].partition, parts=None))
+        ("bands", lambda s: s.with_group(
+            replace(s.groups[0], partition=replace(s.groups[0].partition, bands=None))
         ), "is not what a map and the one convolution"),
     ],
 )  # fmt: skip
@@ -263,7 +263,7 @@ def test_what_a_search_makes_is_legal_and_dearer(name: str, owners: int, seed: i
 
 
 def _plain(group: GroupSchedule) -> GroupSchedule:
-    return replace(group, partition=replace(group.partition, parts=None))
+    return replace(group, partition=replace(group.partition, bands=None))
 
 
 def scheduler_of(name: str, owners: int) -> CpuScheduler:

@@ -65,7 +65,7 @@ def _norm(name: str, source: str, target: str, gamma: str, S: int, H: int, rows:
     scale = op("reciprocal", op("sqrt", op("div", Var("squares", F32), const(float(H)))))
     value = op("mul", op("mul", load("in", row, v("c")), Var("scale", F32)), load("gamma", v("c")))
     body = (
-        Reduce("squares", "add", "k", H, op("mul", load("in", row, v("k")), load("in", row, v("k"))), lanes=2),
+        Reduce("squares", "add", "k", H, op("mul", load("in", row, v("k")), load("in", row, v("k")))),
         Let("scale", scale),
         For("c", H, (Store("out", (row, v("c")), value),), "vector"),
     )

@@ -8,7 +8,6 @@ from math import ceil
 
 from mononn_core.element import itemsize
 from mononn_core.program.ir import Assign, Axis, Buffer, Layout, Phase, Task
-from mononn_core.program.tensor_core import WARP
 from mononn_core.schedule.binder import TaskBuilder
 from mononn_core.schedule.cuda.parts import PartsViews
 from mononn_core.schedule.cuda.tiles import Target
@@ -22,7 +21,7 @@ class CudaBuilder(TaskBuilder):
     views: PartsViews
 
     def __init__(self, views: PartsViews, storage: Mapping[str, str], target: Target) -> None:
-        super().__init__(views, WARP, storage, target.storage)
+        super().__init__(views, storage, target.storage)
         self.target = target
         self.locals: dict[str, Buffer] = {}
 

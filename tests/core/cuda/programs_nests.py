@@ -61,9 +61,9 @@ def normalise(row: Expr, columns: int, kind: str) -> tuple[tuple[Statement, ...]
     centred = op("sub", along, mean)
     variance = op("div", Var("squares", F32), const(float(columns)))
     statements = (
-        Reduce("sum", "add", "z", columns, along, 32),
+        Reduce("sum", "add", "z", columns, along),
         Let("mean", op("div", Var("sum", F32), const(float(columns)))),
-        Reduce("squares", "add", "z", columns, op("mul", centred, centred), 32),
+        Reduce("squares", "add", "z", columns, op("mul", centred, centred)),
         Let("scale", op("reciprocal", op("sqrt", op("add", variance, const(1e-5))))),
     )
     return statements, op("mul", op("sub", here, mean), scale)
@@ -97,8 +97,8 @@ def norms(kind: str = "f16", rows: int = 13, columns: int = 200, block: int = 4)
             Operand("out", "y", box((v("r"), 1, rows), (0, columns, columns)), "write"),
         ),
         body=(
-            Reduce("top", "max", "z", columns, along, 32),
-            Reduce("total", "add", "z", columns, op("exp", op("sub", along, top)), 32),
+            Reduce("top", "max", "z", columns, along),
+            Reduce("total", "add", "z", columns, op("exp", op("sub", along, top))),
             For(
                 "x",
                 columns,

@@ -1,4 +1,4 @@
-"""Which maps and convolutions may meet in an image that is stored in parts (:mod:`mononn_core.schedule.parts`)."""
+"""Which maps and convolutions may meet in an image that is stored in bands (:mod:`mononn_core.schedule.bands`)."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mononn_core.ops import registry
+from mononn_core.schedule.bands import bands_of
 from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.groups import CpuGroups
-from mononn_core.schedule.parts import parts_of
 from mononn_core.schedule.schedule import GroupSchedule
 from mononn_core.schedule.views import Views
 
 
-def with_parts(groups: CpuGroups, chosen: Mapping[str, Sequence[GroupSchedule]]) -> dict[str, list[GroupSchedule]]:
-    """For every map that one convolution reads, a decision more for both of them, that meet in parts: a stage's own
-    tensor to these. ``chosen``: a stage's own tensor to what may be decided for it without parts."""
+def with_bands(groups: CpuGroups, chosen: Mapping[str, Sequence[GroupSchedule]]) -> dict[str, list[GroupSchedule]]:
+    """For every map that one convolution reads, a decision more for both of them, that meet in bands: a stage's own
+    tensor to these. ``chosen``: a stage's own tensor to what may be decided for it without bands."""
     by_root = {stage.root.output: stage for stage in groups.stages if stage.root is not None}
     found: dict[str, list[GroupSchedule]] = {}
     for image in groups.stages:
@@ -25,9 +25,9 @@ def with_parts(groups: CpuGroups, chosen: Mapping[str, Sequence[GroupSchedule]])
             continue
         for plain in chosen[reading.own]:
             by_rows = plain.partition.kind == "rows"
-            parts = parts_of(groups.phases(plain)[0], image.stored, groups.builder) if by_rows else None
-            if parts is not None:
-                partition = replace(plain.partition, parts=parts)
+            bands = bands_of(groups.phases(plain)[0], image.stored, groups.builder) if by_rows else None
+            if bands is not None:
+                partition = replace(plain.partition, bands=bands)
                 for own, group in ((image.own, chosen[image.own][0]), (reading.own, plain)):
                     found.setdefault(own, []).append(replace(group, partition=partition))
     return found

@@ -1,4 +1,4 @@
-"""Images in parts: owners compute the rows that their windows share themselves, and no barrier stands in between."""
+"""Images in bands: owners compute the rows that their windows share themselves, and no barrier stands in between."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.core.networks import Builder
 from tests.core.test_convolution import Layer, chain, on_the_machine, picture, reference
 
 
-def in_parts(program: Program) -> list[str]:
-    """The buffers of images in parts."""
-    return [b.id for b in program.buffers if b.id.endswith("@parts")]
+def in_bands(program: Program) -> list[str]:
+    """The buffers of images in bands."""
+    return [b.id for b in program.buffers if b.id.endswith("@bands")]
 
 
 @pytest.mark.parametrize("threads", [2, 3])
@@ -38,9 +38,9 @@ def test_a_transposition_and_its_convolution_meet_without_a_barrier(
     stages = compiler.lower(model, threads=threads, machine=Machine.named("avx2"))
     image, windows = stages.program.body[:2]
     assert isinstance(image, Phase) and isinstance(windows, Phase), "a barrier between the two"
-    (parts,) = in_parts(stages.program)
-    assert [o.buffer for o in image.task.operands if o.access == "write"] == [parts]
-    assert [o.buffer for o in windows.task.operands if o.role == "a"] == [parts]
+    (bands,) = in_bands(stages.program)
+    assert [o.buffer for o in image.task.operands if o.access == "write"] == [bands]
+    assert [o.buffer for o in windows.task.operands if o.role == "a"] == [bands]
     want = reference(model, x)
     seen = on_the_machine(stages, x, workers=threads, seed=0)
     np.testing.assert_allclose(seen.reshape(want.shape), want, rtol=1e-4, atol=1e-5)
@@ -59,7 +59,7 @@ def test_a_transposition_and_its_convolution_meet_without_a_barrier(
 )
 def test_what_shares_nothing_is_stored_whole(shape: tuple[int, int, int, int], layer: Layer) -> None:
     stages = compiler.lower(chain(shape, [layer]), threads=2, machine=Machine.named("avx2"))
-    assert not in_parts(stages.program)
+    assert not in_bands(stages.program)
 
 
 @pytest.mark.parametrize(("height", "kernel"), [(5, 3), (6, 3), (5, 7), (9, 3), (4, 5)])
@@ -84,7 +84,7 @@ def test_an_image_of_two_readers_is_stored_whole() -> None:
     first = stages.program.body[0]
     assert isinstance(first, Phase)
     shared = [str(o.buffer) for o in first.task.operands if o.access == "write"]
-    assert not any(name.endswith("@parts") for name in shared)
+    assert not any(name.endswith("@bands") for name in shared)
     assert any(isinstance(item, Barrier) for item in stages.program.body)
     x = picture((1, 4, 20, 20))
     want = reference(model, x)

@@ -1,7 +1,7 @@
-"""Images stored in parts, one an owner: each computes all the pixels that its own windows reach.
+"""Images stored in bands, one an owner: each computes all the pixels that its own windows reach.
 
 A convolution dealt by image rows reads some rows that its neighbours own (the halo). Where a map produces its image,
-each owner computes those rows as well, into a part of the buffer that is its own, and no barrier stands between the
+each owner computes those rows as well, into a band of the buffer that is its own, and no barrier stands between the
 two: overlapped tiling (Krishnamoorthy et al., PLDI 2007).
 """
 
@@ -15,11 +15,11 @@ from mononn_core.program.simplify import simplify
 from mononn_core.program.template import get, operand
 from mononn_core.schedule.boxes import owner_boxes
 from mononn_core.schedule.phases import PhaseBuilder
-from mononn_core.schedule.schedule import Parts
+from mononn_core.schedule.schedule import Bands
 
 
-def parts_of(phase: Phase, tensor: str, builder: PhaseBuilder) -> Parts | None:
-    """Parts of ``tensor``, whole image rows, that hold what the owners of ``phase`` read of it; None where it does not
+def bands_of(phase: Phase, tensor: str, builder: PhaseBuilder) -> Bands | None:
+    """Bands of ``tensor``, whole image rows, that hold what the owners of ``phase`` read of it; None where it does not
     read the tensor in place, the last owner has no rows, or no two read the same."""
     windows = get(phase.task.template).windows(phase.task)
     if windows is None or _image(phase).buffer != tensor:
@@ -30,16 +30,16 @@ def parts_of(phase: Phase, tensor: str, builder: PhaseBuilder) -> Parts | None:
         return None  # where the last owner has rows, all before it have all of theirs
     first, step = spans[0][0] // pitch * pitch, spans[1][0] - spans[0][0]
     size = max(-(-(end - first - o * step) // pitch) * pitch for o, (_, end) in enumerate(spans))
-    return Parts(f"{tensor}@parts", first, step, size) if size > step else None
+    return Bands(f"{tensor}@bands", first, step, size) if size > step else None
 
 
-def read_parts(phase: Phase, parts: Parts) -> Phase:
-    """``phase``, a convolution over an image that is stored whole, reading it in ``parts``."""
+def read_bands(phase: Phase, bands: Bands) -> Phase:
+    """``phase``, a convolution over an image that is stored whole, reading it in ``bands``."""
     a, owners = _image(phase), phase.assign.owners
-    move = Var("o") * (parts.size - parts.step) + -parts.first
+    move = Var("o") * (bands.size - bands.step) + -bands.first
     offset = simplify(a.box.offset[0] + move, {x.var: (0, x.extent - 1) for x in phase.domain})
-    last = _spans(phase)[-1][1] + (owners - 1) * (parts.size - parts.step) - parts.first
-    moved = replace(a, buffer=parts.buffer, box=Box((offset, a.box.offset[1]), a.box.size, (last, a.box.bound[1])))
+    last = _spans(phase)[-1][1] + (owners - 1) * (bands.size - bands.step) - bands.first
+    moved = replace(a, buffer=bands.buffer, box=Box((offset, a.box.offset[1]), a.box.size, (last, a.box.bound[1])))
     operands = tuple(moved if o is a else o for o in phase.task.operands)
     return replace(phase, task=replace(phase.task, operands=operands))
 
@@ -54,4 +54,4 @@ def _spans(phase: Phase) -> list[tuple[int, int]]:
     return [(min(r0 for r0, *_ in mine), max(r1 for _, r1, *_ in mine)) for mine in boxes]
 
 
-__all__ = ["parts_of", "read_parts"]
+__all__ = ["bands_of", "read_bands"]
