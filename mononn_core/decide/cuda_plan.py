@@ -25,7 +25,7 @@ from mononn_core.schedule.cuda.groups import NORMS, CudaGroups, adder
 from mononn_core.schedule.cuda.schedule import CudaGroup
 from mononn_core.schedule.cuda.template import Step
 from mononn_core.schedule.cuda.tiles import Shape, Target, Tile, choose, seconds
-from mononn_core.schedule.fuse import FusionGroup, dependencies
+from mononn_core.schedule.fuse import FusionGroup, stored_behind
 from mononn_core.schedule.operands import Product, matmul_axes, unit_stride
 from mononn_core.schedule.rows import row_body
 from mononn_core.schedule.views import matrix_shape, tensor_index
@@ -148,8 +148,8 @@ class Planner:
             Const(0),
         ):
             return None
-        rest = replace(product, root=replace(product.root, inputs=()))
-        if stage.stored in dependencies(rest, self.views):
+        inside = {product.root.output, *(n.output for n in product.chain)}
+        if stage.stored in stored_behind((n for c in product.chain for n in c.inputs if n not in inside), self.views):
             return None
         others = {r.stored for r in self.readers[stage.stored] if r is not product}
         return None if others & self._before(product) else product
@@ -158,7 +158,7 @@ class Planner:
         """Stored tensors that the template of ``stage`` multiplies."""
         assert stage.root is not None
         inputs = stage.root.inputs[: 2 if stage.root.op == "matmul" else 3]
-        return dependencies(replace(stage, root=replace(stage.root, inputs=inputs), chain=()), self.views)
+        return stored_behind(inputs, self.views)
 
     def _before(self, stage: FusionGroup) -> set[str]:
         """Every stored tensor that ``stage`` waits for."""

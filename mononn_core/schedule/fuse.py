@@ -10,6 +10,7 @@ concatenation of images that roots compute is stored by them, each its channels.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mononn_core.errors import Origin
@@ -269,15 +270,18 @@ class _Planner:
 
 def dependencies(stage: FusionGroup, views: Views) -> set[str]:
     """Stored tensors (not inputs or constants) that ``stage`` reads."""
-    graph, found = views.graph, set()
-    producers = graph.producers()
     nodes = ((stage.root,) if stage.root else ()) + stage.chain
     inside = {n.outputs[0] for n in nodes}
-    pending = [n for node in nodes for n in node.inputs if n]
-    seen: set[str] = set()
+    return stored_behind((n for node in nodes for n in node.inputs if n not in inside), views)
+
+
+def stored_behind(names: Iterable[str], views: Views) -> set[str]:
+    """Stored tensors (not inputs or constants) that an evaluation of ``names`` reads."""
+    producers, found = views.graph.producers(), set[str]()
+    pending, seen = [n for n in names if n], set[str]()
     while pending:
         name = pending.pop()
-        if name in inside or name in seen or name in graph.inputs or graph.is_constant(name):
+        if name in seen or name not in producers:
             continue
         seen.add(name)
         if name in views.stored:

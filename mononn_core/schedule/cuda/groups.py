@@ -15,7 +15,7 @@ from mononn_core.schedule.cuda.parts import PartsViews
 from mononn_core.schedule.cuda.schedule import CudaGroup, CudaSchedule
 from mononn_core.schedule.cuda.template import SUM, Step, cuda_scheduled
 from mononn_core.schedule.cuda.tiles import LAUNCHES, Target
-from mononn_core.schedule.fuse import FusionGroup, dependencies, fuse
+from mononn_core.schedule.fuse import FusionGroup, dependencies, fuse, stored_behind
 from mononn_core.schedule.views import Views
 
 NORMS = ("layer_norm", "rms_norm")
@@ -99,18 +99,6 @@ def storage_of(stages: tuple[FusionGroup, ...], views: Views, target: Target) ->
             narrow.add(stage.stored)
         if stage.root is not None and is_template(stage.root, graph):
             matrices = stage.root.inputs[: 2 if stage.root.op == "matmul" else 3]
-            narrow |= {t for n in matrices for t in _shown(n, views)}
+            narrow |= stored_behind(matrices, views)
     kept = {t for t in narrow if t in views.stored and t not in graph.outputs and graph.types[t].dtype == COMPUTE}
     return dict.fromkeys(sorted(kept), target.storage)
-
-
-def _shown(name: str, views: Views) -> set[str]:
-    """The stored tensors that ``name`` is or shows."""
-    pending, found, producers = [name], set[str](), views.graph.producers()
-    while pending:
-        name = pending.pop()
-        if name in views.stored:
-            found.add(name)
-        elif name in producers:
-            pending.extend(n for n in producers[name].inputs if n)
-    return found
