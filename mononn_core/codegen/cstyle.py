@@ -1,9 +1,9 @@
 """Prints expressions and generated loops: what the CPU and CUDA printers share.
 
 An expression is printed in one of two modes. *Scalar*: ordinary C on the expression's own types. *Vector*: every value
-is a ``T`` (a vector of float neighbours along one variable); that needs all parts that vary along the variable to be
-float32, comparisons of float32, or a Select between an interval of the variable and the rest (a border's zeros), and
-the same text then serves whole vectors and single lanes.
+is a ``T`` (a vector of neighbours along one variable, of type ``COMPUTE``); that needs all parts that vary along the
+variable to be of that type, comparisons of it, or a Select between an interval of the variable and the rest (a border's
+zeros), and the same text then serves whole vectors and single lanes.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from functools import reduce
 from math import isinf, isnan
 from typing import ClassVar
 
-import numpy as np
-
+from mononn_core.element import C_SUFFIXES, C_TYPES, COMPUTE, NARROW, itemsize
 from mononn_core.errors import UnsupportedError
 from mononn_core.program.expr import (
     INDEX,
@@ -37,19 +36,6 @@ from mononn_core.program.expr import (
 from mononn_core.program.ir import Buffer, Layout
 from mononn_core.program.simplify import bounds, from_linear, linear, simplify
 
-C_TYPES = {
-    "float32": "float",
-    "float64": "double",
-    "int64": "int64_t",
-    "int32": "int32_t",
-    "int16": "int16_t",
-    "int8": "int8_t",
-    "uint64": "uint64_t",
-    "uint32": "uint32_t",
-    "uint16": "uint16_t",
-    "uint8": "uint8_t",
-    "bool": "bool",
-}
 INFIX = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==",
     "ne": "!=",
@@ -65,10 +51,11 @@ ORDER = {"lt": (True, True), "le": (True, False), "gt": (False, True), "ge": (Fa
 VOCABULARY = frozenset(["exp", "log", "sqrt", "tanh", "erf", "sigmoid", "softplus", "abs", "sign", "max", "min"])
 """Operations the vocabulary has for vectors and scalars under the same name."""
 LIBM = {
-    "sin": "sinf", "cos": "cosf", "tan": "tanf", "asin": "asinf", "acos": "acosf", "atan": "atanf", "sinh": "sinhf",
-    "cosh": "coshf", "asinh": "asinhf", "acosh": "acoshf", "atanh": "atanhf", "floor": "floorf", "ceil": "ceilf",
-    "round": "rintf", "pow": "powf", "fmod": "fmodf",
+    "sin": "sin", "cos": "cos", "tan": "tan", "asin": "asin", "acos": "acos", "atan": "atan", "sinh": "sinh",
+    "cosh": "cosh", "asinh": "asinh", "acosh": "acosh", "atanh": "atanh", "floor": "floor", "ceil": "ceil",
+    "round": "rint", "pow": "pow", "fmod": "fmod",
 }  # fmt: skip
+"""Operations that C's library has, by the name without a type's suffix."""
 
 
 @dataclass(frozen=True)
@@ -106,23 +93,23 @@ def varies(e: Expr, var: str, bound: frozenset[str] = frozenset()) -> bool:
 def vectorisable(e: Expr, var: str, bound: frozenset[str] = frozenset()) -> bool:
     """Whether ``e`` can be printed in vector mode along ``var``; ``bound`` names hold vectors."""
     if not varies(e, var, bound):
-        return e.dtype in ("float32", "bool")
+        return e.dtype in (COMPUTE, "bool")
     match e:
         case Var():
             return e.name in bound
         case Load():
-            return e.dtype == "float32" and not any(
+            return e.dtype == COMPUTE and not any(
                 isinstance(n, Load) and varies(n, var) for i in e.index for n in walk(i)
             )
         case Acc():
-            return e.dtype == "float32"
+            return e.dtype == COMPUTE
         case Op():
-            return all(a.dtype == "float32" or (e.dtype == "bool" and a.dtype == "bool") for a in e.args) and all(
+            return all(a.dtype == COMPUTE or (e.dtype == "bool" and a.dtype == "bool") for a in e.args) and all(
                 vectorisable(a, var, bound) for a in e.args
             )
         case Select():
             inside, outside = e.then, e.otherwise
-            if e.then.dtype != "float32" or not all(vectorisable(a, var, bound) for a in (inside, outside)):
+            if e.then.dtype != COMPUTE or not all(vectorisable(a, var, bound) for a in (inside, outside)):
                 return False
             if interval(e.condition, var) is None:
                 return vectorisable(e.condition, var, bound)
@@ -175,6 +162,7 @@ class Printer:
     bound: frozenset[str] = frozenset()
     guard: Interval = ((), ())
     isinf: ClassVar[str] = "__builtin_isinf"
+    types: ClassVar[Mapping[str, str]] = C_TYPES
 
     def value(self, e: Expr) -> str:
         """A value in the current mode: a ``T`` in vector mode, an ordinary C value in scalar mode."""
@@ -184,6 +172,8 @@ class Printer:
 
     def scalar(self, e: Expr) -> str:
         match e:
+            case Const() if e.dtype in NARROW:
+                return self._narrowed(literal(replace(e, dtype=COMPUTE)), e.dtype)
             case Const():
                 return literal(e)
             case Var():
@@ -201,10 +191,21 @@ class Printer:
                 return self._scalar_op(e)
 
     def _cast(self, e: Cast) -> str:
-        inner = self.scalar(e.value)
-        if e.dtype == "bool":
-            return f"({inner} != 0)"
-        return f"({c_type(e.dtype)})({inner})"
+        inner, source = self.scalar(e.value), e.value.dtype
+        if source in NARROW:
+            inner, source = f"mn::to_float({inner})", COMPUTE
+        if e.dtype in NARROW:
+            return self._narrowed(inner if source == COMPUTE else f"({self.c_type(COMPUTE)})({inner})", e.dtype)
+        if e.dtype == source:
+            return inner
+        return f"({inner} != 0)" if e.dtype == "bool" else f"({self.c_type(e.dtype)})({inner})"
+
+    def _narrowed(self, text: str, dtype: str) -> str:
+        return f"mn::from_float<{self.c_type(dtype)}>({text})"
+
+    def c_type(self, dtype: str) -> str:
+        """The target's type for ``dtype``; raises UnsupportedError where it has none."""
+        return c_type(dtype, self.types)
 
     def _scalar_op(self, e: Op) -> str:
         args = [self.scalar(a) for a in e.args]
@@ -216,7 +217,7 @@ class Printer:
                 return f"({args[0]} {LOGIC[e.name][0]} {args[1]})"
             case "shl" | "shr":
                 sign = "<<" if e.name == "shl" else ">>"
-                return f"({args[1]} < {8 * np.dtype(kind).itemsize} ? ({c_type(kind)})({args[0]} {sign} {args[1]}) : 0)"
+                return f"({args[1]} < {8 * itemsize(kind)} ? ({self.c_type(kind)})({args[0]} {sign} {args[1]}) : 0)"
             case "not":
                 return f"(!{args[0]})"
             case "bitnot":
@@ -235,18 +236,16 @@ class Printer:
                 return self._division(e, args)
             case name if name in VOCABULARY:
                 cast = "(int64_t)" if "int" in kind else ""
-                return f"({c_type(kind)})mn::{name}({', '.join(cast + a for a in args)})"
-            case name if name in LIBM and kind == "float32":
-                return f"{LIBM[name]}({', '.join(args)})"
-            case name if name in LIBM and kind == "float64":
-                return f"{LIBM[name][:-1]}({', '.join(args)})"
+                return f"({self.c_type(kind)})mn::{name}({', '.join(cast + a for a in args)})"
+            case name if name in LIBM and kind in C_SUFFIXES:
+                return f"{LIBM[name]}{C_SUFFIXES[kind]}({', '.join(args)})"
         raise UnsupportedError(f"operation {e.name!r} on {kind} has no generated form; compute it in float32 or int64")
 
     def _division(self, e: Op, args: list[str]) -> str:
         low, _ = bounds(e.args[0], self.ranges) if e.dtype == INDEX else (float("-inf"), 0)
         if e.dtype.startswith("uint") or (low >= 0 and isinstance(e.args[1], Const)):
             return f"({args[0]} {'/' if e.name == 'floordiv' else '%'} {args[1]})"
-        return f"({c_type(e.dtype)})mn::{e.name}({args[0]}, {args[1]})"
+        return f"({self.c_type(e.dtype)})mn::{e.name}({args[0]}, {args[1]})"
 
     def index(self, e: Expr) -> str:
         """An integer expression without outer parentheses."""
@@ -327,14 +326,14 @@ class Printer:
                 return f"mn::{e.name}<T>({args[1]}, {args[0]})"  # one instruction this way round
             case name if name in VOCABULARY:
                 return f"mn::{name}<T>({', '.join(args)})"
-            case "pow" if e.args[1] == Const(0.75, "float32"):
+            case "pow" if e.args[1] == Const(0.75, COMPUTE):
                 return f"mn::pow_three_quarters<T>({args[0]})"
             case "mod":
                 return f"mn::each<T>({', '.join(args)}, [](float a, float b) {{ return mn::mod(a, b); }})"
             case name if name in LIBM:
                 names = ", ".join(f"float a{i}" for i in range(len(args)))
-                call = ", ".join(f"a{i}" for i in range(len(args)))
-                return f"mn::each<T>({', '.join(args)}, []({names}) {{ return {LIBM[name]}({call}); }})"
+                call = f"{LIBM[name]}{C_SUFFIXES[COMPUTE]}({', '.join(f'a{i}' for i in range(len(args)))})"
+                return f"mn::each<T>({', '.join(args)}, []({names}) {{ return {call}; }})"
         raise UnsupportedError(f"operation {e.name!r} on float32 has no generated form")
 
 
@@ -343,8 +342,8 @@ def literal(e: Const) -> str:
     value = e.value
     if e.dtype == "bool":
         return "true" if value else "false"
-    if e.dtype in ("float32", "float64"):
-        number, suffix = float(value), "f" if e.dtype == "float32" else ""
+    if e.dtype in C_SUFFIXES:
+        number, suffix = float(value), C_SUFFIXES[e.dtype]
         if isnan(number):
             return "NAN"
         if isinf(number):
@@ -355,11 +354,11 @@ def literal(e: Const) -> str:
     return str(number) if abs(number) < 1 << 31 else "INT64_MIN" if number == -(1 << 63) else f"{number}ll"
 
 
-def c_type(dtype: str) -> str:
+def c_type(dtype: str, types: Mapping[str, str] = C_TYPES) -> str:
     """The C type of a dtype; raises UnsupportedError for one generated code cannot hold."""
-    if dtype not in C_TYPES:
-        raise UnsupportedError(f"element type {dtype!r} has no generated form; convert the model to float32")
-    return C_TYPES[dtype]
+    if dtype not in types:
+        raise UnsupportedError(f"element type {dtype!r} has no generated form; convert the model to {COMPUTE}")
+    return types[dtype]
 
 
 def _closes_last(text: str) -> bool:

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from math import gcd
 from typing import ClassVar
 
-from mononn_core.codegen.cstyle import C_TYPES, Pointer, Printer, literal
-from mononn_core.errors import UnsupportedError
+from mononn_core.codegen import cstyle
+from mononn_core.codegen.cstyle import Pointer, Printer
+from mononn_core.element import COMPUTE, CUDA_TYPES, NARROW
 from mononn_core.program.expr import (
     INDEX,
     Cast,
@@ -33,8 +34,8 @@ from mononn_core.program.expr import (
 )
 from mononn_core.program.simplify import from_linear, linear, simplify
 
-HALF = {"float16": "mn::f16", "bfloat16": "mn::bf16"}
-CUDA_TYPES = {**C_TYPES, **HALF}
+SIDE_BY_SIDE = (COMPUTE, *NARROW)
+"""Types of which a thread loads and stores several neighbours at once."""
 WIDTHS = (8, 4, 2, 1)
 """Neighbours that a thread may take at once; more than 16 bytes are moved in several accesses."""
 LANE = "u_"
@@ -43,9 +44,7 @@ LANE_VAR = Var("lane_")
 
 def c_type(dtype: str) -> str:
     """The type of a dtype in CUDA code; raises UnsupportedError for one generated code cannot hold."""
-    if dtype not in CUDA_TYPES:
-        raise UnsupportedError(f"element type {dtype!r} has no generated form; convert the model to float32")
-    return CUDA_TYPES[dtype]
+    return cstyle.c_type(dtype, CUDA_TYPES)
 
 
 @dataclass(frozen=True)
@@ -67,6 +66,7 @@ class CudaPrinter(Printer):
     loaded: Mapping[Expr, str] = field(default_factory=dict)
     lanes: frozenset[str] = frozenset()
     isinf: ClassVar[str] = "mn::isinf"
+    types: ClassVar[Mapping[str, str]] = CUDA_TYPES
 
     def scalar(self, e: Expr) -> str:
         match e:
@@ -74,8 +74,6 @@ class CudaPrinter(Printer):
                 return self.loaded[e]
             case Var() if e.name in self.lanes:
                 return f"{e.name}[{LANE}]"
-            case Const() if e.dtype in HALF:
-                return f"mn::from_float<{HALF[e.dtype]}>({literal(replace(e, dtype='float32'))})"
             case Op() if e.dtype == INDEX and e.name in ("min", "max", "floordiv", "mod") and self._is_position(e):
                 return self._position(e)
         return super().scalar(e)
@@ -90,17 +88,6 @@ class CudaPrinter(Printer):
             text = super()._scalar_op(e)
             return text.removeprefix("(int64_t)")
         return f"mn::{e.name}({left}, {right})"
-
-    def _cast(self, e: Cast) -> str:
-        inner, source = self.scalar(e.value), e.value.dtype
-        if source in HALF:
-            inner, source = f"mn::to_float({inner})", "float32"
-        if e.dtype in HALF:
-            value = inner if source == "float32" else f"(float)({inner})"
-            return f"mn::from_float<{HALF[e.dtype]}>({value})"
-        if e.dtype == source:
-            return inner
-        return f"({inner} != 0)" if e.dtype == "bool" else f"({c_type(e.dtype)})({inner})"
 
     def within(self, var: str, extent: int) -> CudaPrinter:
         """The same scope with ``var`` in [0, extent)."""
@@ -185,7 +172,7 @@ def loadable(e: Load, var: str, width: int, printer: CudaPrinter) -> bool:
         return False
     pointer = printer.pointers[e.operand]
     assert isinstance(pointer, CudaPointer)
-    if pointer.buffer.dtype not in ("float32", *HALF):
+    if pointer.buffer.dtype not in SIDE_BY_SIDE:
         return False
     return neighbours(pointer, e.index, var, width, printer.ranges)
 
@@ -197,5 +184,5 @@ def address(e: Load, printer: CudaPrinter) -> str:
 
 
 def unrounded(e: Expr) -> Expr:
-    """The float32 that a stored 16-bit value is rounded from, where it is one."""
-    return e.value if isinstance(e, Cast) and e.dtype in HALF and e.value.dtype == "float32" else e
+    """What a stored narrow value is rounded from, where that is known."""
+    return e.value if isinstance(e, Cast) and e.dtype in NARROW and e.value.dtype == COMPUTE else e

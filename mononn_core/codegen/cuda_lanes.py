@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from mononn_core.codegen.cuda_expressions import (
-    HALF,
     LANE,
+    SIDE_BY_SIDE,
     WIDTHS,
     CudaPointer,
     CudaPrinter,
@@ -20,7 +20,8 @@ from mononn_core.codegen.cuda_expressions import (
 )
 from mononn_core.codegen.loops import REDUCERS
 from mononn_core.codegen.writer import Writer
-from mononn_core.program.expr import Cast, Expr
+from mononn_core.element import COMPUTE, NARROW, computed, is_float
+from mononn_core.program.expr import INDEX, Cast, Expr
 from mononn_core.program.ir import Let, Reduce, Result, Statement, Store
 
 UNROLLED = 8
@@ -28,8 +29,8 @@ UNROLLED = 8
 
 
 def accumulator(dtype: str) -> str:
-    """The type that values of a dtype are reduced in."""
-    return "float" if dtype == "float32" else "double" if dtype == "float64" else "int64_t"
+    """The C type that values of a dtype are reduced in; integers in the widest."""
+    return c_type(computed(dtype) if is_float(dtype) else INDEX)
 
 
 def store_width(stores: Iterable[Store | Result], var: str, extent: int, printer: CudaPrinter) -> int:
@@ -40,7 +41,7 @@ def store_width(stores: Iterable[Store | Result], var: str, extent: int, printer
         for store in stores:
             pointer = printer.pointers[store.operand]
             assert isinstance(pointer, CudaPointer)
-            if width > 1 and pointer.buffer.dtype not in ("float32", *HALF):
+            if width > 1 and pointer.buffer.dtype not in SIDE_BY_SIDE:
                 fits = False
             fits = fits and neighbours(pointer, store.index, var, width, scope.ranges)
         if extent % width == 0 and fits:
@@ -121,10 +122,9 @@ def write_store(
     """Store ``width`` neighbours along ``var`` at once; where they are no neighbours ``most`` is 1."""
     pointer = printer.pointers[store.operand]
     value = unrounded(store.value)
-    half = pointer.buffer.dtype in HALF
-    kind = "float" if half else c_type(pointer.buffer.dtype)
-    if half and value.dtype in HALF:
-        value = Cast(value, "float32")
+    kind = c_type(computed(pointer.buffer.dtype))  # the vocabulary rounds what it stores
+    if value.dtype in NARROW:
+        value = Cast(value, COMPUTE)
     printer = load_lanes(out, [value], var, width, most, printer)
     out.line(f"{kind} {name}[{width}];")
     _each_lane(out, f"{name}[{LANE}] = {printer.scalar(value)};", var, width)

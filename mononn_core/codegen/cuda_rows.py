@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from mononn_core.codegen.cuda_expressions import LANE, WIDTHS, CudaPrinter, loadable, unguarded_loads
 from mononn_core.codegen.cuda_lanes import store_width
 from mononn_core.codegen.cuda_teams import Team, best_width, is_long
+from mononn_core.element import COMPUTE
 from mononn_core.program.expr import Expr, Load, Var, children, substitute, variables, walk
 from mononn_core.program.ir import For, Let, Reduce, Statement, Store
 
@@ -73,7 +74,7 @@ def _pass(s: Statement) -> tuple[list[Expr], int, Reduce | For]:
 
 def _maximal(e: Expr, wanted: set[Expr]) -> list[Expr]:
     """Largest parts of ``e`` that load something along the row and are wanted again."""
-    if e in wanted and e.dtype == "float32" and ROW.name in variables(e) and any(isinstance(n, Load) for n in walk(e)):
+    if e in wanted and e.dtype == COMPUTE and ROW.name in variables(e) and any(isinstance(n, Load) for n in walk(e)):
         return [e]
     found: dict[Expr, None] = {}
     for part in children(e):

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from mononn_core.codegen.cstyle import Printer, c_type, vectorisable
 from mononn_core.codegen.writer import Writer
+from mononn_core.element import COMPUTE
 from mononn_core.program.expr import Const, Expr, Op, minimum, substitute, walk
 from mononn_core.program.ir import For, Let, Reduce, Result, Statement, Store
 from mononn_core.program.simplify import simplify
@@ -61,7 +62,7 @@ def _vectors(loop: For, printer: Printer) -> frozenset[str] | None:
     *before, store = loop.body
     bound: frozenset[str] = frozenset()
     for s in before:
-        if not isinstance(s, (Let, Reduce)) or s.value.dtype != "float32":
+        if not isinstance(s, (Let, Reduce)) or s.value.dtype != COMPUTE:
             return None
         if not vectorisable(s.value, loop.var, bound):
             return None
@@ -90,8 +91,8 @@ def _write_vector(out: Writer, statement: Statement, printer: Printer) -> None:
 def _is_vector(store: Statement, var: str, printer: Printer, bound: frozenset[str] = frozenset()) -> bool:
     return (
         isinstance(store, Store)
-        and printer.pointers[store.operand].buffer.dtype == "float32"
-        and store.value.dtype == "float32"
+        and printer.pointers[store.operand].buffer.dtype == COMPUTE
+        and store.value.dtype == COMPUTE
         and vectorisable(store.value, var, bound)
     )
 
@@ -121,7 +122,7 @@ def _write_store(out: Writer, store: Store, printer: Printer) -> None:
 def _write_reduce(out: Writer, statement: Reduce, printer: Printer) -> None:
     inner = _inside(printer, statement.var, statement.extent)
     kind = statement.value.dtype
-    if kind == "float32" and vectorisable(statement.value, statement.var):
+    if kind == COMPUTE and vectorisable(statement.value, statement.var):
         value = replace(inner, vector=statement.var).value(statement.value)
         term = f"[&](auto tag, long {statement.var}) {{ using T = decltype(tag); return {value}; }}"
         out.line(f"const float {statement.name} = mn::reduce<{REDUCERS[statement.op]}>({statement.extent}, {term});")
@@ -147,7 +148,7 @@ def simplify_at(e: Expr, var: str, printer: Printer) -> str:
 
 def is_cheap(result: Result) -> bool:
     """Whether an epilogue is short enough to be unrolled over a register tile."""
-    operations = [n for n in walk(result.value) if isinstance(n, Op) and n.dtype == "float32"]
+    operations = [n for n in walk(result.value) if isinstance(n, Op) and n.dtype == COMPUTE]
     return len(operations) <= CHEAP_OPERATIONS and not any(o.name in EXPENSIVE for o in operations)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any
 
-import ml_dtypes  # noqa: F401 (makes "bfloat16" a NumPy type)
 import numpy as np
 
 from mononn_core import __version__

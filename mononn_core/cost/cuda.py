@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from math import ceil, prod
 from typing import Any
 
-import numpy as np
-
+from mononn_core.element import itemsize
 from mononn_core.gpu import Gpu
 from mononn_core.program.expr import INDEX, Expr, Load, Op, Var, substitute, walk
 from mononn_core.program.ir import Barrier, For, Let, Operand, Phase, Program, Reduce, Statement, Store
 from mononn_core.program.rules import matrix_dims
+from mononn_core.program.tensor_core import KINDS
 
 ENOUGH_THREADS = 256
 """Threads of a multiprocessor that hide its latencies."""
@@ -131,7 +131,7 @@ def work_of(program: Program, phase: Phase, loop: Mapping[str, int]) -> Work:
     buffers = {o.role: program.buffer(program.resolve(o.buffer, loop)) for o in phase.task.operands}
     task, read, written, stream = phase.task, 0.0, 0.0, 0.0
     for o in task.operands:
-        nbytes = _volume(o) * np.dtype(buffers[o.role].dtype).itemsize
+        nbytes = _volume(o) * buffers[o.role].itemsize
         if buffers[o.role].space == "local":
             continue
         if o.access == "read":
@@ -159,8 +159,7 @@ def product_shared_bytes(params: Mapping[str, Any], terms: int) -> float:
     """Bytes that the warps of a product's task read from shared memory for ``terms`` terms."""
     rows, columns = params["tile"]
     warps_m, warps_n = params["warps"]
-    itemsize = 4 if params["kind"] == "tf32x3" else 2
-    return float(terms * itemsize * (rows * warps_n + columns * warps_m))
+    return float(terms * itemsize(KINDS[params["kind"]]) * (rows * warps_n + columns * warps_m))
 
 
 def _terms(phase: Phase) -> int:

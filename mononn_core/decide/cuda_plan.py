@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from mononn_core.cost.cuda import Work, barrier_seconds, expr_operations
+from mononn_core.element import COMPUTE, itemsize
 from mononn_core.errors import UnsupportedError
 from mononn_core.ops.registry import is_template
 from mononn_core.program.expr import Const, Expr, Load, Op, Var, substitute, variables, walk
@@ -111,7 +112,7 @@ class Planner:
         """A norm without anything after it, or an expression: float32, and no output."""
         norm = stage.root is not None and stage.root.op in NORMS and not stage.chain
         kind = self.graph.types[stage.stored]
-        return (norm or stage.root is None) and kind.dtype == "float32" and stage.stored not in self.graph.outputs
+        return (norm or stage.root is None) and kind.dtype == COMPUTE and stage.stored not in self.graph.outputs
 
     def source(self, norm: FusionGroup) -> FusionGroup | None:
         """The product whose stored result is what ``norm`` normalises, if it may be cut into parts."""
@@ -236,7 +237,7 @@ class Planner:
         nodes = set(walk(value))
         found = {n.operand for n in nodes if isinstance(n, Load) and "row" in variables(n)}
         wide = [self.by_stored[t].root is None if t in self.by_stored else True for t in found]
-        nbytes = sum(4.0 if w else self.target.itemsize for w in wide)
+        nbytes = float(sum(itemsize(COMPUTE) if w else self.target.itemsize for w in wide))
         gather = sum(isinstance(n, Op) and n.name in ("floordiv", "mod") and "x" in variables(n) for n in nodes)
         return 2 + len(sums) + 2 * gather + expr_operations(value, *sums), nbytes
 
@@ -247,5 +248,6 @@ class Planner:
         each = ceil(rows / tasks) * columns
         operations = each * (self.fill_work(stage)[0] if self.fillable(stage) else 4)
         passes = 1 if stage.root is None or self._is_product(stage) else 3
-        work = Work(tasks, each * 8.0, each * self.target.itemsize, operations=operations, passes=passes)
+        read, written = 2.0 * each * itemsize(COMPUTE), each * self.target.itemsize
+        work = Work(tasks, read, written, operations=operations, passes=passes)
         return work.seconds(self.target.gpu, self.target.threads, self.target.blocks_per_sm)

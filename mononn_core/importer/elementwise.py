@@ -6,8 +6,8 @@ from functools import reduce as fold
 
 import numpy as np
 
+from mononn_core.element import SMALL_FLOATS, is_float
 from mononn_core.importer.context import Context, Converter, converts
-from mononn_core.ops.common import SMALL_FLOATS, is_float
 
 SAME_NAME = (
     "Neg",

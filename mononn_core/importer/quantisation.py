@@ -5,9 +5,10 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
+from mononn_core.element import SMALL_FLOATS, is_float
 from mononn_core.importer.context import Context, converts
 from mononn_core.importer.convolution import convolve, frame
-from mononn_core.ops.common import SMALL_FLOATS, is_float, numpy_dtype
+from mononn_core.ops.common import numpy_dtype
 
 
 def limits(dtype: str) -> tuple[int, int]:

@@ -6,21 +6,12 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-import ml_dtypes  # noqa: F401 (registers "bfloat16" and the 8-bit floats as NumPy dtype names)
 import numpy as np
 
 from mononn_core.errors import ShapeError, UnsupportedError
 from mononn_core.graph import TensorType
 from mononn_core.ops.registry import Attrs, Index
 from mononn_core.program.expr import INDEX, Cast, Const, Expr, add, floordiv, mod, mul
-
-FLOATS = ("float16", "bfloat16", "float32", "float64")
-SMALL_FLOATS = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn")
-
-
-def is_float(dtype: str) -> bool:
-    """Whether ``dtype`` is a floating-point type one computes with."""
-    return dtype in FLOATS
 
 
 def numpy_dtype(dtype: str) -> np.dtype[Any]:

@@ -18,9 +18,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from mononn_core.element import COMPUTE, SMALL_FLOATS, WIDE, is_float
 from mononn_core.errors import ShapeError
 from mononn_core.graph import TensorType
-from mononn_core.ops.common import SMALL_FLOATS, aligned, broadcast, is_float, numpy_dtype, present, text
+from mononn_core.ops.common import aligned, broadcast, numpy_dtype, present, text
 from mononn_core.ops.numeric import erf, power, sigmoid, softplus, truncated_division
 from mononn_core.ops.registry import Attrs, Index, OpDef, Reader, register
 from mononn_core.program.expr import Cast, Expr, Op, Select, const, op
@@ -131,7 +132,7 @@ def _cast(xp: Any, attrs: Attrs, x: Array) -> Array:
         return x != 0
     if to in SMALL_FLOATS and attrs.get("saturate", True) and xp is np:
         top = float(ml_dtypes.finfo(numpy_dtype(to)).max)
-        x = np.clip(x.astype(np.float32), -top, top)
+        x = np.clip(x.astype(COMPUTE), -top, top)
     return x.astype(numpy_dtype(to))
 
 
@@ -253,7 +254,7 @@ def _power_point(attrs: Attrs, a: Expr, b: Expr) -> Expr:
         return op("pow", a, b)
     if is_float(a.dtype):
         return op("pow", a, Cast(b, a.dtype))
-    return Cast(Op("pow", (Cast(a, "float64"), Cast(b, "float64")), "float64"), a.dtype)
+    return Cast(Op("pow", (Cast(a, WIDE), Cast(b, WIDE)), WIDE), a.dtype)
 
 
 _register()

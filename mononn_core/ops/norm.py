@@ -4,7 +4,7 @@
     layer_norm(x, gamma, beta; epsilon)     (x - mean) / sqrt(variance + epsilon) gamma + beta over the last axis
     rms_norm(x, gamma; epsilon)             x / sqrt(mean of squares + epsilon) gamma over the last axis
 
-gamma and beta are vectors of the last axis, or absent (""). Float16 and bfloat16 rows are normalised in float32.
+gamma and beta are vectors of the last axis, or absent (""). Rows of a narrow type are normalised in float32.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from mononn_core.element import COMPUTE, NARROW, is_float
 from mononn_core.errors import ShapeError
 from mononn_core.graph import TensorType
-from mononn_core.ops.common import integer, is_float, number
+from mononn_core.ops.common import integer, number
 from mononn_core.ops.registry import Attrs, Evaluate, OpDef, register
 
 Types = Sequence[TensorType | None]
@@ -58,8 +59,8 @@ def _log_softmax(xp: Any, inputs: Sequence[Any], attrs: Attrs) -> tuple[Any, ...
     return ((centred - xp.log(xp.sum(xp.exp(centred), axis=axis, keepdims=True))).astype(x.dtype),)
 
 
-def _at_least_float32(xp: Any, x: Any) -> Any:
-    return x if str(x.dtype) in ("float32", "float64") else x.astype(xp.float32)
+def _widened(x: Any) -> Any:
+    return x.astype(COMPUTE) if str(x.dtype) in NARROW else x
 
 
 def _scaled(y: Any, inputs: Sequence[Any]) -> Any:
@@ -70,7 +71,7 @@ def _scaled(y: Any, inputs: Sequence[Any]) -> Any:
 
 
 def _layer_norm(xp: Any, inputs: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
-    x = _at_least_float32(xp, inputs[0])
+    x = _widened(inputs[0])
     centred = x - xp.mean(x, axis=-1, keepdims=True)
     variance = xp.mean(centred * centred, axis=-1, keepdims=True)
     epsilon = xp.asarray(number(attrs, "epsilon"), dtype=x.dtype)
@@ -78,7 +79,7 @@ def _layer_norm(xp: Any, inputs: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]
 
 
 def _rms_norm(xp: Any, inputs: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
-    x = _at_least_float32(xp, inputs[0])
+    x = _widened(inputs[0])
     square = xp.mean(x * x, axis=-1, keepdims=True)
     epsilon = xp.asarray(number(attrs, "epsilon"), dtype=x.dtype)
     return (_scaled(x / xp.sqrt(square + epsilon), inputs),)

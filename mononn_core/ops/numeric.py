@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from mononn_core.element import COMPUTE, WIDE
+
 # W. J. Cody, "Rational Chebyshev approximations for the error function", Mathematics of Computation 23 (1969).
 _A = (3.16112374387056560e00, 1.13864154151050156e02, 3.77485237685302021e02, 3.20937758913846947e03)
 _A_TOP = 1.85777706184603153e-1
@@ -41,8 +43,8 @@ _RSQRT_PI = 0.56418958354775628695
 def wide(xp: Any, x: Any) -> Any:
     """``x`` in float64 under NumPy (whose float64 costs nothing to have); in at least float32 elsewhere."""
     if xp is np:
-        return x.astype(np.float64)
-    return x if str(x.dtype) in ("float32", "float64") else x.astype(xp.float32)
+        return x.astype(WIDE)
+    return x if str(x.dtype) in (COMPUTE, WIDE) else x.astype(COMPUTE)
 
 
 def _rational(x: Any, top: float, over: tuple[float, ...], under: tuple[float, ...]) -> tuple[Any, Any]:

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from mononn_core.element import is_float
 from mononn_core.errors import ShapeError
 from mononn_core.graph import TensorType
-from mononn_core.ops.common import integer, integers, is_float, numpy_dtype, present
+from mononn_core.ops.common import integer, integers, numpy_dtype, present
 from mononn_core.ops.registry import Attrs, OpDef, register
 
 Types = Sequence[TensorType | None]

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mononn_core.element import COMPUTE
 from mononn_core.errors import UnsupportedError
 from mononn_core.graph import Graph, Node, TensorType
 from mononn_core.graph.graph import Attr
@@ -85,7 +86,7 @@ def is_template(node: Node, graph: Graph) -> bool:
     """Whether a hand-written template computes ``node``: float32 contractions, convolutions by constants."""
     if node.op == "conv" and not graph.is_constant(node.inputs[1]):
         return False
-    return get(node.op).kind == "contraction" and all(graph.types[n].dtype == "float32" for n in node.inputs if n)
+    return get(node.op).kind == "contraction" and all(graph.types[n].dtype == COMPUTE for n in node.inputs if n)
 
 
 def names() -> tuple[str, ...]:

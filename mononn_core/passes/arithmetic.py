@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from mononn_core.element import is_float
 from mononn_core.graph import Graph, Node
 from mononn_core.ops import registry
-from mononn_core.ops.common import is_float
 from mononn_core.passes.rewrite import Rewriter, rewrite
 
 NEUTRAL = {"add": (0, True), "sub": (0, False), "mul": (1, True), "div": (1, False), "pow": (1, False)}
@@ -54,7 +54,7 @@ def division(rewriter: Rewriter, node: Node) -> str | None:
         return None
     x, divisor = node.inputs
     value = rewriter.constant(divisor)
-    if value is None or not is_float(str(value.dtype)) or value.dtype.name == "bfloat16" or not value.size:
+    if value is None or not np.issubdtype(value.dtype, np.floating) or not value.size:  # bfloat16 is none
         return None
     mantissa, _ = np.frexp(value)
     with np.errstate(all="ignore"):

@@ -1,4 +1,4 @@
-"""Recognises scaled dot-product attention written out: softmax(scale q k^T + bias) v.
+"""Recognises scaled dot-product attention written out: softmax(scale q k^T + bias) v; float32's only.
 
 1. The scale as a product or quotient with a scalar, of the scores or of q and k each (sqrt factors; also before they
    are reshaped and transposed), or absent.
@@ -17,13 +17,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mononn_core.element import COMPUTE
 from mononn_core.graph import Graph, Node
 from mononn_core.passes.rewrite import Rewriter, rewrite
 
 MASKING = -1e9
-SWALLOWING = float(np.finfo(np.float32).min) / 2
-FUSED = "float32"
-"""The type attention is fused in; in others it stays written out."""
+SWALLOWING = float(np.finfo(COMPUTE).min) / 2
 
 
 @dataclass(frozen=True)
@@ -146,7 +145,7 @@ def rank4(rewriter: Rewriter, name: str, lead: tuple[int, ...]) -> str:
 def attention(rewriter: Rewriter, node: Node) -> str | None:
     """All cases: the root is the product of the weights and v."""
     out = rewriter.type(node.output)
-    if node.op != "matmul" or node.attrs.get("transpose_b") or not 2 <= out.rank <= 4 or out.dtype != FUSED:
+    if node.op != "matmul" or node.attrs.get("transpose_b") or not 2 <= out.rank <= 4 or out.dtype != COMPUTE:
         return None
     weights = guarded(rewriter, node.inputs[0])
     if weights is None:

@@ -3,6 +3,7 @@ constant matrix of a product in float32."""
 
 from __future__ import annotations
 
+from mononn_core.element import COMPUTE
 from mononn_core.graph import Graph, Node
 from mononn_core.ops.builder import Builder
 from mononn_core.passes.rewrite import restate
@@ -15,7 +16,7 @@ def run(graph: Graph) -> Graph:
 
 def _packed(node: Node, graph: Graph) -> bool:
     a, b = node.inputs
-    return graph.is_constant(b) and graph.types[b].rank == 2 and graph.types[a].dtype == "float32"
+    return graph.is_constant(b) and graph.types[b].rank == 2 and graph.types[a].dtype == COMPUTE
 
 
 def _write(node: Node, builder: Builder) -> None:

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Union
 
+from mononn_core.element import COMPUTE
+
 INDEX = "int64"
-NARROW = ("float16", "bfloat16")
-"""Types that are only stored: a Load of one is cast to float32 before anything is computed with it."""
 
 UNARY = frozenset((
     "neg", "abs", "exp", "log", "sqrt", "tanh", "erf", "sin", "cos", "floor", "ceil", "round", "sign",
@@ -80,7 +80,7 @@ class Load(_Arithmetic):
 
 @dataclass(frozen=True)
 class Acc(_Arithmetic):
-    dtype: str = "float32"
+    dtype: str = COMPUTE
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def op(name: str, *args: Expr, dtype: str | None = None) -> Op:
     return Op(name, tuple(args), result)
 
 
-def const(value: float | bool, dtype: str = "float32") -> Const:
+def const(value: float | bool, dtype: str = COMPUTE) -> Const:
     return Const(value, dtype)
 
 

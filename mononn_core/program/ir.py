@@ -42,9 +42,9 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Union
 
-import ml_dtypes  # noqa: F401 (NumPy learns bfloat16)
 import numpy as np
 
+from mononn_core.element import itemsize
 from mononn_core.errors import Origin
 from mononn_core.program.expr import Expr
 
@@ -99,7 +99,7 @@ class Buffer:
 
     @property
     def itemsize(self) -> int:
-        return np.dtype(self.dtype).itemsize
+        return itemsize(self.dtype)
 
     @property
     def nbytes(self) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import assert_never
 
-from mononn_core.program.expr import Acc, Cast, Const, Expr, Load, Op, Select, Var
+from mononn_core.element import COMPUTE
+from mononn_core.program.expr import INDEX, Acc, Cast, Const, Expr, Load, Op, Select, Var
 from mononn_core.program.ir import (
     Barrier,
     Box,
@@ -47,7 +48,7 @@ def expr_text(e: Expr, outer: int = 0) -> str:
     """An expression in infix form, with brackets where precedence needs them."""
     match e:
         case Const(value, dtype):
-            return f"{value}" if dtype in ("int64", "bool", "float32") else f"{dtype}({value})"
+            return f"{value}" if dtype in (INDEX, "bool", COMPUTE) else f"{dtype}({value})"
         case Var(name):
             return name
         case Acc():

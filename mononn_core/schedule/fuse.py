@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from mononn_core.element import COMPUTE
 from mononn_core.errors import Origin
 from mononn_core.graph import Graph, Node
 from mononn_core.ops import registry
@@ -119,7 +120,7 @@ class _Planner:
         if name not in self.producers or len(self.consumers[name]) != 1 or name in self.graph.outputs:
             return False
         node = self.producers[name]
-        if self.graph.types[name].dtype != "float32":
+        if self.graph.types[name].dtype != COMPUTE:
             return False
         if registry.get(node.op).kind in ROOT_KINDS:
             return True
@@ -178,7 +179,7 @@ class _Planner:
             return self._is_border(node)
         if definition.kind == "movement" and definition.forward is not None:
             return True
-        return definition.kind == "elementwise" and out.shape == mine.shape and out.dtype == "float32"
+        return definition.kind == "elementwise" and out.shape == mine.shape and out.dtype == COMPUTE
 
     def _is_border(self, pad: Node) -> bool:
         """Whether ``pad`` puts constants around an image that a convolution reads, all channels alike."""
@@ -223,13 +224,13 @@ class _Planner:
             return not view
         if kind == "reduction":
             return False
-        return self.graph.types[name].dtype == "float32" and self._from_integers(name)
+        return self.graph.types[name].dtype == COMPUTE and self._from_integers(name)
 
     def _from_integers(self, name: str) -> bool:
         """A float tensor computed from integers or bools: stored, so that its float readers stay vectors."""
         node = self.producers[name]
         return (
-            any(n and self.graph.types[n].dtype != "float32" for n in node.inputs)
+            any(n and self.graph.types[n].dtype != COMPUTE for n in node.inputs)
             and registry.get(node.op).kind == "elementwise"
         )
 

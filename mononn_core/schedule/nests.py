@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import ceil
 
+from mononn_core.element import NARROW
 from mononn_core.program.expr import (
-    NARROW,
     Cast,
     Const,
     Expr,

@@ -16,14 +16,14 @@ import numpy as np
 
 from mononn_core.codegen.cpu_storage import CpuStorage, CpuTemplate
 from mononn_core.codegen.cstyle import Printer
-from mononn_core.codegen.cuda_expressions import CUDA_TYPES, CudaPrinter, unguarded_loads
+from mononn_core.codegen.cuda_expressions import CudaPrinter, unguarded_loads
 from mononn_core.codegen.cuda_lanes import store_width
 from mononn_core.codegen.cuda_lanes import write_element as write_lanes
 from mononn_core.codegen.cuda_storage import CudaStorage, CudaTemplate, inner_axes
 from mononn_core.codegen.cuda_storage import row_stride as lead
 from mononn_core.codegen.loops import score_text, write_element
 from mononn_core.codegen.storage import row_stride
-from mononn_core.element import COMPUTE, accumulator, itemsize
+from mononn_core.element import COMPUTE, CUDA_TYPES, computed, itemsize
 from mononn_core.errors import UnsupportedError
 from mononn_core.graph import Node
 from mononn_core.ops import registry
@@ -225,7 +225,7 @@ class Attention(Template[AttentionParams], CpuTemplate, CpuScheduled, CudaTempla
         how many values that is, 0 where they are too many to wait in registers."""
         scope = inner_axes(replace(printer, acc="s_"), self.prologues["score"], (shape.rows, shape.keys))
         score = task.prologue.get("score", Acc())
-        loads = [e for e in unguarded_loads(score) if accumulator(e.dtype) == COMPUTE]
+        loads = [e for e in unguarded_loads(score) if computed(e.dtype) == COMPUTE]
         if len(loads) * shape.fragments * 4 > AHEAD:
             loads = []
         values: list[Expr] = [e if e.dtype == COMPUTE else Cast(e, COMPUTE) for e in loads]

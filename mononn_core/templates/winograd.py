@@ -16,7 +16,7 @@ import numpy as np
 
 from mononn_core.codegen.cpu_storage import CpuStorage
 from mononn_core.codegen.cstyle import Printer
-from mononn_core.element import COMPUTE, itemsize
+from mononn_core.element import COMPUTE, WIDE, itemsize
 from mononn_core.program.ir import Phase, Task
 from mononn_core.program.template import Running, operand
 from mononn_core.program.windows import Windows
@@ -43,7 +43,7 @@ def applies(windows: Windows) -> bool:
 
 def transformed_weights(w: Array) -> Array:
     """The weights [3, 3, C, M] as the matrix [16 C, M] that the template reads, of w's dtype."""
-    wide = w.astype(np.float64)
+    wide = w.astype(WIDE)
     for axis in (0, 1):
         a, b, c = np.moveaxis(wide, axis, 0)
         wide = np.stack([a, (a + b + c) / 2, (a - b + c) / 2, c], axis)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from mononn_core.element import COMPUTE
 from mononn_core.graph import Graph, Node, TensorType
 from mononn_core.program.expr import Expr, Load, op
 from mononn_core.schedule.operands import axis
@@ -27,7 +28,7 @@ class PartsViews(Views):
             return super().type(name)
         product = name.removesuffix(SUFFIX)
         rows, columns = matrix_shape(self.graph.types[product].shape)
-        return TensorType("float32", (self.parts[product] * rows, columns))
+        return TensorType(COMPUTE, (self.parts[product] * rows, columns))
 
     def point(self, node: Node, index: tuple[Expr, ...], known: dict[str, Expr] | None = None) -> Expr:
         name = node.outputs[0]
@@ -36,7 +37,7 @@ class PartsViews(Views):
         shape = self.graph.types[name].shape
         row, column = matrix_index(shape, index)
         rows = matrix_shape(shape)[0]
-        terms: list[Expr] = [Load(name + SUFFIX, (row + z * rows, column), "float32") for z in range(self.parts[name])]
+        terms: list[Expr] = [Load(name + SUFFIX, (row + z * rows, column), COMPUTE) for z in range(self.parts[name])]
         total = terms[0]
         for term in terms[1:]:
             total = op("add", total, term)
@@ -52,9 +53,9 @@ class HeldViews(PartsViews):
         self.tensor, self.held, self.shape = tensor, held, shape
 
     def type(self, name: str) -> TensorType:
-        return TensorType("float32", self.shape) if name == self.held else super().type(name)
+        return TensorType(COMPUTE, self.shape) if name == self.held else super().type(name)
 
     def element(self, name: str, index: tuple[Expr, ...]) -> Expr:
         if name != self.tensor:
             return super().element(name, index)
-        return Load(self.held, (axis("y", self.shape[0]), index[-1]), "float32")
+        return Load(self.held, (axis("y", self.shape[0]), index[-1]), COMPUTE)

@@ -8,7 +8,7 @@ from math import ceil
 from typing import Any
 
 from mononn_core.cost.cuda import Work, product_shared_bytes
-from mononn_core.element import PRECISIONS, itemsize
+from mononn_core.element import COMPUTE, PRECISIONS, itemsize
 from mononn_core.gpu import Gpu
 from mononn_core.program.tensor_core import WARP, filled_bytes, kind_of, product_bytes
 
@@ -129,7 +129,7 @@ def work(shape: Shape, tile: Tile, target: Target) -> Work:
     return Work(
         tasks,
         read_bytes=terms * (columns * target.itemsize + rows * (shape.fill_bytes or target.itemsize)),
-        written_bytes=rows * columns * (4 if tile.parts > 1 else target.itemsize),
+        written_bytes=rows * columns * (itemsize(COMPUTE) if tile.parts > 1 else target.itemsize),
         shared_bytes=product_shared_bytes(tile.params(target.kind), terms),
         tensor_flops=2.0 * tile.rows * tile.columns * terms,
         kind=target.kind,
@@ -143,7 +143,8 @@ def combine_seconds(shape: Shape, tile: Tile, target: Target) -> float:
     """What adding the parts costs the consumer beyond reading one value: float32 sums through the cache."""
     if tile.parts == 1:
         return 0.0
-    return shape.batch * shape.m * shape.n * 4 * tile.parts / target.gpu.sms / target.gpu.l2_bytes_per_second_per_sm
+    nbytes = shape.batch * shape.m * shape.n * itemsize(COMPUTE) * tile.parts
+    return nbytes / target.gpu.sms / target.gpu.l2_bytes_per_second_per_sm
 
 
 def choose(shape: Shape, target: Target) -> tuple[Tile, float] | None:
