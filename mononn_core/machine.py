@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mononn_core.element import itemsize
+from mononn_core.element import BF16, COMPUTE, itemsize
 from mononn_core.errors import OptionError
 
 ARCHITECTURES = ("x86_64", "aarch64", "generic")
@@ -33,7 +33,14 @@ KERNEL_NAMES = {
     "sse4_2": "sse4.2",
     "abm": "lzcnt",
     "bmi1": "bmi",
+    "avx512_vnni": "avx512vnni",
+    "avx512_bf16": "avx512bf16",
+    "avx_vnni": "avxvnni",
+    "amx_tile": "amx-tile",
+    "amx_int8": "amx-int8",
+    "amx_bf16": "amx-bf16",
     "asimd": "neon",
+    "asimddp": "dotprod",
 }
 
 DEFAULT_CLOCK = 2.5e9
@@ -43,12 +50,53 @@ KIB, MIB = 1 << 10, 1 << 20
 
 
 @dataclass(frozen=True)
+class Product:
+    """An instruction that multiplies elements and adds the products to accumulators.
+
+    Attributes:
+        instruction: its mnemonic.
+        a, b: types of what it multiplies. sum: type of its accumulators.
+        terms: products that one instruction adds to each accumulator.
+        needs: the features that have it.
+    """
+
+    instruction: str
+    a: str
+    b: str
+    sum: str
+    terms: int
+    needs: frozenset[str] = frozenset()
+
+
+MULTIPLY_ADD = Product("multiply, add", COMPUTE, COMPUTE, COMPUTE, 1)
+"""What every processor has, in one instruction or in two."""
+PRODUCTS = (
+    # Intel SDM, volume 2. Of AMX's tiles of 16 x 64 bytes: terms of a whole tile.
+    Product("vfmadd231ps", COMPUTE, COMPUTE, COMPUTE, 1, frozenset({"fma"})),
+    Product("vdpbf16ps", BF16, BF16, COMPUTE, 2, frozenset({"avx512f", "avx512bf16"})),
+    Product("vpdpbusd", "uint8", "int8", "int32", 4, frozenset({"avx512f", "avx512vnni"})),
+    Product("vpdpbusd", "uint8", "int8", "int32", 4, frozenset({"avx2", "avxvnni"})),
+    Product("tdpbf16ps", BF16, BF16, COMPUTE, 32, frozenset({"amx-tile", "amx-bf16"})),
+    Product("tdpbusd", "uint8", "int8", "int32", 64, frozenset({"amx-tile", "amx-int8"})),
+    Product("tdpbssd", "int8", "int8", "int32", 64, frozenset({"amx-tile", "amx-int8"})),
+    # Arm ARM (DDI 0487), A64 vector instructions.
+    Product("fmla", COMPUTE, COMPUTE, COMPUTE, 1, frozenset({"neon"})),
+    Product("bfdot", BF16, BF16, COMPUTE, 2, frozenset({"neon", "bf16"})),
+    Product("sdot", "int8", "int8", "int32", 4, frozenset({"neon", "dotprod"})),
+    Product("udot", "uint8", "uint8", "uint32", 4, frozenset({"neon", "dotprod"})),
+)
+PRODUCT_FEATURES = frozenset[str]().union(*(p.needs for p in PRODUCTS)) - X86_64_V4 - NEON
+"""What is kept of the kernel's report beside a level's features."""
+
+
+@dataclass(frozen=True)
 class Machine:
     """One processor, as far as code for it depends on it.
 
     Attributes:
         arch: "x86_64", "aarch64" or "generic" (scalar code for the host's own architecture).
-        features: instruction set extensions generated code may use, under the compilers' names ("avx2", "fma", ...).
+        features: instruction set extensions under the compilers' names ("avx2", "fma", ...): the level's, and those
+            of products beyond it.
         vector_bytes: width of a vector register in bytes: 64, 32, 16, or 4 for scalar code.
         cores: processors this process may run on.
         l2_bytes: second-level cache of one core, bytes. l3_bytes: last-level cache of one socket, bytes (0: none).
@@ -99,6 +147,17 @@ class Machine:
         return "armv8-a" if self.arch == "aarch64" else ""
 
     @property
+    def level_features(self) -> frozenset[str]:
+        """The features that compilers are told of: what all generated code may use."""
+        return self.features - PRODUCT_FEATURES
+
+    @property
+    def products(self) -> tuple[Product, ...]:
+        """What it multiplies and adds with; an instruction in several encodings stands once."""
+        found = {p.instruction: p for p in PRODUCTS if p.needs <= self.features}
+        return tuple(found.values()) or (MULTIPLY_ADD,)
+
+    @property
     def compiler_flags(self) -> tuple[str, ...]:
         """-m flags for gcc and clang; empty for scalar code (the compiler's own baseline)."""
         if self.arch == "x86_64":
@@ -116,7 +175,7 @@ def _machine(arch: str, features: frozenset[str], vector_bytes: int) -> Machine:
         cores=2,
         l2_bytes=1 * MIB,
         l3_bytes=32 * MIB,
-        peak_flops_per_core=DEFAULT_CLOCK * vector_bytes / 4 * 2 * multiply_adds,
+        peak_flops_per_core=DEFAULT_CLOCK * vector_bytes / itemsize(COMPUTE) * 2 * multiply_adds,
         bandwidth=2 * DEFAULT_BANDWIDTH_PER_CORE,
         barrier_seconds=DEFAULT_BARRIER_SECONDS,
     )
@@ -133,30 +192,34 @@ NAMED = {
 @functools.cache
 def _probe() -> Machine:
     info = parse_cpuinfo(_read("/proc/cpuinfo"))
-    flags = frozenset(KERNEL_NAMES.get(flag, flag) for flag in info.get("flags", info.get("Features", "")).split())
-    base = from_flags(platform.machine(), flags)
+    base = from_flags(platform.machine(), kernel_flags(info))
     affinity = sorted(os.sched_getaffinity(0))
     caches = _caches(Path(f"/sys/devices/system/cpu/cpu{affinity[0]}/cache"))
     clock = _clock(info, affinity[0])
-    lanes = base.vector_bytes / 4
     return replace(
         base,
         cores=len(affinity),
         l2_bytes=caches.get(2, base.l2_bytes),
         l3_bytes=caches.get(3, 0) if caches else base.l3_bytes,
-        peak_flops_per_core=clock * lanes * 2 * _multiply_adds_per_cycle(base, info),
+        peak_flops_per_core=clock * base.lanes(COMPUTE) * 2 * _multiply_adds_per_cycle(base, info),
         bandwidth=DEFAULT_BANDWIDTH_PER_CORE * min(len(affinity), 8),
     )
 
 
+def kernel_flags(info: Mapping[str, str]) -> frozenset[str]:
+    """The features that /proc/cpuinfo lists, under the compilers' names."""
+    return frozenset(KERNEL_NAMES.get(flag, flag) for flag in info.get("flags", info.get("Features", "")).split())
+
+
 def from_flags(architecture: str, flags: frozenset[str]) -> Machine:
     """Arch, features and vector width that generated code may use where the kernel reports ``flags``."""
+    products = flags & PRODUCT_FEATURES
     if architecture in ("x86_64", "AMD64"):
         features = next((needed for _, needed in X86_LEVELS if needed <= flags), frozenset[str]())
         width = 64 if features == X86_64_V4 else 32 if features == X86_64_V3 else 16
-        return _machine("x86_64", features, width)
+        return _machine("x86_64", features | products, width)
     if architecture in ("aarch64", "arm64"):
-        return _machine("aarch64", NEON, 16)
+        return _machine("aarch64", NEON | products, 16)
     return NAMED["scalar"]
 
 

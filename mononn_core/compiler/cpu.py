@@ -73,7 +73,7 @@ def manifest(program: Program, types: Mapping[str, TensorType], options: Options
         **describe_program(program, types, options),
         "machine": {
             "arch": machine.arch,
-            "features": sorted(machine.features),
+            "features": sorted(machine.level_features),
             "vector_bytes": machine.vector_bytes,
             "level": machine.level,
         },

@@ -119,7 +119,7 @@ def _artifact(machine: Machine, threads: int, arena: int) -> Artifact:
         "name": "ceilings",
         "mononn_version": "",
         "abi_version": abi.ABI_VERSION,
-        "machine": {"arch": machine.arch, "features": sorted(machine.features)},
+        "machine": {"arch": machine.arch, "features": sorted(machine.level_features)},
         "inputs": [{"name": "order", "dtype": "int64", "shape": [3]}],
         "outputs": [{"name": "sums", "dtype": "float32", "shape": [MOST_WORKERS]}],
         "threads": threads,
