@@ -17,6 +17,8 @@ WIDE = F64
 """What is computed with where ``COMPUTE`` has too few digits: powers of integers, references, constants' transforms."""
 NARROW = (F16, BF16)
 """Floats that are stored and multiplied only: what is added up, or computed, is ``COMPUTE``."""
+SIDE_BY_SIDE = (COMPUTE, *NARROW)
+"""Floats that the vocabularies load and store several neighbours of at once."""
 FLOATS = (*NARROW, F32, F64)
 """Floats that one computes with."""
 SMALL_FLOATS = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn")

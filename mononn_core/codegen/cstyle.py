@@ -2,8 +2,9 @@
 
 An expression is printed in one of two modes. *Scalar*: ordinary C on the expression's own types. *Vector*: every value
 is a ``T`` (a vector of neighbours along one variable, of type ``COMPUTE``); that needs all parts that vary along the
-variable to be of that type, comparisons of it, or a Select between an interval of the variable and the rest (a border's
-zeros), and the same text then serves whole vectors and single lanes.
+variable to be of that type, loads of a narrow one cast to it (the vocabulary's loads widen), comparisons, or a Select
+between an interval of the variable and the rest (a border's zeros), and the same text then serves whole vectors and
+single lanes.
 """
 
 from __future__ import annotations
@@ -98,9 +99,9 @@ def vectorisable(e: Expr, var: str, bound: frozenset[str] = frozenset()) -> bool
         case Var():
             return e.name in bound
         case Load():
-            return e.dtype == COMPUTE and not any(
-                isinstance(n, Load) and varies(n, var) for i in e.index for n in walk(i)
-            )
+            return e.dtype == COMPUTE and not _is_gather(e, var)
+        case Cast(value=Load() as narrow, dtype=dtype):
+            return dtype == COMPUTE and narrow.dtype in NARROW and not _is_gather(narrow, var)
         case Acc():
             return e.dtype == COMPUTE
         case Op():
@@ -117,6 +118,16 @@ def vectorisable(e: Expr, var: str, bound: frozenset[str] = frozenset()) -> bool
             return all(varies(n, var) for n in loads) and not any(isinstance(n, Load) for n in walk(outside))
         case _:
             return False
+
+
+def _is_gather(e: Load, var: str) -> bool:
+    """Whether neighbours along ``var`` lie where what is loaded says."""
+    return any(isinstance(n, Load) and varies(n, var) for i in e.index for n in walk(i))
+
+
+def unrounded(e: Expr) -> Expr:
+    """What a stored narrow value is rounded from, where that is known: the vocabulary's stores round."""
+    return e.value if isinstance(e, Cast) and e.dtype in NARROW and e.value.dtype == COMPUTE else e
 
 
 def interval(condition: Expr, var: str) -> Interval | None:
@@ -265,6 +276,8 @@ class Printer:
                 return self.acc
             case Load():
                 return self._vector_load(e)
+            case Cast(value=Load() as narrow):
+                return self._vector_load(narrow)
             case Select():
                 return self._vector_select(e)
             case Op():
@@ -371,4 +384,4 @@ def _closes_last(text: str) -> bool:
     return False
 
 
-__all__ = ["Pointer", "Printer", "c_type", "element_offset", "literal", "varies", "vectorisable"]
+__all__ = ["Pointer", "Printer", "c_type", "element_offset", "literal", "unrounded", "varies", "vectorisable"]

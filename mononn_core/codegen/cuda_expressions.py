@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from mononn_core.codegen import cstyle
 from mononn_core.codegen.cstyle import Pointer, Printer
-from mononn_core.element import COMPUTE, CUDA_TYPES, NARROW
+from mononn_core.element import CUDA_TYPES, SIDE_BY_SIDE
 from mononn_core.program.expr import (
     INDEX,
     Cast,
@@ -34,8 +34,6 @@ from mononn_core.program.expr import (
 )
 from mononn_core.program.simplify import from_linear, linear, simplify
 
-SIDE_BY_SIDE = (COMPUTE, *NARROW)
-"""Types of which a thread loads and stores several neighbours at once."""
 WIDTHS = (8, 4, 2, 1)
 """Neighbours that a thread may take at once; more than 16 bytes are moved in several accesses."""
 LANE = "u_"
@@ -181,8 +179,3 @@ def address(e: Load, printer: CudaPrinter) -> str:
     """The pointer to a Load's element."""
     pointer = printer.pointers[e.operand]
     return f"{pointer.name} + {printer.index(pointer.address(e.index, printer.ranges))}"
-
-
-def unrounded(e: Expr) -> Expr:
-    """What a stored narrow value is rounded from, where that is known."""
-    return e.value if isinstance(e, Cast) and e.dtype in NARROW and e.value.dtype == COMPUTE else e

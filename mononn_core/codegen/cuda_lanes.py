@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from mononn_core.codegen.cstyle import unrounded
 from mononn_core.codegen.cuda_expressions import (
     LANE,
-    SIDE_BY_SIDE,
     WIDTHS,
     CudaPointer,
     CudaPrinter,
@@ -16,11 +16,10 @@ from mononn_core.codegen.cuda_expressions import (
     loadable,
     neighbours,
     unguarded_loads,
-    unrounded,
 )
 from mononn_core.codegen.loops import REDUCERS
 from mononn_core.codegen.writer import Writer
-from mononn_core.element import COMPUTE, NARROW, computed, is_float
+from mononn_core.element import COMPUTE, NARROW, SIDE_BY_SIDE, computed, is_float
 from mononn_core.program.expr import INDEX, Cast, Expr
 from mononn_core.program.ir import Let, Reduce, Result, Statement, Store
 

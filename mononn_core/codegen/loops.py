@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mononn_core.codegen.cstyle import Printer, c_type, vectorisable
+from mononn_core.codegen.cstyle import Printer, c_type, unrounded, vectorisable
 from mononn_core.codegen.writer import Writer
-from mononn_core.element import COMPUTE
+from mononn_core.element import COMPUTE, SIDE_BY_SIDE
 from mononn_core.program.expr import Const, Expr, Op, minimum, substitute, walk
 from mononn_core.program.ir import For, Let, Reduce, Result, Statement, Store
 from mononn_core.program.simplify import simplify
@@ -89,12 +89,10 @@ def _write_vector(out: Writer, statement: Statement, printer: Printer) -> None:
 
 
 def _is_vector(store: Statement, var: str, printer: Printer, bound: frozenset[str] = frozenset()) -> bool:
-    return (
-        isinstance(store, Store)
-        and printer.pointers[store.operand].buffer.dtype == COMPUTE
-        and store.value.dtype == COMPUTE
-        and vectorisable(store.value, var, bound)
-    )
+    if not isinstance(store, Store) or printer.pointers[store.operand].buffer.dtype not in SIDE_BY_SIDE:
+        return False
+    value = unrounded(store.value)
+    return value.dtype == COMPUTE and vectorisable(value, var, bound)
 
 
 def write_vector_store(out: Writer, store: Store, printer: Printer) -> None:
@@ -102,7 +100,7 @@ def write_vector_store(out: Writer, store: Store, printer: Printer) -> None:
     pointer = printer.pointers[store.operand]
     offset = pointer.address(store.index, printer.ranges)
     stride = printer.stride(offset)
-    value = printer.value(store.value)
+    value = printer.value(unrounded(store.value))
     if stride == 1:
         out.line(f"mn::store<T>({pointer.name} + {printer.index(offset)}, {value});")
     elif stride is not None:

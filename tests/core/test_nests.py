@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,11 +11,16 @@ from hypothesis import strategies as st
 from onnx import TensorProto
 
 from mononn_core import compiler
-from mononn_core.codegen.cstyle import interval
+from mononn_core.codegen.cstyle import Pointer, Printer, interval
+from mononn_core.codegen.loops import write_statements
+from mononn_core.codegen.writer import Writer
+from mononn_core.element import BF16, C_TYPES, COMPUTE
+from mononn_core.errors import UnsupportedError
 from mononn_core.machine import Machine
 from mononn_core.ops.evaluate import run as evaluate
-from mononn_core.program.expr import Const, Expr, Op, Var, evaluate_index, op
+from mononn_core.program.expr import Cast, Const, Expr, Load, Op, Var, const, evaluate_index, op
 from mononn_core.program.interpret import run
+from mononn_core.program.ir import Buffer, For, Layout, Store
 from mononn_core.runtime.session import Session
 from tests.core.networks import Builder
 
@@ -121,3 +128,32 @@ def test_what_is_no_interval() -> None:
     for condition in (op("lt", two, z), op("eq", x, z), op("lt", z, Const(3)), op("lt", x // 2, z)):
         assert interval(condition, "x") is None, str(condition)
         assert interval(op("and", condition, op("lt", x, z)), "x") is None
+
+
+class NarrowPrinter(Printer):
+    """Of a CPU whose vocabulary has bfloat16."""
+
+    types: ClassVar = {**C_TYPES, BF16: "mn::bf16"}
+
+
+def doubled(kind: str, printer: type[Printer]) -> str:
+    """A loop that doubles a stored bfloat16 row."""
+    j, shape = Var("j"), (1, 32)
+    value = op("mul", Cast(Load("x", (Const(0), j), BF16), COMPUTE), const(2.0))
+    loop = For("j", 32, (Store("y", (Const(0), j), Cast(value, BF16)),), kind=kind)
+    pointers = {r: Pointer(f"p_{r}", Buffer(r, BF16, shape, Layout.row_major(shape), "arena")) for r in "xy"}
+    out = Writer()
+    write_statements(out, (loop,), printer(pointers, {}))
+    return out.text()
+
+
+def test_a_narrow_type_widens_where_it_is_loaded_and_is_rounded_where_it_is_stored() -> None:
+    text = doubled("vector", NarrowPrinter)
+    assert "mn::store<T>(p_y + j, (mn::load<T>(p_x + j) * mn::splat<T>(2.0f)));" in text
+    text = doubled("serial", NarrowPrinter)
+    assert "p_y[j] = mn::from_float<mn::bf16>((mn::to_float(p_x[j]) * 2.0f));" in text
+
+
+def test_a_type_that_a_target_does_not_hold_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="'bfloat16' has no generated form"):
+        doubled("serial", Printer)
