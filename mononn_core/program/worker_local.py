@@ -19,7 +19,7 @@ Trace = list[tuple[Phase | Barrier, dict[str, int]]]
 
 
 @dataclass(frozen=True)
-class Slot:
+class Fetched:
     """A prefetched operand: trace positions of issue and consumption, its role there, and where it lies."""
 
     issue: int
@@ -57,9 +57,9 @@ def _overlap(a: Buffer, b: Buffer) -> bool:
     return a.offset < b.offset + b.nbytes and b.offset < a.offset + a.nbytes
 
 
-def _slots(program: Program, trace: Trace) -> list[Slot]:
+def _slots(program: Program, trace: Trace) -> list[Fetched]:
     """Every prefetch into a slot, as executed and in order; checks that what it fetches exists and is constant."""
-    found: list[Slot] = []
+    found: list[Fetched] = []
     useful, asked = set[tuple[str, str, str]](), dict[tuple[str, str, str], Phase]()
     for position, (item, _) in enumerate(trace):
         for p in item.prefetches if isinstance(item, Phase) else ():
@@ -71,7 +71,7 @@ def _slots(program: Program, trace: Trace) -> list[Slot]:
             useful.add((item.id, p.phase, p.role))
             slot = _fetched(program, item, p, trace[use])
             if slot is not None:
-                found.append(Slot(position, use, p.role, slot))
+                found.append(Fetched(position, use, p.role, slot))
     for key, phase in asked.items():
         if key not in useful:
             raise refuse("prefetches have a consumer", f"prefetches for phase {key[1]!r}, which never comes", phase)
@@ -104,7 +104,7 @@ def _fetched(program: Program, phase: Phase, p: Prefetch, use: tuple[Phase | Bar
     return slot
 
 
-def _check_slots(trace: Trace, used: list[list[Buffer]], slots: list[Slot]) -> None:
+def _check_slots(trace: Trace, used: list[list[Buffer]], slots: list[Fetched]) -> None:
     """No slot's bytes are used from issue to consumption by anything else."""
     for n, slot in enumerate(slots):
         for position in range(slot.issue, slot.use + 1):

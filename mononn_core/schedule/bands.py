@@ -13,6 +13,7 @@ from mononn_core.program.expr import Var
 from mononn_core.program.ir import Box, Operand, Phase
 from mononn_core.program.simplify import simplify
 from mononn_core.program.template import get, operand
+from mononn_core.schedule.binder import OWNER
 from mononn_core.schedule.boxes import owner_boxes
 from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.schedule.schedule import Bands
@@ -36,7 +37,7 @@ def bands_of(phase: Phase, tensor: str, builder: PhaseBuilder) -> Bands | None:
 def read_bands(phase: Phase, bands: Bands) -> Phase:
     """``phase``, a convolution over an image that is stored whole, reading it in ``bands``."""
     a, owners = _image(phase), phase.assign.owners
-    move = Var("o") * (bands.size - bands.step) + -bands.first
+    move = Var(OWNER) * (bands.size - bands.step) + -bands.first
     offset = simplify(a.box.offset[0] + move, {x.var: (0, x.extent - 1) for x in phase.domain})
     last = _spans(phase)[-1][1] + (owners - 1) * (bands.size - bands.step) - bands.first
     moved = replace(a, buffer=bands.buffer, box=Box((offset, a.box.offset[1]), a.box.size, (last, a.box.bound[1])))

@@ -9,6 +9,7 @@ from mononn_core.program.expr import Const, Expr, Var, const
 from mononn_core.program.ir import Box, For, Phase, Statement, Store, Task
 from mononn_core.program.simplify import simplify
 from mononn_core.program.template import NEST
+from mononn_core.schedule.binder import OWNER
 from mononn_core.schedule.boxes import owner_boxes
 from mononn_core.schedule.fuse import FusionGroup, border_of
 from mononn_core.schedule.operands import axis
@@ -31,8 +32,8 @@ def build_border(builder: PhaseBuilder, stage: FusionGroup, partition: Partition
     if partition.kind == "columns":
         out = next(o for o in inside.task.operands if o.access == "write")
         share = max(end for _, _, _, end in owner_boxes(inside, out)[0])
-    binder = builder.binder({"o": owners})
-    x0 = Var("o") * share if owners > 1 else Const(0)
+    binder = builder.binder({OWNER: owners})
+    x0 = Var(OWNER) * share if owners > 1 else Const(0)
     total = (images * height * width, channels)
     binder.add("out", stage.stored, Box((Const(0), x0), (total[0], share), total), "write")
     top, left = before[1] * width + before[2], before[2] + after[2]
@@ -58,4 +59,4 @@ def build_border(builder: PhaseBuilder, stage: FusionGroup, partition: Partition
         *run(Const(top + (middle + 1) * row + middle * left), bottom, "e"),
     )
     task = Task(NEST, tuple(binder.operands), body=(For("i", images, body),))
-    return builder.phase(f"{inside.id}_border", stage, partition, {"o": owners}, task, 0)
+    return builder.phase(f"{inside.id}_border", stage, partition, {OWNER: owners}, task, 0)

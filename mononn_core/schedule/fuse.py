@@ -83,14 +83,14 @@ def fuse(
     stage. ``column_multiple``: a template reads a view in place only if it starts at a multiple of so many columns.
     ``joined``, where both are on: several stages may store one concatenation.
     """
-    planner = _Planner(graph, enabled, epilogues, column_multiple)
+    fusion = _Fusion(graph, enabled, epilogues, column_multiple)
     if joined and enabled and epilogues:
-        planner.join()
-    stages = planner.stages()
-    return _order(stages, graph), planner.views()
+        fusion.join()
+    stages = fusion.stages()
+    return _order(stages, graph), fusion.views()
 
 
-class _Planner:
+class _Fusion:
     """Decides what is stored. Starts from roots and their chains, then stores virtual tensors until every reader can
     read what it needs cheaply."""
 

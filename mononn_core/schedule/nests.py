@@ -24,7 +24,7 @@ from mononn_core.program.expr import (
 )
 from mononn_core.program.ir import Box, For, Let, Phase, Reduce, Statement, Store, Task
 from mononn_core.program.simplify import linear, simplify
-from mononn_core.schedule.binder import OperandBinder, TaskBuilder
+from mononn_core.schedule.binder import OWNER, OperandBinder, TaskBuilder
 from mononn_core.schedule.fuse import FusionGroup, run_chain
 from mononn_core.schedule.operands import axis
 from mononn_core.schedule.rows import row_body
@@ -53,11 +53,11 @@ def build_nest(
     rows = total if by_columns else rows_of_an_owner(shape, owners)
     columns = ceil(width / owners) if by_columns else width
     bands, last = partition.bands, rows * (owners - 1)
-    start = Var("o") * (columns if by_columns else rows) if owners > 1 else Const(0)
+    start = Var(OWNER) * (columns if by_columns else rows) if owners > 1 else Const(0)
     if bands is not None:
-        rows, start, last = bands.size, Var("o") * bands.step + bands.first, bands.first + bands.step * (owners - 1)
+        rows, start, last = bands.size, Var(OWNER) * bands.step + bands.first, bands.first + bands.step * (owners - 1)
     y0, x0 = (Const(0), start) if by_columns else (start, Const(0))
-    binder = builder.binder({"o": owners})
+    binder = builder.binder({OWNER: owners})
     inner = {"y": (0, rows - 1), "x": (0, columns - 1)}
     row = binder.position("row", y0 + axis("y", rows), total)
     column = binder.position("column", x0 + axis("x", columns), width)
@@ -72,7 +72,7 @@ def build_nest(
     cuts = () if by_columns or first is not None else _cuts(prelude, value, width)
     bind = _bind_with(binder, inner)
     if bands is not None:
-        matrix, mine = (Var("o") * rows + axis("y", rows), column), (Var("o") * rows, Const(0))
+        matrix, mine = (Var(OWNER) * rows + axis("y", rows), column), (Var(OWNER) * rows, Const(0))
         binder.add("out", bands.buffer, Box(mine, (rows, width), (rows * owners, width)), "write")
         position = tuple(binder.simplify(e, inner) for e in matrix)
     else:
@@ -89,7 +89,7 @@ def build_nest(
         body = row_loops(prelude, store, (rows, columns), bounds)
         body = body if first is None else _start_rows(body, first(binder, index, inner))
     task = Task("nest", tuple(binder.operands), body=body)
-    return builder.phase(name, stage, partition, {"o": owners}, task, total * width * (1 + len(stage.chain)))
+    return builder.phase(name, stage, partition, {OWNER: owners}, task, total * width * (1 + len(stage.chain)))
 
 
 def rows_of_an_owner(shape: tuple[int, ...], owners: int) -> int:

@@ -126,7 +126,7 @@ def _without(e: Expr, own: Expr, other: Expr) -> Expr | None:
     return None if variables(rest) & both or any(isinstance(t, Load) for t in terms) else rest
 
 
-class Reader(Protocol):
+class StoredViews(Protocol):
     """What an :class:`ImageView` needs of the views of stored tensors."""
 
     graph: Graph
@@ -146,7 +146,7 @@ class ImageView:
     image: int
 
     @staticmethod
-    def of(views: Reader, name: str) -> ImageView | None:
+    def of(views: StoredViews, name: str) -> ImageView | None:
         """How tensor ``name`` lies, where its pixels are neighbours in an image row; None where they are not."""
         shape = views.graph.types[name].shape
         if len(shape) != 4 or (views.graph.is_constant(name) and views.graph.types[name].size == 1):

@@ -8,7 +8,7 @@ from mononn_core.element import COMPUTE
 from mononn_core.machine import Machine
 from mononn_core.program.expr import Const, Expr, Var
 from mononn_core.program.ir import Assign, Axis, Phase, Task
-from mononn_core.schedule.binder import TaskBuilder
+from mononn_core.schedule.binder import OWNER, TaskBuilder
 from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.schedule import Partition
 from mononn_core.schedule.views import Views
@@ -26,7 +26,7 @@ class PhaseBuilder(TaskBuilder):
         self, name: str, stage: FusionGroup, partition: Partition, extents: Mapping[str, int], task: Task, flops: int
     ) -> Phase:
         domain = tuple(Axis(v, e) for v, e in extents.items() if e > 1)
-        owner: Expr = Var("o") if extents["o"] > 1 else Const(0)
-        order = (*(a.var for a in domain if a.var != "o"), *(a.var for a in domain if a.var == "o"))
+        owner: Expr = Var(OWNER) if extents[OWNER] > 1 else Const(0)
+        order = (*(a.var for a in domain if a.var != OWNER), *(a.var for a in domain if a.var == OWNER))
         assign = Assign("owned", partition.group, owner, partition.owners, order)
         return Phase(name, domain, assign, task, origin=stage.origin, flops=flops)

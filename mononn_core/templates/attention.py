@@ -32,7 +32,7 @@ from mononn_core.program.ir import Box, Phase, Task
 from mononn_core.program.simplify import simplify
 from mononn_core.program.template import Array, Elements, Extent, Running, Template, operand, sides
 from mononn_core.program.tensor_core import KINDS, WARP, AttentionShape, kind_of
-from mononn_core.schedule.binder import TaskBuilder, bound, unit_axes
+from mononn_core.schedule.binder import BLOCK, HEAD, OWNER, TaskBuilder, bound, unit_axes
 from mononn_core.schedule.cuda.builder import CudaBuilder
 from mononn_core.schedule.cuda.schedule import CudaGroup
 from mononn_core.schedule.cuda.template import CudaScheduled, Step
@@ -109,15 +109,15 @@ class Attention(Template[AttentionParams], CpuTemplate, CpuScheduled, CudaTempla
         assert node is not None
         batch, heads, rows, _ = builder.types[node.inputs[0]].shape
         owners = partition.owners if partition.kind != "single" else 1
-        bh: Expr = Var("h")
+        bh: Expr = Var(HEAD)
         i0: Expr = Const(0)
         if partition.kind == "rows":
             tile_rows, per_owner = ceil(rows / owners), batch * heads
-            i0 = Var("o") * tile_rows
+            i0 = Var(OWNER) * tile_rows
         else:
             tile_rows, per_owner = rows, batch * heads // owners
-            bh = Var("o") * per_owner + bh
-        extents = {"o": owners, "h": per_owner}
+            bh = Var(OWNER) * per_owner + bh
+        extents = {OWNER: owners, HEAD: per_owner}
         task, flops = build_task(builder, stage, tile_rows, extents, (bh, i0), {"guard": guarded(node)})
         return builder.phase(name, stage, partition, extents, task, flops)
 
@@ -178,9 +178,9 @@ class Attention(Template[AttentionParams], CpuTemplate, CpuScheduled, CudaTempla
         node, rows = step.stage.root, group.rows
         assert node is not None
         batch, heads, total, _ = builder.types[node.inputs[0]].shape
-        extents = {"h": batch * heads, "r": ceil(total / rows)}
+        extents = {HEAD: batch * heads, BLOCK: ceil(total / rows)}
         params = {"guard": guarded(node), "kind": builder.target.kind, "keys": group.keys}
-        task, flops = build_task(builder, step.stage, rows, extents, (Var("h"), Var("r") * rows), params)
+        task, flops = build_task(builder, step.stage, rows, extents, (Var(HEAD), Var(BLOCK) * rows), params)
         return builder.task_phase(name, step.stage, extents, task, flops)
 
     # -- CUDA C++ ---------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from mononn_core.machine import Machine
 from mononn_core.program.expr import Const, Expr, Var
 from mononn_core.program.ir import Operand, Phase, Task
 from mononn_core.program.template import operand
-from mononn_core.schedule.binder import unit_axes
+from mononn_core.schedule.binder import BATCH, BLOCK, OWNER, PANEL, SEGMENT, unit_axes
 from mononn_core.schedule.decisions import L2_SHARE, rows_problem
 from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.operands import Product, axis
@@ -102,8 +102,8 @@ class Matmul(CudaProduct, CpuTemplate, CpuScheduled):
         assert root is not None and tile is not None
         p = Product.of(root, builder.types)
         owners = partition.owners if partition.kind != "single" else 1
-        o, r, s, q = (Var(v) for v in "orsp")
-        b: Expr = Var("b")
+        o, r, s, q = (Var(v) for v in (OWNER, BLOCK, SEGMENT, PANEL))
+        b: Expr = Var(BATCH)
         batches, segments, panels = p.batch, 1, ceil(p.n / tile.panel)
         m0, n0 = r * tile.rows, q * tile.panel
         if partition.kind == "rows":
@@ -115,7 +115,7 @@ class Matmul(CudaProduct, CpuTemplate, CpuScheduled):
             segments, width = partition.segments, p.n // partition.segments
             panels = ceil(ceil(width / owners) / tile.panel)
             n0 = s * width + o * (panels * tile.panel) + n0
-        extents = {"o": owners, "b": batches, "r": tile.blocks, "s": segments, "p": panels}
+        extents = {OWNER: owners, BATCH: batches, BLOCK: tile.blocks, SEGMENT: segments, PANEL: panels}
         binder = builder.binder(extents)
         b, m0, n0 = (binder.fix(e, unit_axes(extents)) for e in (b, m0, n0))
         left_operand(builder, root, (tile.rows, p.k), binder, (b, m0, Const(0)))

@@ -16,7 +16,7 @@ from mononn_core.program.ir import Box, For, Mainloop, Operand, Phase, Result, S
 from mononn_core.program.simplify import simplify
 from mononn_core.program.template import operand
 from mononn_core.program.tensor_core import FRAGMENT, KINDS, kind_of, product_bytes
-from mononn_core.schedule.binder import OperandBinder, unit_axes
+from mononn_core.schedule.binder import BATCH, BLOCK, PANEL, PART, OperandBinder, unit_axes
 from mononn_core.schedule.cuda.builder import CudaBuilder
 from mononn_core.schedule.cuda.parts import SUFFIX
 from mononn_core.schedule.cuda.schedule import CudaGroup
@@ -72,16 +72,17 @@ class CudaProduct(ProductTemplate, CudaTemplate, CudaScheduled):
         stage, root, tile = step.stage, step.stage.root, group.tile
         assert root is not None and tile is not None
         p = Product.of(root, builder.types)
-        extents = {"s": tile.parts, "b": p.batch, "p": ceil(p.n / tile.columns), "r": ceil(p.m / tile.rows)}
+        panels, blocks = ceil(p.n / tile.columns), ceil(p.m / tile.rows)
+        extents = {PART: tile.parts, BATCH: p.batch, PANEL: panels, BLOCK: blocks}
         binder = builder.binder(extents)
         terms = ceil(p.k / tile.parts)
-        at = (Var("b"), Var("r") * tile.rows, Var("p") * tile.columns, Var("s") * terms)
+        at = (Var(BATCH), Var(BLOCK) * tile.rows, Var(PANEL) * tile.columns, Var(PART) * terms)
         batch, m0, n0, k0 = (binder.fix(e, unit_axes(extents)) for e in at)
         body: tuple[Statement, ...] = ()
         bounds: tuple[Expr | None, ...] = ()
         split: Split | None = None
         if step.fill is not None:
-            body, bounds = _fill(builder, step, tile, p, binder, (m0, extents["p"]))
+            body, bounds = _fill(builder, step, tile, p, binder, (m0, panels))
         else:
             left_operand(builder, root, (tile.rows, terms), binder, (batch, m0, k0))
         right_operand(builder, root, (terms, tile.columns), binder, (batch, k0, n0))
@@ -90,9 +91,9 @@ class CudaProduct(ProductTemplate, CudaTemplate, CudaScheduled):
         row = binder.position("row", m0 + axis("m", rows), p.m)
         column = binder.position("column", n0 + axis("n", columns), p.n)
         if tile.parts > 1:
-            part = binder.fix(Var("s"), unit_axes(extents))
+            part = binder.fix(Var(PART), unit_axes(extents))
             index = binder.output(root.output + SUFFIX, (part * p.m + row, column), inner, access="partial")
-            split = Split("s", tile.parts, root.output + SUFFIX)
+            split = Split(PART, tile.parts, root.output + SUFFIX)
             result = Result("out", ("m", "n"), index, Acc(), bounds)
         else:
             at_root = p.out_index(batch, row, column, builder.types[root.output].shape)
@@ -223,7 +224,7 @@ def _keep(
     store = Store("kept", (simplify(m0 + y, binder.outer), x), Load("a", (y, x), kind))
     body: tuple[Statement, ...] = (For("xk", p.k, (store,), "vector") if p.k > 1 else store,)
     body = (For("yk", rows, body, "serial", end),) if rows > 1 else body
-    return (For("g", 1, body, "serial", Const(1) - Var("p")),) if panels > 1 else body
+    return (For("g", 1, body, "serial", Const(1) - Var(PANEL)),) if panels > 1 else body
 
 
 # -- CUDA C++ ---------------------------------------------------------------------------------------------------------
