@@ -11,10 +11,12 @@ from mononn_core.machine import Machine
 from mononn_core.program.ir import Operand, Phase
 from mononn_core.program.template import NEST
 
+# Estimates for one core of a server, set by hand, not fitted: choices between partitions hang on orders of magnitude.
 L2_BYTES_PER_SECOND = 60e9
 L3_BYTES_PER_SECOND = 25e9
-"""Streaming rates of one core; orders of magnitude, the choice between partitions hangs on their ratio to compute."""
+"""Rates at which weights stream from a cache."""
 SECONDS_PER_ELEMENT = 0.15e-9
+"""Of an element that generated loops read or store."""
 EXCHANGE_BYTES_PER_SECOND = 5e9
 """Rate at which a core gets lines that another core has just written."""
 HAND_OFF_SECONDS = 1.0e-6

@@ -19,7 +19,7 @@ from mononn_core.cost.cuda import Work, barrier_seconds, expr_operations
 from mononn_core.element import COMPUTE, itemsize
 from mononn_core.errors import UnsupportedError
 from mononn_core.ops.registry import is_template
-from mononn_core.program.expr import Const, Expr, Load, Op, Var, substitute, variables, walk
+from mononn_core.program.expr import Const, Load, Op, Var, substitute, variables, walk
 from mononn_core.program.ir import Reduce
 from mononn_core.program.simplify import simplify
 from mononn_core.schedule.cuda.groups import NORMS, CudaGroups, adder
@@ -28,7 +28,7 @@ from mononn_core.schedule.cuda.template import Step
 from mononn_core.schedule.cuda.tiles import Shape, Target, Tile, choose, seconds
 from mononn_core.schedule.fuse import FusionGroup, stored_behind
 from mononn_core.schedule.operands import Product, matmul_axes, unit_stride
-from mononn_core.schedule.rows import row_body
+from mononn_core.schedule.rows import group_body
 from mononn_core.schedule.views import matrix_shape, tensor_index
 
 FEWER_PHASES = 1.05
@@ -226,12 +226,8 @@ class Planner:
         """(scalar instructions, bytes read) of an element of ``stage``; a row is loaded once and stays in registers."""
         shape = self.graph.types[stage.root.output if stage.root else stage.stored].shape
         index = tensor_index(shape, Var("row"), Var("x"))
-        sums: list[Expr] = []
-        if stage.root is None:
-            value = self.views.point(stage.chain[0], index)
-        else:
-            prelude, value = row_body(stage.root, self.views, index)
-            sums = [substitute(s.value, {s.var: Var("x")}) for s in prelude if isinstance(s, Reduce)]
+        prelude, value = group_body(stage, self.views, index)
+        sums = [substitute(s.value, {s.var: Var("x")}) for s in prelude if isinstance(s, Reduce)]
         rows, columns = matrix_shape(shape)
         value = simplify(value, {"row": (0, rows - 1), "x": (0, columns - 1)})
         nodes = set(walk(value))

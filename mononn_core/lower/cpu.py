@@ -58,17 +58,13 @@ def with_scratch(program: Program, lanes: int) -> Program:
 
     most = max(map(needs, program.phases()), default=0)
     if most == 0:
-        return replace(program, scratch_bytes=_up(program.scratch_bytes, PAGE))
-    start = _up(program.scratch_bytes, memory.ALIGN)
+        return replace(program, scratch_bytes=memory.round_up(program.scratch_bytes, PAGE))
+    start = memory.round_up(program.scratch_bytes, memory.ALIGN)
     shape = (most,)
     scratch = Buffer(SCRATCH, COMPUTE, shape, Layout.row_major(shape), "local", start)
 
     def listed(phase: Phase) -> Phase:
         return replace(phase, task=replace(phase.task, local=(*phase.task.local, SCRATCH))) if needs(phase) else phase
 
-    nbytes = _up(start + most * itemsize(COMPUTE), PAGE)
+    nbytes = memory.round_up(start + most * itemsize(COMPUTE), PAGE)
     return replace(changed(program, listed), buffers=(*program.buffers, scratch), scratch_bytes=nbytes)
-
-
-def _up(n: int, step: int) -> int:
-    return -(-n // step) * step

@@ -36,9 +36,9 @@ def plan_arena(spans: Mapping[str, Span], align: int = ALIGN) -> tuple[dict[str,
         for rival in rivals:
             if offset + span.buffer.nbytes <= rival.buffer.offset:
                 break
-            offset = max(offset, _round(rival.buffer.offset + rival.buffer.nbytes, align))
+            offset = max(offset, round_up(rival.buffer.offset + rival.buffer.nbytes, align))
         placed.append(replace(span, buffer=replace(span.buffer, offset=offset)))
-    total = max((_round(p.buffer.offset + p.buffer.nbytes, align) for p in placed), default=0)
+    total = max((round_up(p.buffer.offset + p.buffer.nbytes, align) for p in placed), default=0)
     return {p.buffer.id: p.buffer for p in placed}, total + OVERREAD_BYTES if placed else 0
 
 
@@ -48,9 +48,10 @@ def plan_weights(buffers: list[Buffer], align: int = ALIGN) -> tuple[list[Buffer
     placed = []
     for buffer in buffers:
         placed.append(replace(buffer, offset=offset))
-        offset = _round(offset + buffer.nbytes, align)
+        offset = round_up(offset + buffer.nbytes, align)
     return placed, offset
 
 
-def _round(n: int, align: int) -> int:
+def round_up(n: int, align: int) -> int:
+    """The next multiple of ``align``, or n where it is one."""
     return -(-n // align) * align

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from mononn_core.codegen.cuda_storage import CudaStorage, cuda_template
 from mononn_core.errors import UnsupportedError
+from mononn_core.lower.memory import round_up
 from mononn_core.program.ir import Buffer, Layout, Phase, Program
 from mononn_core.program.memory import PRIVATE
 from mononn_core.program.rules import changed
@@ -88,8 +89,8 @@ def _place(phase: Phase, start: int, code: CudaStorage) -> Place:
         buffer = code.buffer(operand.buffer)
         if buffer.space == PRIVATE and buffer.id not in own:
             own[buffer.id] = start
-            start = _up(start + buffer.nbytes)
-    return Place(own, start, _up(start + cuda_template(phase).shared_bytes(phase, code)))
+            start = round_up(start + buffer.nbytes, ALIGN)
+    return Place(own, start, round_up(start + cuda_template(phase).shared_bytes(phase, code), ALIGN))
 
 
 def _banked(buffer: Buffer) -> Buffer:
@@ -97,8 +98,6 @@ def _banked(buffer: Buffer) -> Buffer:
     if len(buffer.shape) < 2:
         return replace(buffer, layout=Layout.row_major(buffer.shape), align=ALIGN)
     columns, chunk = buffer.shape[-1], 16 // buffer.itemsize
-    return replace(buffer, layout=Layout.row_major(buffer.shape, pad=_up(columns, 64) + chunk - columns), align=ALIGN)
-
-
-def _up(n: int, step: int = ALIGN) -> int:
-    return -(-n // step) * step
+    return replace(
+        buffer, layout=Layout.row_major(buffer.shape, pad=round_up(columns, 64) + chunk - columns), align=ALIGN
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil
 
 from mononn_core.element import NARROW
@@ -24,10 +24,11 @@ from mononn_core.program.expr import (
 )
 from mononn_core.program.ir import Box, For, Let, Phase, Reduce, Statement, Store, Task
 from mononn_core.program.simplify import linear, simplify
+from mononn_core.program.template import NEST
 from mononn_core.schedule.binder import OWNER, OperandBinder, TaskBuilder
 from mononn_core.schedule.fuse import FusionGroup, run_chain
 from mononn_core.schedule.operands import axis
-from mononn_core.schedule.rows import row_body
+from mononn_core.schedule.rows import group_body
 from mononn_core.schedule.schedule import Partition
 from mononn_core.schedule.views import matrix_index, matrix_shape, tensor_index
 
@@ -45,51 +46,69 @@ def build_nest(
     builder: TaskBuilder, stage: FusionGroup, partition: Partition, name: str, first: First | None = None
 ) -> Phase:
     """Rows (or columns) of the root's output dealt to owners; a task is all of an owner's rows."""
-    root, types = stage.root, builder.types
-    shape = types[root.outputs[0] if root else stage.stored].shape
-    total, width = matrix_shape(shape)
-    owners = partition.owners if partition.kind in ("rows", "columns") else 1
-    by_columns = partition.kind == "columns"
-    rows = total if by_columns else rows_of_an_owner(shape, owners)
-    columns = ceil(width / owners) if by_columns else width
-    bands, last = partition.bands, rows * (owners - 1)
-    start = Var(OWNER) * (columns if by_columns else rows) if owners > 1 else Const(0)
-    if bands is not None:
-        rows, start, last = bands.size, Var(OWNER) * bands.step + bands.first, bands.first + bands.step * (owners - 1)
-    y0, x0 = (Const(0), start) if by_columns else (start, Const(0))
-    binder = builder.binder({OWNER: owners})
+    shape = builder.types[stage.root.outputs[0] if stage.root else stage.stored].shape
+    (total, width), owners = matrix_shape(shape), _owners(partition)
+    share, binder = _share(shape, partition), builder.binder({OWNER: owners})
+    rows, columns = share.extents
     inner = {"y": (0, rows - 1), "x": (0, columns - 1)}
-    row = binder.position("row", y0 + axis("y", rows), total)
-    column = binder.position("column", x0 + axis("x", columns), width)
+    row = binder.position("row", share.y0 + axis("y", rows), total)
+    column = binder.position("column", share.x0 + axis("x", columns), width)
     index = tensor_index(shape, row, column)
-    prelude: tuple[Statement, ...] = ()
-    if root is None:
-        value = builder.views.point(stage.chain[0], index)
-    else:
-        prelude, value = row_body(root, builder.views, index)
-        index, value = run_chain(stage, builder.views, index, value)
-    matrix = matrix_index(types[stage.stored].shape, index)
-    cuts = () if by_columns or first is not None else _cuts(prelude, value, width)
+    prelude, value = group_body(stage, builder.views, index)
+    at, value = run_chain(stage, builder.views, index, value)
+    matrix = matrix_index(builder.types[stage.stored].shape, at)
+    whole_rows = partition.kind != "columns" and first is None
+    cuts = _cuts(prelude, value, width) if whole_rows else ()
     bind = _bind_with(binder, inner)
-    if bands is not None:
-        matrix, mine = (Var(OWNER) * rows + axis("y", rows), column), (Var(OWNER) * rows, Const(0))
-        binder.add("out", bands.buffer, Box(mine, (rows, width), (rows * owners, width)), "write")
+    if partition.bands is not None:
+        start = Var(OWNER) * rows
+        matrix, box = (start + axis("y", rows), column), Box((start, Const(0)), (rows, width), (rows * owners, width))
+        binder.add("out", partition.bands.buffer, box, "write")
         position = tuple(binder.simplify(e, inner) for e in matrix)
     else:
         position = binder.output(stage.stored, matrix, inner)
-    bounds = (
-        simplify(Const(total) + y0 * -1, binder.outer) if last + rows > total and not by_columns else None,
-        simplify(Const(width) + x0 * -1, binder.outer) if columns * owners > width and by_columns else None,
-    )
+    bounds = tuple(None if e is None else simplify(e, binder.outer) for e in share.ends)
     if cuts:
         body = _pieces(binder, prelude, binder.stored(stage.stored, value), matrix, (rows, (*cuts, width)), bounds[0])
     else:
         prelude = tuple(map_statement(st, bind) for st in prelude)
         store = Store("out", position, binder.stored(stage.stored, bind(value, {})))
-        body = row_loops(prelude, store, (rows, columns), bounds)
-        body = body if first is None else _start_rows(body, first(binder, index, inner))
-    task = Task("nest", tuple(binder.operands), body=body)
+        body = row_loops(prelude, store, share.extents, (bounds[0], bounds[1]))
+        body = body if first is None else _start_rows(body, first(binder, at, inner))
+    task = Task(NEST, tuple(binder.operands), body=body)
     return builder.phase(name, stage, partition, {OWNER: owners}, task, total * width * (1 + len(stage.chain)))
+
+
+@dataclass(frozen=True)
+class _Share:
+    """What an owner has of a matrix: ``extents`` (rows, columns) from (y0, x0) on; ``ends``: how many of them there are
+    for the last owner, where its share is cut off."""
+
+    extents: tuple[int, int]
+    y0: Expr
+    x0: Expr
+    ends: tuple[Expr | None, Expr | None]
+
+
+def _owners(partition: Partition) -> int:
+    return partition.owners if partition.kind in ("rows", "columns") else 1
+
+
+def _share(shape: tuple[int, ...], partition: Partition) -> _Share:
+    """An owner's share of the matrix of a tensor of ``shape``."""
+    (total, width), owners, bands = matrix_shape(shape), _owners(partition), partition.bands
+    owner: Expr = Var(OWNER) if owners > 1 else Const(0)
+    if partition.kind == "columns":
+        columns = ceil(width / owners)
+        end = Const(width) + owner * -columns if columns * owners > width else None
+        return _Share((total, columns), Const(0), owner * columns, (None, end))
+    rows = step = rows_of_an_owner(shape, owners)
+    first = 0
+    if bands is not None:
+        rows, step, first = bands.size, bands.step, bands.first
+    y0 = owner * step + first
+    end = Const(total) + y0 * -1 if first + step * (owners - 1) + rows > total else None
+    return _Share((rows, width), y0, Const(0), (end, None))
 
 
 def rows_of_an_owner(shape: tuple[int, ...], owners: int) -> int:

@@ -8,6 +8,7 @@ from mononn_core.graph import Node
 from mononn_core.ops.common import delinearise
 from mononn_core.program.expr import Const, Expr, Var, const, op
 from mononn_core.program.ir import Let, Reduce, Statement
+from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.views import Views
 
 Body = tuple[tuple[Statement, ...], Expr]
@@ -18,6 +19,11 @@ REDUCTIONS = {
     "reduce_min": "min",
     "reduce_prod": "mul",
 }
+
+
+def group_body(stage: FusionGroup, views: Views, index: tuple[Expr, ...]) -> Body:
+    """:func:`row_body` of a group's root, or its expression where it has none."""
+    return ((), views.point(stage.chain[0], index)) if stage.root is None else row_body(stage.root, views, index)
 
 
 def row_body(node: Node, views: Views, index: tuple[Expr, ...]) -> Body:
@@ -125,4 +131,4 @@ def _affine(node: Node, views: Views, index: tuple[Expr, ...], value: Expr) -> E
     return value
 
 
-__all__ = ["REDUCTIONS", "row_body"]
+__all__ = ["REDUCTIONS", "group_body", "row_body"]

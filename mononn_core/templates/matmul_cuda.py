@@ -25,7 +25,7 @@ from mononn_core.schedule.cuda.tiles import Tile
 from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.nests import map_statement, row_loops
 from mononn_core.schedule.operands import Product, axis
-from mononn_core.schedule.rows import row_body
+from mononn_core.schedule.rows import group_body
 from mononn_core.schedule.views import tensor_index
 from mononn_core.templates.product import ProductTemplate, left_operand, right_operand
 
@@ -191,11 +191,7 @@ def _fill(
     row = binder.position("left", minimum(m0 + y, p.m - 1) if ragged else m0 + y, p.m)
     index = tensor_index(builder.types[fill.root.output if fill.root else fill.stored].shape, row, x)
     inner = {"y": (0, tile.rows - 1), "x": (0, p.k - 1)}
-    prelude: tuple[Statement, ...] = ()
-    if fill.root is None:
-        value = builder.views.point(fill.chain[0], index)
-    else:
-        prelude, value = row_body(fill.root, builder.views, index)
+    prelude, value = group_body(fill, builder.views, index)
     prelude = tuple(map_statement(s, lambda e, more: binder.bind(e, {**inner, **more})) for s in prelude)
     stored = Cast(binder.bind(value, inner), buffer.dtype) if buffer.dtype in NARROW else binder.bind(value, inner)
     binder.operands.append(Operand("fill", buffer.id, whole, "write"))
