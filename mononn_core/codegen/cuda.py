@@ -82,6 +82,9 @@ class _CudaPrinter(CudaSync):
         for line in gpu_header(len(self.program.inputs), len(self.program.outputs)).splitlines():
             self.out.line(line)
         self.out.line('#include "mononn_attention.cuh"')
+        for header in dict.fromkeys(cuda_template(p).cuda_header for p in self.program.phases()):
+            if header:
+                self.out.line(f'#include "{header}"')
         for table in self.program.tables:
             self._table(table.id)
         for item in self.program.body:

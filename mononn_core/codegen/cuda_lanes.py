@@ -132,11 +132,12 @@ def write_store(
 
 
 def write_element(out: Writer, results: tuple[Result, ...], width: int, printer: CudaPrinter) -> None:
-    """An epilogue (see ``mn::Visit``): loads for neighbours of row m from column n on, and what stores their values."""
-    rows, columns = results[0].axes[-2], results[0].axes[-1]
-    with out.block(f"auto element_ = [&](int {rows}, int {columns}, auto width_, bool valid_) {{", "};"):
+    """An epilogue (see ``mn::Visit``): loads for neighbours along the last of the results' axes, from a position on,
+    and what stores their values."""
+    axes, columns = results[0].axes, results[0].axes[-1]
+    with out.block(f"auto element_ = [&]({', '.join(f'int {a}' for a in axes)}, auto width_, bool valid_) {{", "};"):
         out.line("constexpr int V = decltype(width_)::value;")
-        out.line(f"(void){rows}, (void){columns}, (void)valid_;")
+        out.line(", ".join(f"(void){a}" for a in (*axes, "valid_")) + ";")
         values = [r.value for r in results]
         inner = load_lanes(out, values, columns, "V", width, printer, valid="valid_")
         with out.block("return [=, &call](const float (&v_)[V]) {", "};"):

@@ -27,9 +27,11 @@ class CudaTemplate(ABC):
     """What the CUDA printer asks of a template.
 
     Attributes:
+        cuda_header: of the vocabulary, beside what every source includes; "" where it needs none.
         early: the operand whose first steps an earlier phase may fetch into shared memory, or "".
     """
 
+    cuda_header: ClassVar[str] = ""
     early: ClassVar[str] = ""
 
     def shared_bytes(self, phase: Phase, code: CudaStorage) -> int:

@@ -17,6 +17,7 @@ from mononn_core.gpu import Gpu
 from mononn_core.program.expr import INDEX, Expr, Load, Op, Var, substitute, walk
 from mononn_core.program.ir import Barrier, For, Let, Operand, Phase, Program, Reduce, Statement, Store
 from mononn_core.program.rules import matrix_dims
+from mononn_core.program.template import get
 from mononn_core.program.tensor_core import KINDS
 
 ENOUGH_THREADS = 256
@@ -109,7 +110,7 @@ def predict(program: Program, gpu: Gpu, blocks_per_sm: int, threads: int) -> dic
             continue
         work = work_of(program, item, loop)
         rate = gpu.tf32_flops / 3 if work.kind == "tf32x3" else rate
-        flops += item.flops if item.task.template != "nest" else 0.0
+        flops += item.flops if _on_tensor_cores(item) else 0.0
         seconds += known.setdefault(item.id, work.seconds(gpu, threads, blocks_per_sm))
     floor = max(weights / gpu.bandwidth, flops / rate)
     return {"floor": floor, "seconds": max(floor, seconds + barriers * barrier_seconds(gpu))}
@@ -139,8 +140,9 @@ def work_of(program: Program, phase: Phase, loop: Mapping[str, int]) -> Work:
             stream += buffers[o.role].nbytes if o.stable and o.role == "b" else 0
         else:
             written += nbytes
-    tensor = phase.flops / phase.tasks if task.template != "nest" else 0.0
-    operations = body_operations(task.body)
+    flops = phase.flops / phase.tasks if task.template != "nest" else 0.0
+    tensor = flops if _on_tensor_cores(phase) else 0.0
+    operations = body_operations(task.body) + (flops - tensor) / 2
     passes = 1 + sum(isinstance(s, Reduce) for s in _statements(task.body))
     for r in task.results:
         tile = prod(_tile(phase))
@@ -162,16 +164,22 @@ def product_shared_bytes(params: Mapping[str, Any], terms: int) -> float:
     return float(terms * itemsize(KINDS[params["kind"]]) * (rows * warps_n + columns * warps_m))
 
 
+def _on_tensor_cores(phase: Phase) -> bool:
+    """Whether the template multiplies there: in a kind that its parameters say."""
+    return hasattr(get(phase.task.template).params(phase.task), "kind")
+
+
 def _terms(phase: Phase) -> int:
     b = next(o for o in phase.task.operands if o.role == "b")
     return b.box.size[matrix_dims(b.box.size)[0]]
 
 
 def _tile(phase: Phase) -> tuple[int, int]:
-    """Rows and columns a template's task stores."""
+    """Rows, or pixels, and columns a template's task stores."""
     first, second = ("q", "v") if phase.task.template == "attention" else ("a", "b")
     sizes = {o.role: [o.box.size[d] for d in matrix_dims(o.box.size)] for o in phase.task.operands}
-    return sizes[first][0], sizes[second][1]
+    windows = get(phase.task.template).windows(phase.task)
+    return sizes[first][0] if windows is None else windows.rows * windows.width, sizes[second][1]
 
 
 def _volume(operand: Operand) -> float:

@@ -46,8 +46,8 @@ class CudaScheduler:
             except UnsupportedError as error:
                 problem = problem or error
                 continue
-            by_phase = {phase.id: group for group, phase in phases.items()}
-            intervals = schedule_phases(list(phases.values()), builder.locals)
+            by_phase = {phase.id: group for group, (phase, *_) in phases.items()}
+            intervals = schedule_phases([phase for phase, *_ in phases.values()], builder.locals)
             found = tuple(tuple(by_phase[phase.id] for phase in interval) for interval in intervals)
             return CudaSchedule(self.groups.graph.name, target.threads, target.blocks_per_sm, found)
         assert problem is not None

@@ -24,7 +24,7 @@ from mononn_core.program.ir import Reduce
 from mononn_core.program.simplify import simplify
 from mononn_core.schedule.cuda.groups import NORMS, CudaGroups, adder
 from mononn_core.schedule.cuda.schedule import CudaGroup
-from mononn_core.schedule.cuda.template import Step
+from mononn_core.schedule.cuda.template import Step, serving
 from mononn_core.schedule.cuda.tiles import Shape, Target, Tile, choose, seconds
 from mononn_core.schedule.fuse import FusionGroup, stored_behind
 from mononn_core.schedule.operands import Product, matmul_axes, unit_stride
@@ -238,7 +238,11 @@ class Planner:
         return 2 + len(sums) + 2 * gather + expr_operations(value, *sums), nbytes
 
     def _seconds(self, stage: FusionGroup) -> float:
-        """A norm, copy or sum as a phase of its own."""
+        """A norm, copy or sum as a phase of its own, or what a template other than a product's says of itself."""
+        template = serving(stage.root, self.graph)
+        told = template.work(stage.root, self.graph, self.target) if stage.root and template else None
+        if told is not None:
+            return told.seconds(self.target.gpu, self.target.threads, self.target.blocks_per_sm)
         rows, columns = matrix_shape(self.graph.types[stage.stored].shape)
         tasks = min(rows, self.target.blocks)
         each = ceil(rows / tasks) * columns

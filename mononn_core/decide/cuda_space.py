@@ -7,11 +7,10 @@ from dataclasses import replace
 
 from mononn_core.decide.cuda_plan import Planner
 from mononn_core.graph import Graph
-from mononn_core.ops.registry import is_template
 from mononn_core.program.template import NEST
 from mononn_core.schedule.cuda.builder import CudaBuilder
 from mononn_core.schedule.cuda.schedule import CudaGroup, CudaSchedule
-from mononn_core.schedule.cuda.template import SUM, cuda_scheduled
+from mononn_core.schedule.cuda.template import SUM, cuda_scheduled, serving
 from mononn_core.schedule.cuda.tiles import ranked, tile_problem
 from mononn_core.schedule.fuse import FusionGroup
 
@@ -39,8 +38,8 @@ def problem_of(
 
 def template_of(stage: FusionGroup, graph: Graph) -> str:
     """The template that computes a group."""
-    root = stage.root
-    return root.op if root is not None and is_template(root, graph) else NEST
+    found = serving(stage.root, graph)
+    return NEST if found is None else found.name
 
 
 def _in_parts(name: str, schedule: CudaSchedule) -> bool:

@@ -29,7 +29,7 @@ def lower(groups: CudaGroups, schedule: CudaSchedule) -> Lowered[CudaSchedule]:
     decided = [groups.step(group) for group in order]
     builder = groups.builder(decided, groups.target(schedule))
     phases = build_phases(builder, decided, order)
-    intervals = [[phases[group] for group in interval] for interval in schedule.intervals]
+    intervals = [[phase for group in interval for phase in phases[group]] for interval in schedule.intervals]
     lowering = CudaLowering(groups.graph, intervals, builder.packed, ALIGN, True, True, builder=builder)
     return steps.run(lowering, schedule)
 

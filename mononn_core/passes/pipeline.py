@@ -67,14 +67,14 @@ CPU_FORMS: tuple[tuple[str, Pass], ...] = (
     ("supported", supported.run),
     ("matrices", matrices.run),
     ("transposed", transposed.run),
-    ("windows", windows.remaining),
+    ("windows", windows.on_cpu),
 )
 CUDA_FORMS: tuple[tuple[str, Pass], ...] = (
     ("ungrouped", supported.ungrouped),
     ("supported", supported.run),
     ("matrices", matrices.run),
     ("transposed", transposed.run),
-    ("windows", windows.run),
+    ("windows", windows.on_gpu),
     ("fold", fold.run),
     ("dce", dce.run),
     ("copies", copies.run),

@@ -1,5 +1,5 @@
-"""A convolution becomes a product over its windows: for CUDA every one, for a CPU those that no template computes
-(another type, weights that are not constant)."""
+"""A convolution that no template of the target computes becomes a product over its windows: for a CPU of another type,
+or by weights that are not constant; for CUDA most of them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from mononn_core.graph.graph import Attr
 from mononn_core.ops.builder import Builder
 from mononn_core.ops.common import integer, integers
 from mononn_core.ops.registry import is_template
+from mononn_core.ops.served import serving
 from mononn_core.passes.rewrite import restate
 
 
-def run(graph: Graph) -> Graph:
-    """``graph`` without convolutions."""
-    return restate(graph, lambda node: node.op == "conv", _write)
-
-
-def remaining(graph: Graph) -> Graph:
-    """``graph`` with those convolutions alone that a template computes."""
+def on_cpu(graph: Graph) -> Graph:
+    """``graph`` with those convolutions alone that a template for a CPU computes."""
     return restate(graph, lambda node: node.op == "conv" and not is_template(node, graph), _write)
+
+
+def on_gpu(graph: Graph) -> Graph:
+    """``graph`` with those convolutions alone that a template for a GPU computes."""
+    return restate(graph, lambda node: node.op == "conv" and serving(node, graph) is None, _write)
 
 
 def _write(node: Node, builder: Builder) -> None:

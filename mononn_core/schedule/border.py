@@ -9,17 +9,18 @@ from mononn_core.program.expr import Const, Expr, Var, const
 from mononn_core.program.ir import Box, For, Phase, Statement, Store, Task
 from mononn_core.program.simplify import simplify
 from mononn_core.program.template import NEST
-from mononn_core.schedule.binder import OWNER
+from mononn_core.schedule.binder import OWNER, TaskBuilder
 from mononn_core.schedule.boxes import owner_boxes
 from mononn_core.schedule.fuse import FusionGroup, border_of
 from mononn_core.schedule.operands import axis
-from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.schedule.schedule import Partition
 
 
-def build_border(builder: PhaseBuilder, stage: FusionGroup, partition: Partition, inside: Phase) -> Phase | None:
+def build_border(
+    builder: TaskBuilder, stage: FusionGroup, partition: Partition, inside: Phase, apart: bool = False
+) -> Phase | None:
     """A phase that fills the border around what phase ``inside`` stores; None where there is none. It is dealt by
-    columns, as ``inside`` is where that is dealt by columns too."""
+    columns, as ``inside`` is where that is dealt by columns too; ``apart``: each image has tasks of its own."""
     border = border_of(stage)
     if border is None:
         return None
@@ -32,7 +33,9 @@ def build_border(builder: PhaseBuilder, stage: FusionGroup, partition: Partition
     if partition.kind == "columns":
         out = next(o for o in inside.task.operands if o.access == "write")
         share = max(end for _, _, _, end in owner_boxes(inside, out)[0])
-    binder = builder.binder({OWNER: owners})
+    extents = {OWNER: owners, "i": images} if apart else {OWNER: owners}
+    binder, image = builder.binder(extents), axis("i", images) if apart else Var("i")
+    filler = binder.stored(stage.stored, const(value, builder.types[stage.stored].dtype))
     x0 = Var(OWNER) * share if owners > 1 else Const(0)
     total = (images * height * width, channels)
     binder.add("out", stage.stored, Box((Const(0), x0), (total[0], share), total), "write")
@@ -47,8 +50,8 @@ def build_border(builder: PhaseBuilder, stage: FusionGroup, partition: Partition
         if count == 0:
             return ()
         x = axis("x" + tag, share)
-        index = (simplify(Var("i") * (height * width) + first + axis("z" + tag, count), {}), x0 + x)
-        store: Statement = Store("out", index, const(value, builder.types[stage.stored].dtype))
+        index = (simplify(image * (height * width) + first + axis("z" + tag, count), {}), x0 + x)
+        store: Statement = Store("out", index, filler)
         pixel = For("x" + tag, share, (store,), "vector", bound) if share > 1 or bound is not None else store
         return (For("z" + tag, count, (pixel,)) if count > 1 else pixel,)
 
@@ -58,5 +61,5 @@ def build_border(builder: PhaseBuilder, stage: FusionGroup, partition: Partition
         *((For("h", middle, between),) if between and middle > 0 else ()),
         *run(Const(top + (middle + 1) * row + middle * left), bottom, "e"),
     )
-    task = Task(NEST, tuple(binder.operands), body=(For("i", images, body),))
-    return builder.phase(f"{inside.id}_border", stage, partition, {OWNER: owners}, task, 0)
+    task = Task(NEST, tuple(binder.operands), body=body if apart else (For("i", images, body),))
+    return builder.phase(f"{inside.id}_border", stage, partition, extents, task, 0)

@@ -8,7 +8,7 @@ row, pixel and channel.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import ClassVar, TypeVar
@@ -20,6 +20,7 @@ from mononn_core.codegen.cstyle import Printer, varies
 from mononn_core.codegen.loops import write_element
 from mononn_core.codegen.storage import row_stride
 from mononn_core.element import COMPUTE, itemsize
+from mononn_core.graph import Node, TensorType
 from mononn_core.ops.common import integer, integers
 from mononn_core.program.expr import Const, Expr, Load, Var, op, walk
 from mononn_core.program.ir import Box, Operand, Phase, Result, Task
@@ -28,7 +29,7 @@ from mononn_core.program.simplify import simplify
 from mononn_core.program.template import Array, Elements, Extent, Template, operand
 from mononn_core.program.windows import Pair, Windows
 from mononn_core.schedule.bands import read_bands
-from mononn_core.schedule.binder import OperandBinder, panel_buffer, unit_axes
+from mononn_core.schedule.binder import BATCH, BLOCK, OWNER, PANEL, OperandBinder, TaskBuilder, panel_buffer, unit_axes
 from mononn_core.schedule.boxes import Boxes
 from mononn_core.schedule.decisions import L2_SHARE, rows_problem
 from mononn_core.schedule.fuse import FusionGroup
@@ -37,6 +38,9 @@ from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.schedule.schedule import GroupSchedule, Partition, Tile
 from mononn_core.schedule.template import CpuScheduled, Ways
 from mononn_core.schedule.views import matrix_shape
+
+At = tuple[Expr, Expr, Expr]
+"""Where a task is: image, image row, output channel."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +72,12 @@ class Conv:
     group: int
 
     @staticmethod
-    def of(stage: FusionGroup, builder: PhaseBuilder) -> Conv:
-        node, types = stage.root, builder.types
-        assert node is not None
+    def of(stage: FusionGroup, builder: TaskBuilder) -> Conv:
+        assert stage.root is not None
+        return Conv.of_node(stage.root, builder.types)
+
+    @staticmethod
+    def of_node(node: Node, types: Mapping[str, TensorType]) -> Conv:
         x, w, out = types[node.inputs[0]].shape, types[node.inputs[1]].shape, types[node.output].shape
         pairs = (w[:2], integers(node.attrs, "strides"), integers(node.attrs, "dilations"))
         kernel, strides, dilations = ((v, h) for v, h in pairs)
@@ -261,12 +268,12 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
         partition, tile = decided.partition, decided.tile
         assert tile is not None
         conv, panel = Conv.of(stage, builder), tile.panel
-        n, height, width, channels = conv.out
+        n, channels = conv.out[0], conv.channels
         owners = partition.owners if partition.kind != "single" else 1
         batches, panels = n, ceil(channels / panel)
         rows, blocks = tile.rows, tile.blocks
-        o, r, q = (Var(v) for v in "orp")
-        image: Expr = Var("b")
+        o, r, q = (Var(v) for v in (OWNER, BLOCK, PANEL))
+        image: Expr = Var(BATCH)
         y0, n0 = r * rows, q * panel
         if partition.kind == "rows":
             y0 = o * (rows * blocks) + y0
@@ -276,37 +283,41 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
         elif partition.kind == "columns":
             panels = ceil(panels / owners)
             n0 = o * (panels * panel) + n0
-        extents = {"o": owners, "b": batches, "r": blocks, "p": panels}
+        extents = {OWNER: owners, BATCH: batches, BLOCK: blocks, PANEL: panels}
         binder = builder.binder(extents)
         image, y0, n0 = (binder.fix(e, unit_axes(extents)) for e in (image, y0, n0))
+        task = self.task(builder, stage, (rows, panel), binder, (image, y0, n0))
+        phase = self.ordered(builder.phase(name, stage, partition, extents, task, conv.flops))
+        return phase if partition.bands is None else read_bands(phase, partition.bands)
+
+    def task(self, builder: TaskBuilder, stage: FusionGroup, tile: Pair, binder: OperandBinder, at: At) -> Task:
+        """A task of ``tile``: image rows, and channels of a panel."""
+        conv, (rows, panel), (image, y0, n0) = Conv.of(stage, builder), tile, at
+        height, width, channels = conv.out[1:]
         windows = conv.windows(image_of(builder, stage).pitch, rows)
-        self._operands(builder, stage, conv, windows, panel, binder, (image, y0, n0))
+        self._operands(builder, stage, windows, panel, binder, at)
         inner = {"y": (0, rows - 1), "x": (0, width - 1), "n": (0, min(panel, channels) - 1)}
         y = binder.position("row", y0 + axis("y", rows), height)
         column = binder.position("column", n0 + axis("n", min(panel, channels)), channels)
         result = builder.epilogue(stage, binder, (image, y, axis("x", width), column), inner, ("y", "x", "n"))
         params = {**windows.params(), "panel": panel, **self.more_params(conv, panel)}
-        task = Task(self.name, tuple(binder.operands), params, (result,))
-        phase = self.ordered(builder.phase(name, stage, partition, extents, task, conv.flops))
-        return phase if partition.bands is None else read_bands(phase, partition.bands)
+        return Task(self.name, tuple(binder.operands), params, (result,))
 
     def ordered(self, phase: Phase) -> Phase:
         """The phase with the order of an owner's tasks that suits the kernel."""
         return phase
 
     def _operands(
-        self,
-        builder: PhaseBuilder,
-        stage: FusionGroup,
-        conv: Conv,
-        windows: Windows,
-        panel: int,
-        binder: OperandBinder,
-        at: tuple[Expr, Expr, Expr],
+        self, builder: TaskBuilder, stage: FusionGroup, windows: Windows, panel: int, binder: OperandBinder, at: At
     ) -> None:
-        """The pixels and the weights a task reads, at (image, image row, output channel)."""
+        """The pixels and the weights a task reads."""
         assert stage.root is not None
-        view, weight, (image, y0, n0) = image_of(builder, stage), stage.root.inputs[1], at
+        conv, view, weight, (image, y0, n0) = (
+            Conv.of(stage, builder),
+            image_of(builder, stage),
+            stage.root.inputs[1],
+            at,
+        )
         pixel = simplify(image * view.image + y0 * (conv.strides[0] * view.pitch) + view.first, binder.outer)
         channel = simplify(self.first_channel(conv, panel, n0) + view.column, binder.outer)
         rows = matrix_shape(builder.types[view.tensor].shape)[0]
@@ -314,7 +325,8 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
         size = (windows.pixels(windows.rows), self.reads(conv, panel))
         binder.add("a", view.tensor, Box((pixel, channel), size, (end, view.column + conv.x[3])))
         b = self.weight_matrix(conv, panel, builder.views.graph.constants[weight])
-        packed = panel_buffer(weight + self.tag(conv), (b.shape[0], b.shape[1]), self.packed_panel(conv, panel))
+        width = self.packed_panel(conv, panel)
+        packed = panel_buffer(weight + self.tag(conv), (b.shape[0], b.shape[1]), width, builder.weight_type)
         builder.packed.setdefault(packed.id, (packed, b))
         box = Box((Const(0), n0), (packed.shape[0], panel), (packed.shape[0], packed.shape[1]))
         binder.add("b", packed.id, box, packed=True)
@@ -380,7 +392,7 @@ def _share(conv: Conv, partition: Partition) -> int:
     return ceil(conv.out[1] / partition.owners) if partition.kind == "rows" else conv.out[1]
 
 
-def image_of(builder: PhaseBuilder, stage: FusionGroup) -> ImageView:
+def image_of(builder: TaskBuilder, stage: FusionGroup) -> ImageView:
     """How the image that a convolution reads lies."""
     assert stage.root is not None
     view = ImageView.of(builder.views, stage.root.inputs[0])

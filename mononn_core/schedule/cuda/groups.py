@@ -10,15 +10,19 @@ from mononn_core.graph import Graph
 from mononn_core.ops.registry import is_template
 from mononn_core.options import Options
 from mononn_core.program.ir import Phase
+from mononn_core.schedule.border import build_border
 from mononn_core.schedule.cuda.builder import CudaBuilder
 from mononn_core.schedule.cuda.parts import PartsViews
 from mononn_core.schedule.cuda.schedule import CudaGroup, CudaSchedule
 from mononn_core.schedule.cuda.template import SUM, Step, cuda_scheduled
 from mononn_core.schedule.cuda.tiles import LAUNCHES, Target
-from mononn_core.schedule.fuse import FusionGroup, dependencies, fuse, stored_behind
+from mononn_core.schedule.fuse import FusionGroup, border_of, dependencies, fuse, stored_behind
+from mononn_core.schedule.schedule import Partition
 from mononn_core.schedule.views import Views
 
 NORMS = ("layer_norm", "rms_norm")
+BORDER = 32
+"""Channels that a task of an image's border fills, or more."""
 
 
 class CudaGroups:
@@ -73,12 +77,28 @@ class CudaGroups:
         return tensor in self.graph.outputs or self.readers.get(tensor, []) not in ([], [norm])
 
 
-def build_phases(builder: CudaBuilder, steps: Sequence[Step], groups: Sequence[CudaGroup]) -> Mapping[CudaGroup, Phase]:
-    """The phases of steps as decided, numbered in the order given."""
-    return {
-        group: cuda_scheduled(group.template).build_cuda(builder, step, group, f"{number:03d}_{step.op}")
-        for number, (step, group) in enumerate(zip(steps, groups, strict=True))
-    }
+def build_phases(
+    builder: CudaBuilder, steps: Sequence[Step], groups: Sequence[CudaGroup]
+) -> Mapping[CudaGroup, tuple[Phase, ...]]:
+    """The phases of steps as decided, numbered in the order given: each its own, and one for the border of the image it
+    stores. (The parts of a product are no image yet: what adds them stores border and inside.)"""
+    found: dict[CudaGroup, tuple[Phase, ...]] = {}
+    for number, (step, group) in enumerate(zip(steps, groups, strict=True)):
+        phase = cuda_scheduled(group.template).build_cuda(builder, step, group, f"{number:03d}_{step.op}")
+        found[group] = (phase,)
+        if border_of(step.stage) is not None and (step.tile is None or step.tile.parts == 1):
+            tasks = border_tasks(builder.types[step.stage.stored].shape[-1], builder.target)
+            border = build_border(builder, step.stage, tasks, phase, apart=True)
+            found[group] += () if border is None else (border,)
+    return found
+
+
+def border_tasks(channels: int, target: Target) -> Partition:
+    """Of the border of an image: as many as can have :data:`BORDER` channels of every pixel, in whole 16 bytes."""
+    tasks = max(1, channels // BORDER)
+    while channels % (tasks * target.multiple) and tasks > 1:
+        tasks -= 1
+    return Partition("rows" if tasks > 1 else "single", tasks)
 
 
 def adder(product: FusionGroup) -> Step:

@@ -3,6 +3,7 @@
     network encoder, blocks of 256 threads, 1 a multiprocessor
     group t12: matmul, tile 64 x 48, warps 2 x 4, 3 stages, filled by t9
     group t20: attention, 16 rows, 64 keys
+    group t22: depthwise, 2 image rows, panels of 64
     barrier
     group t31: matmul, tile 64 x 48, warps 2 x 4, 4 stages, 2 parts
     barrier
@@ -30,9 +31,10 @@ class CudaGroup:
     """How one group is computed.
 
     Attributes:
-        template: "matmul", "attention", "nest" or "sum".
+        template: "matmul", "attention", "nest", "sum" or a convolution's.
         tile: of a product.
         rows, keys: of an attention's task, and keys it takes in one step.
+        rows, panel: image rows and channels of a convolution's task.
         tasks, by: of a nest or sum: how many, dealt by "rows", "columns", or "single".
         fill: the group that a product's tasks compute their left side with, or "".
         adds: the product whose parts a norm adds, or "".
@@ -43,6 +45,7 @@ class CudaGroup:
     tile: Tile | None = None
     rows: int = 0
     keys: int = 0
+    panel: int = 0
     tasks: int = 0
     by: str = ""
     fill: str = ""
@@ -55,8 +58,10 @@ class CudaGroup:
             t = self.tile
             words.append(f"tile {t.rows} x {t.columns}, warps {t.warps[0]} x {t.warps[1]}, {t.stages} stages")
             words += [f"{t.parts} parts"] if t.parts > 1 else []
-        if self.rows:
+        if self.keys:
             words.append(f"{self.rows} rows, {self.keys} keys")
+        if self.panel:
+            words.append(f"{self.rows} image rows, panels of {self.panel}")
         if self.tasks:
             words.append(f"{self.tasks} tasks by {self.by}")
         words += [f"filled by {self.fill}"] if self.fill else []
@@ -132,6 +137,7 @@ _GROUP = re.compile(
     r"(?:, tile (?P<m>\d+) x (?P<n>\d+), warps (?P<wm>\d+) x (?P<wn>\d+), (?P<stages>\d+) stages"
     r"(?:, (?P<parts>\d+) parts)?)?"
     r"(?:, (?P<rows>\d+) rows, (?P<keys>\d+) keys)?"
+    r"(?:, (?P<lines>\d+) image rows, panels of (?P<panel>\d+))?"
     r"(?:, (?P<tasks>\d+) tasks by (?P<by>\w+))?"
     r"(?:, filled by (?P<fill>.+))?"
     r"(?:, adds the parts of (?P<adds>.+))?"
@@ -143,9 +149,9 @@ def _group(found: re.Match[str]) -> CudaGroup:
     if found["m"]:
         warps = int(found["wm"]), int(found["wn"])
         tile = Tile(int(found["m"]), int(found["n"]), warps, int(found["stages"]), int(found["parts"] or 1))
-    rows, keys, tasks = (int(found[name] or 0) for name in ("rows", "keys", "tasks"))
+    rows, lines, keys, panel, tasks = (int(found[name] or 0) for name in ("rows", "lines", "keys", "panel", "tasks"))
     by, fill, adds = (found[name] or "" for name in ("by", "fill", "adds"))
-    return CudaGroup(found["group"], found["template"], tile, rows, keys, tasks, by, fill, adds)
+    return CudaGroup(found["group"], found["template"], tile, rows or lines, keys, panel, tasks, by, fill, adds)
 
 
 def _plain(group: CudaGroup) -> dict[str, Any]:
@@ -162,6 +168,6 @@ def _from_plain(plain: Mapping[str, Any]) -> CudaGroup:
         given = dict(plain["tile"])
         first, second = (number_of(n) for n in given.pop("warps"))
         tile = Tile(**{name: number_of(n) for name, n in given.items()}, warps=(first, second))
-    rows, keys, tasks = (number_of(plain.get(name, 0)) for name in ("rows", "keys", "tasks"))
+    rows, keys, panel, tasks = (number_of(plain.get(name, 0)) for name in ("rows", "keys", "panel", "tasks"))
     by, fill, adds = (str(plain.get(name, "")) for name in ("by", "fill", "adds"))
-    return CudaGroup(str(plain["group"]), str(plain["template"]), tile, rows, keys, tasks, by, fill, adds)
+    return CudaGroup(str(plain["group"]), str(plain["template"]), tile, rows, keys, panel, tasks, by, fill, adds)

@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from mononn_core.cost.cuda import Work
+from mononn_core.graph import Graph, Node
+from mononn_core.ops.served import GpuServing
+from mononn_core.ops.served import serving as served
 from mononn_core.program.ir import Phase
 from mononn_core.program.template import NEST, get
 from mononn_core.schedule.cuda.builder import CudaBuilder
 from mononn_core.schedule.cuda.schedule import CudaGroup
-from mononn_core.schedule.cuda.tiles import Tile
+from mononn_core.schedule.cuda.tiles import Target, Tile
 from mononn_core.schedule.fuse import FusionGroup
 
 SUM = "sum"
@@ -38,10 +42,14 @@ class Step:
         return (self.stage.root or self.stage.chain[-1]).op
 
 
-class CudaScheduled(ABC):
+class CudaScheduled(GpuServing, ABC):
     """A template on a GPU."""
 
     name: ClassVar[str]
+
+    def work(self, node: Node, graph: Graph, target: Target) -> Work | None:
+        """What the cost model is told of ``node`` before anything is decided; None: as much as a map of the result."""
+        return None
 
     @abstractmethod
     def decided(self, builder: CudaBuilder, step: Step) -> CudaGroup:
@@ -66,3 +74,9 @@ def cuda_scheduled(name: str) -> CudaScheduled:
     if not isinstance(found, CudaScheduled):
         raise KeyError(name)
     return found
+
+
+def serving(node: Node | None, graph: Graph) -> CudaScheduled | None:
+    """As :func:`mononn_core.ops.served.serving`, with all that the schedule asks."""
+    found = served(node, graph)
+    return found if isinstance(found, CudaScheduled) else None
