@@ -1,7 +1,7 @@
 """Convolutions in groups of one channel, or of a few that fill a vector: channels are computed side by side.
 
 For groups of G channels b is [KH KW G, C]: the sum over i, j and c < G of a[(y sh + i dh) pitch + x sw + j dw,
-n // G G + c] b[(i KW + j) G + c, n].
+n // G G + c] b[(i KW + j) G + c, n]. On a GPU a thread has some pixels of an image row, which share what they read.
 """
 
 from __future__ import annotations
@@ -14,14 +14,26 @@ import numpy as np
 
 from mononn_core.codegen.cpu_storage import CpuStorage
 from mononn_core.codegen.cstyle import Printer
+from mononn_core.codegen.cuda_expressions import WIDTHS, CudaPrinter, c_type
+from mononn_core.codegen.cuda_lanes import store_width, write_element
+from mononn_core.codegen.cuda_storage import CudaStorage, inner_axes
 from mononn_core.codegen.storage import row_stride
+from mononn_core.element import itemsize
+from mononn_core.graph import Graph, Node
 from mononn_core.program.expr import Expr
-from mononn_core.program.ir import Phase, Result, Task
-from mononn_core.program.template import Extent, Running
+from mononn_core.program.ir import Operand, Phase, Result, Task
+from mononn_core.program.template import Extent, Running, operand
+from mononn_core.program.windows import Pair, Windows
+from mononn_core.schedule.cuda.tiles import Target
 from mononn_core.schedule.schedule import Partition
-from mononn_core.templates.windowed import Conv, Windowed, WindowParams, corners
+from mononn_core.templates.windowed import Conv, WindowParams, corners
+from mononn_core.templates.windowed_cuda import CudaWindowed
 
 Array = np.ndarray[Any, Any]
+MOST_SUMS = 32
+"""Of a GPU's thread, in registers."""
+LOAD = 4
+"""A load or store of a GPU's thread in scalar instructions: a multiprocessor starts four of these in its time."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +43,13 @@ class DepthwiseParams(WindowParams):
     group: int = 1
 
 
-class Depthwise(Windowed[DepthwiseParams]):
+class Depthwise(CudaWindowed[DepthwiseParams]):
     """See the module."""
 
     name = "depthwise"
     parameters = DepthwiseParams
     weights = ""
+    cuda_header = "mononn_depthwise.cuh"
 
     # -- meaning ----------------------------------------------------------------------------------------------------
 
@@ -100,6 +113,57 @@ class Depthwise(Windowed[DepthwiseParams]):
         ldb = row_stride(printer.pointers["b"].buffer)
         kernel = f"mn::depthwise<Windows_, {rows}, {self.params(phase.task).group}>"
         return f"{kernel}({corners(phase, printer, code)}, {ldb}, {function});"
+
+    # -- on a GPU ---------------------------------------------------------------------------------------------------
+
+    def serves(self, node: Node, graph: Graph) -> bool:
+        return Conv.of_node(node, graph.types).lanewise(WIDTHS[0])
+
+    def operations(self, conv: Conv, tile: Pair, target: Target) -> float:
+        windows, columns = conv.windows(conv.x[2], tile[0]), min(tile[1], conv.channels)
+        return thread_strip(windows, conv.of_group[0], columns, target.multiple, target.threads)[0]
+
+    # -- CUDA C++ ---------------------------------------------------------------------------------------------------
+
+    def write_cuda(self, phase: Phase, printer: CudaPrinter, code: CudaStorage) -> None:
+        task, params = phase.task, self.params(phase.task)
+        windows, panel, (a, b) = params.windows, params.panel, (operand(task, role) for role in self.roles)
+        axes = task.results[0].axes
+        scope = inner_axes(printer, axes, (windows.rows, windows.width, panel))
+        most = min(store_width(task.results, axes[2], panel, scope), *(_aligned(o, printer, code) for o in (a, b)))
+        columns = code.extent(b, 1, printer)
+        known = int(columns) if columns.isdigit() else 0
+        _, pixels, lanes = thread_strip(windows, params.group, known or panel, most, code.threads)
+        write_element(code.out, task.results, lanes, scope)
+        lda, ldb = (row_stride(printer.pointers[o.role].buffer) for o in (a, b))
+        pairs = ", ".join(f"{v}, {h}" for v, h in (windows.kernel, windows.strides, windows.dilations))
+        code.out.line(f"using Windows = mn::Windows<{lda}, {windows.pitch}, {windows.width}, {pairs}>;")
+        kinds = ", ".join(c_type(code.buffer(o.buffer).dtype) for o in (a, b))
+        whole = "true" if known and known % lanes == 0 else "false"
+        sizes = f"{windows.rows}, {known or panel}, {params.group}, {pixels}, {lanes}, {whole}"
+        left, right = f"{code.corner(printer, a)}, {code.extent(a, 0, printer)}", f"{code.corner(printer, b)}, {ldb}"
+        code.out.line(f"mn::Depthwise<{kinds}, Windows, {sizes}>::run({left}, {right}, {columns}, element_);")
+
+
+def _aligned(o: Operand, printer: CudaPrinter, code: CudaStorage) -> int:
+    """Neighbouring channels that a thread may load at once."""
+    return max(1, min(16, code.row_alignment(o, printer)) // itemsize(code.buffer(o.buffer).dtype))
+
+
+def thread_strip(windows: Windows, group: int, columns: int, most: int, threads: int) -> tuple[float, int, int]:
+    """What a thread takes at a time for the fewest instructions of a task of ``columns``: these (idle threads' too),
+    the pixels, and the neighbouring channels, ``most`` or fewer. More read less, fewer give more threads work."""
+    (kh, kw), stride, dilation = windows.kernel, windows.strides[1], windows.dilations[1]
+    found = []
+    for lanes in (w for w in WIDTHS if w <= most and (w % group == 0 or w == 1)):
+        for pixels in (p for p in WIDTHS if p * lanes <= MOST_SUMS and p <= windows.width):
+            read = {p * stride + j * dilation for p in range(pixels) for j in range(kw)}
+            loads = kh * group * (len(read) + kw)
+            each = loads * (LOAD + lanes) + windows.taps * group * pixels * lanes + pixels * (LOAD + lanes)
+            passes = ceil(windows.rows * ceil(windows.width / pixels) * ceil(columns / lanes) / threads)
+            found.append((float(passes * each * threads), -lanes, -pixels))
+    instructions, lanes, pixels = min(found)
+    return instructions, -pixels, -lanes
 
 
 TEMPLATE = Depthwise()

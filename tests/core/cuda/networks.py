@@ -91,3 +91,41 @@ def convolutions(size: int = 9, channels: int = 8) -> bytes:
     x = b.add("Flatten", b.add("GlobalAveragePool", x))
     b.add("MatMul", x, b.weight(2 * channels, 5), output="y")
     return b.model({"x": (TensorProto.FLOAT, (2, 3, size, size))}, {"y": (2, 5)})
+
+
+def mobile(size: int = 13, images: int = 1, channels: int = 8, groups: int = 24) -> bytes:
+    """MobileNet-like: a strided stem, an inverted residual with squeeze and excitation, a strided one of 5x5, a
+    classifier. ``groups`` of the first depthwise convolution of 24 channels."""
+    b = Builder("mobile")
+    wide = 3 * channels
+
+    def conv(x: str, outputs: int, inputs: int, kernel: int = 1, **attributes: object) -> str:
+        w = b.random.standard_normal((outputs, inputs, kernel, kernel)).astype(np.float32) / (kernel * inputs**0.5)
+        return b.add("Conv", x, b.constant(w), b.weight(outputs), pads=[kernel // 2] * 4, **attributes)
+
+    def relu6(x: str) -> str:
+        return b.add("Clip", x, *(b.constant(np.float32(end).reshape(())) for end in (0, 6)))
+
+    x = relu6(conv("x", channels, 3, 3, strides=[2, 2]))
+    y = relu6(conv(relu6(conv(x, wide, channels)), wide, wide // groups, 3, group=groups))
+    gate = b.add("Relu", conv(b.add("GlobalAveragePool", y), channels, wide))
+    y = b.add("Mul", y, b.add("Sigmoid", conv(gate, wide, channels)))
+    x = b.add("Add", x, conv(y, channels, wide))
+    y = relu6(conv(relu6(conv(x, wide, channels)), wide, 1, 5, group=wide, strides=[2, 2]))
+    y = b.add("Flatten", b.add("GlobalAveragePool", conv(y, 2 * channels, wide)))
+    b.add("MatMul", y, b.weight(2 * channels, 5), output="y")
+    return b.model({"x": (TensorProto.FLOAT, (images, 3, size, size))}, {"y": (images, 5)})
+
+
+def convnext(size: int = 16, channels: int = 12, layers: int = 2) -> bytes:
+    """ConvNeXt-like: patches, then depthwise 7x7, norm and products over the channels; an image is padded and added."""
+    b = Builder("convnext")
+    x = b.add("Conv", "x", b.weight(channels, 3, 4, 4), b.weight(channels), strides=[4, 4])
+    for _ in range(layers):
+        y = b.add("Conv", x, b.weight(channels, 1, 7, 7), b.weight(channels), pads=[3] * 4, group=channels)
+        y = b.add("Transpose", y, perm=[0, 2, 3, 1])
+        y = b.add("LayerNormalization", y, b.weight(channels), b.weight(channels), epsilon=1e-6)
+        y = b.linear(b.add("Gelu", b.linear(y, channels, 4 * channels)), 4 * channels, channels)
+        x = b.add("Add", x, b.add("Transpose", y, perm=[0, 3, 1, 2]))
+    b.add("MatMul", b.add("Flatten", b.add("GlobalAveragePool", x)), b.weight(channels, 5), output="y")
+    return b.model({"x": (TensorProto.FLOAT, (1, 3, size, size))}, {"y": (1, 5)})

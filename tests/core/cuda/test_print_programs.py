@@ -21,6 +21,8 @@ QUICK = (
     "filled_left-f16",
     "layers-f16",
     "hand_off-tf32x3",
+    "depthwise-f16",
+    "groups_of_two-bf16",
 )
 SCHEDULES = ("random:2", "block-first", "reversed", "starve:0")
 

@@ -13,7 +13,7 @@ from mononn_core.program.verify import verify
 from tests.core.cuda.mutations import MUTATIONS
 from tests.core.cuda.test_schedule import lowered
 
-NAMES = ("mlp", "encoder", "wide encoder", "translator", "patches")
+NAMES = ("mlp", "encoder", "wide encoder", "translator", "patches", "mobile")
 
 
 @cache

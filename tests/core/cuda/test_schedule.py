@@ -28,7 +28,7 @@ from tests.core import networks
 from tests.core.build import Case
 from tests.core.cuda.emulated import Run
 from tests.core.cuda.lowered import lower
-from tests.core.cuda.networks import convolutions, patches, translator
+from tests.core.cuda.networks import convnext, convolutions, mobile, patches, translator
 
 WIDE = {"tokens": 20, "width": 32, "hidden": 512, "heads": 2, "layers": 1}
 MODELS: dict[str, Callable[[], bytes]] = {
@@ -39,6 +39,8 @@ MODELS: dict[str, Callable[[], bytes]] = {
     "translator": translator,
     "patches": patches,
     "convolutions": convolutions,
+    "mobile": lambda: mobile(images=2, groups=12),
+    "convnext": convnext,
 }
 TOLERANCE = {"fp32": 1e-5, "fp16": 6e-3, "bf16": 5e-2}
 """Of the largest output."""

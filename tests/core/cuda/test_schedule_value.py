@@ -30,7 +30,7 @@ from mononn_core.schedule.cuda.groups import CudaGroups
 from mononn_core.schedule.cuda.schedule import CudaGroup, CudaSchedule, read_schedule
 from mononn_core.schedule.cuda.tiles import LAUNCHES, STAGES, Tile
 from mononn_core.schedule.schedule import Schedule
-from tests.core.cuda.networks import patches, translator
+from tests.core.cuda.networks import mobile, patches, translator
 from tests.core.networks import MODELS, encoder
 
 NETWORKS: dict[str, Callable[[], bytes]] = {
@@ -38,6 +38,7 @@ NETWORKS: dict[str, Callable[[], bytes]] = {
     "mixed": MODELS["mixed"],
     "translator": translator,
     "patches": patches,
+    "mobile": mobile,
     "wide": lambda: encoder(layers=2, tokens=32, width=256, heads=4, hidden=1024),
 }
 
@@ -73,6 +74,7 @@ def test_every_kind_of_decision_is_printed() -> None:
         CudaGroup("a: b", "matmul", Tile(64, 48, (2, 4), 3, 2)),
         CudaGroup("c", "matmul", Tile(16, 8, (1, 1), 4), fill="x, y"),
         CudaGroup("d", "attention", rows=16, keys=64),
+        CudaGroup("f", "depthwise", rows=4, panel=96),
         CudaGroup("a: b", "sum", tasks=7, by="rows"),
         CudaGroup("e", "nest", tasks=1, by="single", adds="a: b"),
     )

@@ -10,6 +10,8 @@ from __future__ import annotations
 from tests.core.emulate.faults import NUMBERS, Fault
 
 CUDA, MATMUL, ATTENTION = "mononn_cuda.cuh", "mononn_matmul.cuh", "mononn_attention.cuh"
+SLIDE, STEPS, PAIRS = "depthwise-f16", "strided_windows-f16", "groups_of_two-f16"
+DEPTHWISE = "mononn_depthwise.cuh"
 MLP, TF32, KEYS = "mlp-f16", "mlp-tf32x3", "attention-f16"
 COUNTED, ROW, SPLIT = "hand_off-f16", "long_row-f16", "split_sum-f16"
 
@@ -101,4 +103,18 @@ COUNTERS = (
     Fault("warp reduction in a branch", f"{ROW}/{CUDA}", "v = R::apply(v, shuffle_xor(v, mask));", "if (lane() != 31) v = R::apply(v, shuffle_xor(v, mask));", ("convergence",)),
 )  # fmt: skip
 
-FAULTS = (*BARRIERS, *PRODUCTS, *TILES, *KEYED, *COUNTERS)
+SLIDING = (
+    Fault("a tap takes its neighbour's pixel", f"{SLIDE}/{DEPTHWISE}", "j * G::DW == column", "j * G::DW + 1 == column", (NUMBERS,)),
+    Fault("a kernel's row of weights taken twice", f"{SLIDE}/{DEPTHWISE}", "(i * G::KW + j) * GROUP", "(i / 2 * 2 * G::KW + j) * GROUP", (NUMBERS,)),
+    Fault("strips that forget their strides", f"{STEPS}/{DEPTHWISE}", "first * G::SW", "first", (NUMBERS,)),
+    Fault("image rows that forget their strides", f"{STEPS}/{DEPTHWISE}", "G::at(y * G::SH,", "G::at(y,", (NUMBERS,)),
+    Fault("windows that forget their dilations", f"{PAIRS}/{DEPTHWISE}", "+ j * G::DW == column", "+ j == column", (NUMBERS,)),
+    Fault("a group's second channel left out", f"{PAIRS}/{DEPTHWISE}", "u / GROUP * GROUP + c]", "u / GROUP * GROUP]", (NUMBERS,)),
+    Fault("a row's last strip beyond its end", f"{SLIDE}/{DEPTHWISE}", "G::OW % PX ? min(x, G::OW - PX) : x;", "x;", ("race", "bounds", "poison", NUMBERS)),
+    Fault("pixels of two strips stored twice", f"{SLIDE}/{DEPTHWISE}", "first + p >= x", "true", ("race",)),
+    Fault("ragged channels taken whole", f"{SLIDE}/{DEPTHWISE}", "if (WHOLE || n + V <= columns) {", "if (true) {", ("race", "bounds", "poison")),
+    Fault("image rows beyond the last", f"{STEPS}/{DEPTHWISE}", "min(ROWS, (pixels - LAST) / (SH * PITCH) + 1)", "ROWS", ("race", "bounds", "poison")),
+    Fault("an image without its border", f"{SLIDE}/source", "for (; now_.task < 2;", "for (; now_.task < 0;", ("poison",)),
+)  # fmt: skip
+
+FAULTS = (*BARRIERS, *PRODUCTS, *TILES, *KEYED, *COUNTERS, *SLIDING)
