@@ -12,7 +12,7 @@ from mononn_core.errors import OptionError, UnsupportedError
 from mononn_core.schedule.cuda.builder import CudaBuilder
 from mononn_core.schedule.cuda.groups import CudaGroups, build_phases
 from mononn_core.schedule.cuda.schedule import CudaGroup, CudaSchedule
-from mononn_core.schedule.cuda.template import SUM, Step, cuda_scheduled
+from mononn_core.schedule.cuda.template import SUM, PlannedPhase, cuda_scheduled
 from mononn_core.schedule.cuda.tiles import LAUNCHES, Target
 from mononn_core.schedule.fuse import FusionGroup
 
@@ -39,10 +39,10 @@ class CudaScheduler:
             except UnsupportedError as error:
                 problem = problem or error
         for plan, target in _ranked(plans):
-            builder = self.groups.builder(plan.steps, target)
+            builder = self.groups.builder(plan.phases, target)
             try:
-                decided = [self._group(step, builder) for step in plan.steps]
-                phases = build_phases(builder, plan.steps, decided)
+                decided = [self._group(planned, builder) for planned in plan.phases]
+                phases = build_phases(builder, plan.phases, decided)
             except UnsupportedError as error:
                 problem = problem or error
                 continue
@@ -117,8 +117,8 @@ class CudaScheduler:
                 how = "no group" if own not in seen else "filled in and a group of its own,"
                 raise OptionError(f"the schedule has {how} {own!r}")
 
-    def _group(self, step: Step, builder: CudaBuilder) -> CudaGroup:
-        return cuda_scheduled(template_of(step.stage, self.groups.graph)).decided(builder, step)
+    def _group(self, planned: PlannedPhase, builder: CudaBuilder) -> CudaGroup:
+        return cuda_scheduled(template_of(planned.stage, self.groups.graph)).decided(builder, planned)
 
 
 def _ranked(plans: list[tuple[Plan, Target]]) -> list[tuple[Plan, Target]]:
@@ -127,7 +127,7 @@ def _ranked(plans: list[tuple[Plan, Target]]) -> list[tuple[Plan, Target]]:
     least = min((plan.seconds for plan, _ in plans), default=0.0) * FEWER_PHASES
     near = [p for p in plans if p[0].seconds <= least]
     far = [p for p in plans if p[0].seconds > least]
-    return sorted(near, key=lambda p: len(p[0].steps)) + sorted(far, key=lambda p: p[0].seconds)
+    return sorted(near, key=lambda p: len(p[0].phases)) + sorted(far, key=lambda p: p[0].seconds)
 
 
 def variant_name(threads: int, blocks_per_sm: int, rank: int) -> str:

@@ -24,8 +24,8 @@ from mononn_core.program.ir import Reduce
 from mononn_core.program.simplify import simplify
 from mononn_core.schedule.cuda.groups import NORMS, CudaGroups, adder
 from mononn_core.schedule.cuda.schedule import CudaGroup
-from mononn_core.schedule.cuda.template import Step, serving
-from mononn_core.schedule.cuda.tiles import Shape, Target, Tile, choose, seconds
+from mononn_core.schedule.cuda.template import PlannedPhase, serving
+from mononn_core.schedule.cuda.tiles import BlockTile, Shape, Target, choose, seconds
 from mononn_core.schedule.fuse import FusionGroup, stored_behind
 from mononn_core.schedule.operands import Product, matmul_axes, unit_stride
 from mononn_core.schedule.rows import group_body
@@ -37,9 +37,9 @@ FEWER_PHASES = 1.05
 
 @dataclass
 class Plan:
-    """Steps in an order that respects their dependencies up to the phases' own."""
+    """Phases in an order that respects their dependencies up to the phases' own."""
 
-    steps: list[Step]
+    phases: list[PlannedPhase]
     seconds: float
 
 
@@ -71,12 +71,12 @@ class Planner:
                     continue
             if source is not None and source.stored not in fills and self._tile(source, split=True)[0].parts > 1:
                 adders[source.stored] = stage
-        return self._steps(fills, adders)
+        return self._phases(fills, adders)
 
-    def _steps(self, fills: dict[str, FusionGroup], adders: dict[str, FusionGroup]) -> Plan:
+    def _phases(self, fills: dict[str, FusionGroup], adders: dict[str, FusionGroup]) -> Plan:
         inside = {f.stored for f in fills.values()}
         adds = {n.stored: s for s, n in adders.items()}
-        steps: list[Step] = []
+        phases: list[PlannedPhase] = []
         total = 0.0
         for stage in self.stages:
             if stage.stored in inside:
@@ -84,24 +84,26 @@ class Planner:
             if not self._is_product(stage):
                 tensor = adds.get(stage.stored, "")
                 also = self.groups.stores(tensor, stage)
-                steps.append(Step(stage, adds=tensor, also=also))
+                phases.append(PlannedPhase(stage, adds=tensor, also=also))
                 total += self._seconds(stage) + barrier_seconds(self.target.gpu)
                 continue
-            added, seconds = self._product_steps(stage, fills.get(stage.stored), stage.stored in adders)
-            steps += added
+            added, seconds = self._product_phases(stage, fills.get(stage.stored), stage.stored in adders)
+            phases += added
             total += seconds + barrier_seconds(self.target.gpu)
-        return Plan(steps, total)
+        return Plan(phases, total)
 
-    def _product_steps(self, stage: FusionGroup, fill: FusionGroup | None, added: bool) -> tuple[list[Step], float]:
+    def _product_phases(
+        self, stage: FusionGroup, fill: FusionGroup | None, added: bool
+    ) -> tuple[list[PlannedPhase], float]:
         """The phases of a product and their seconds; ``added``: a norm adds its parts."""
         assert stage.root is not None
         if fill is not None:
             tile, seconds = self._tile(stage, fill)
-            return [Step(stage, tile, fill, keep=self.groups.keeps(fill, stage))], seconds
+            return [PlannedPhase(stage, tile, fill, keep=self.groups.keeps(fill, stage))], seconds
         tile, seconds = self._tile(stage, split=True) if added else self._whole(stage)
         if added or tile.parts == 1:
-            return [Step(stage, tile)], seconds
-        return [Step(stage, tile), adder(stage)], seconds
+            return [PlannedPhase(stage, tile)], seconds
+        return [PlannedPhase(stage, tile), adder(stage)], seconds
 
     # -- who is what ------------------------------------------------------------------------------------------------
 
@@ -192,10 +194,12 @@ class Planner:
     def seconds(self, group: CudaGroup, stage: FusionGroup) -> float:
         """What a group takes as decided, without a barrier."""
         if group.tile is None:
-            return self._seconds(stage)
+            return self._seconds(stage, group)
         return seconds(self.shape_of(group, stage), group.tile, self.target)
 
-    def _tile(self, stage: FusionGroup, fill: FusionGroup | None = None, split: bool = False) -> tuple[Tile, float]:
+    def _tile(
+        self, stage: FusionGroup, fill: FusionGroup | None = None, split: bool = False
+    ) -> tuple[BlockTile, float]:
         found = (
             choose(replace(self.shape(stage), split=split), self.target) if fill is None else self._filled(stage, fill)
         )
@@ -208,7 +212,7 @@ class Planner:
             )
         return found
 
-    def _whole(self, stage: FusionGroup) -> tuple[Tile, float]:
+    def _whole(self, stage: FusionGroup) -> tuple[BlockTile, float]:
         """The cheapest way to have the product itself stored: as it is, or in parts and a phase that adds them."""
         plain = self._tile(stage)
         if self.shape(stage).batch > 1:
@@ -217,7 +221,7 @@ class Planner:
         more = barrier_seconds(self.target.gpu) + self._seconds(stage)
         return (parts[0], parts[1] + more) if parts[0].parts > 1 and parts[1] + more < plain[1] else plain
 
-    def _filled(self, product: FusionGroup, fill: FusionGroup) -> tuple[Tile, float] | None:
+    def _filled(self, product: FusionGroup, fill: FusionGroup) -> tuple[BlockTile, float] | None:
         """The product with ``fill`` in its tasks; None where no tile fits."""
         operations, nbytes = self.fill_work(fill)
         return choose(replace(self.shape(product), fill=operations, fill_bytes=nbytes), self.target)
@@ -237,10 +241,10 @@ class Planner:
         gather = sum(isinstance(n, Op) and n.name in ("floordiv", "mod") and "x" in variables(n) for n in nodes)
         return 2 + len(sums) + 2 * gather + expr_operations(value, *sums), nbytes
 
-    def _seconds(self, stage: FusionGroup) -> float:
+    def _seconds(self, stage: FusionGroup, group: CudaGroup | None = None) -> float:
         """A norm, copy or sum as a phase of its own, or what a template other than a product's says of itself."""
         template = serving(stage.root, self.graph)
-        told = template.work(stage.root, self.graph, self.target) if stage.root and template else None
+        told = template.work(stage.root, self.graph, self.target, group) if stage.root and template else None
         if told is not None:
             return told.seconds(self.target.gpu, self.target.threads, self.target.blocks_per_sm)
         rows, columns = matrix_shape(self.graph.types[stage.stored].shape)

@@ -26,7 +26,7 @@ def lower(groups: CudaGroups, schedule: CudaSchedule) -> Lowered[CudaSchedule]:
         UnsupportedError: a weight is too large for the precision; the message names it.
     """
     order = sorted(schedule.groups, key=lambda g: (groups.by_name[g.group][0], g.template == SUM))
-    decided = [groups.step(group) for group in order]
+    decided = [groups.planned(group) for group in order]
     builder = groups.builder(decided, groups.target(schedule))
     phases = build_phases(builder, decided, order)
     intervals = [[phase for group in interval for phase in phases[group]] for interval in schedule.intervals]

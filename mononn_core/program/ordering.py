@@ -59,7 +59,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Step:
+class Executed:
     """One phase execution being checked: tasks' class numbers (relative to the segment)."""
 
     footprint: Footprint
@@ -107,7 +107,7 @@ class Order:
 
     def _visit(self, phase: Phase, loop: dict[str, int]) -> None:
         footprint = self.footprint(phase, loop)
-        step = Step(footprint, loop, self._classes(footprint))
+        step = Executed(footprint, loop, self._classes(footprint))
         for reads in footprint.reads:
             self._read(step, reads)
         for writes in footprint.writes:
@@ -182,7 +182,7 @@ class Order:
             return offsets + first
         return (offsets[:, None] * width + (np.arange(width) + first)).reshape(-1)
 
-    def _read(self, step: Step, reads: Reads) -> None:
+    def _read(self, step: Executed, reads: Reads) -> None:
         name, shadow, first = self._locate(reads.operand, step.loop)
         units = self._units(name, first, reads.offsets)
         self._check_content(step.footprint.phase, name, shadow, units)
@@ -230,7 +230,7 @@ class Order:
         segment.reader_sets.append(have | mask)
         return segment.reader_base + len(segment.reader_sets) - 1
 
-    def _write(self, step: Step, writes: Writes) -> None:
+    def _write(self, step: Executed, writes: Writes) -> None:
         name, shadow, first = self._locate(writes.operand, step.loop)
         number, segment = self.numbers[name], self.segment
         units = self._units(name, first, writes.offsets)

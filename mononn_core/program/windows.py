@@ -1,5 +1,4 @@
-"""The geometry of a convolution's windows over a matrix of pixels, as templates "conv", "winograd" and
-"depthwise" use it."""
+"""The geometry of a convolution's windows over a matrix of pixels, as templates use it."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from mononn_core.program.tensor_core import KINDS, WARP, AttentionShape, kind_of
 from mononn_core.schedule.binder import BLOCK, HEAD, OWNER, TaskBuilder, bound, unit_axes
 from mononn_core.schedule.cuda.builder import CudaBuilder
 from mononn_core.schedule.cuda.schedule import CudaGroup
-from mononn_core.schedule.cuda.template import CudaScheduled, Step
+from mononn_core.schedule.cuda.template import CudaScheduled, PlannedPhase
 from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.operands import attention_axes, axis, unit_stride
 from mononn_core.schedule.phases import PhaseBuilder
@@ -157,9 +157,9 @@ class Attention(Template[AttentionParams], CpuTemplate, CpuScheduled, CudaTempla
 
     # -- on a GPU ---------------------------------------------------------------------------------------------------
 
-    def decided(self, builder: CudaBuilder, step: Step) -> CudaGroup:
-        rows, keys = block_tiles(builder, step.stage)[0]
-        return CudaGroup(step.stage.own, self.name, rows=rows, keys=keys)
+    def decided(self, builder: CudaBuilder, planned: PlannedPhase) -> CudaGroup:
+        rows, keys = block_tiles(builder, planned.stage)[0]
+        return CudaGroup(planned.stage.own, self.name, rows=rows, keys=keys)
 
     def problem_cuda(self, builder: CudaBuilder, stage: FusionGroup, group: CudaGroup) -> str:
         try:
@@ -174,14 +174,14 @@ class Attention(Template[AttentionParams], CpuTemplate, CpuScheduled, CudaTempla
     def alternatives(self, builder: CudaBuilder, stage: FusionGroup, group: CudaGroup) -> Iterator[CudaGroup]:
         return (replace(group, rows=rows, keys=keys) for rows, keys in block_tiles(builder, stage))
 
-    def build_cuda(self, builder: CudaBuilder, step: Step, group: CudaGroup, name: str) -> Phase:
-        node, rows = step.stage.root, group.rows
+    def build_cuda(self, builder: CudaBuilder, planned: PlannedPhase, group: CudaGroup, name: str) -> Phase:
+        node, rows = planned.stage.root, group.rows
         assert node is not None
         batch, heads, total, _ = builder.types[node.inputs[0]].shape
         extents = {HEAD: batch * heads, BLOCK: ceil(total / rows)}
         params = {"guard": guarded(node), "kind": builder.target.kind, "keys": group.keys}
-        task, flops = build_task(builder, step.stage, rows, extents, (Var(HEAD), Var(BLOCK) * rows), params)
-        return builder.task_phase(name, step.stage, extents, task, flops)
+        task, flops = build_task(builder, planned.stage, rows, extents, (Var(HEAD), Var(BLOCK) * rows), params)
+        return builder.task_phase(name, planned.stage, extents, task, flops)
 
     # -- CUDA C++ ---------------------------------------------------------------------------------------------------
 

@@ -63,7 +63,7 @@ class Depthwise(CudaWindowed[DepthwiseParams]):
 
     def compute(self, task: Task, running: Running) -> Array:
         a, b, params = running.matrix("a"), running.matrix("b"), self.params(task)
-        taps, group = params.windows.taps_of(a), params.group
+        taps, group = params.taps_of(a), params.group
         first = np.arange(b.shape[1]) // group * group
         rows = b.reshape(len(taps), group, b.shape[1])
         terms = (tap[..., first + c] * row[c] for tap, row in zip(taps, rows, strict=True) for c in range(group))
@@ -71,7 +71,7 @@ class Depthwise(CudaWindowed[DepthwiseParams]):
 
     def terms(self, task: Task, channels: Array) -> Array:
         params = self.params(task)
-        return np.asarray(params.windows.taps * params.group)
+        return np.asarray(params.taps * params.group)
 
     # -- how groups are dealt, on a CPU -----------------------------------------------------------------------------
 
@@ -127,7 +127,7 @@ class Depthwise(CudaWindowed[DepthwiseParams]):
 
     def write_cuda(self, phase: Phase, printer: CudaPrinter, code: CudaStorage) -> None:
         task, params = phase.task, self.params(phase.task)
-        windows, panel, (a, b) = params.windows, params.panel, (operand(task, role) for role in self.roles)
+        windows, panel, (a, b) = params, params.panel, (operand(task, role) for role in self.roles)
         axes = task.results[0].axes
         scope = inner_axes(printer, axes, (windows.rows, windows.width, panel))
         most = min(store_width(task.results, axes[2], panel, scope), *(_aligned(o, printer, code) for o in (a, b)))

@@ -20,8 +20,8 @@ from mononn_core.schedule.binder import BATCH, BLOCK, PANEL, PART, OperandBinder
 from mononn_core.schedule.cuda.builder import CudaBuilder
 from mononn_core.schedule.cuda.parts import SUFFIX
 from mononn_core.schedule.cuda.schedule import CudaGroup
-from mononn_core.schedule.cuda.template import CudaScheduled, Step
-from mononn_core.schedule.cuda.tiles import Tile
+from mononn_core.schedule.cuda.template import CudaScheduled, PlannedPhase
+from mononn_core.schedule.cuda.tiles import BlockTile
 from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.nests import map_statement, row_loops
 from mononn_core.schedule.operands import Product, axis
@@ -34,7 +34,7 @@ STAGES, STEP_BYTES = 3, 128
 
 
 @dataclass(frozen=True)
-class BlockTile:
+class KernelTile:
     """How a block computes a task: see ``mn::Matmul``. ``groups`` of warps share a tile's terms; ``local``: row stride
     in elements of an a in shared memory, or 0."""
 
@@ -64,12 +64,14 @@ class CudaProduct(ProductTemplate, CudaTemplate, CudaScheduled):
 
     early = "b"
 
-    def decided(self, builder: CudaBuilder, step: Step) -> CudaGroup:
-        return CudaGroup(step.stage.own, self.name, step.tile, fill=step.fill.own if step.fill is not None else "")
+    def decided(self, builder: CudaBuilder, planned: PlannedPhase) -> CudaGroup:
+        return CudaGroup(
+            planned.stage.own, self.name, planned.tile, fill=planned.fill.own if planned.fill is not None else ""
+        )
 
-    def build_cuda(self, builder: CudaBuilder, step: Step, group: CudaGroup, name: str) -> Phase:
+    def build_cuda(self, builder: CudaBuilder, planned: PlannedPhase, group: CudaGroup, name: str) -> Phase:
         """Over its parts s, batch b, panels of columns p, and blocks of rows r."""
-        stage, root, tile = step.stage, step.stage.root, group.tile
+        stage, root, tile = planned.stage, planned.stage.root, group.tile
         assert root is not None and tile is not None
         p = Product.of(root, builder.types)
         panels, blocks = ceil(p.n / tile.columns), ceil(p.m / tile.rows)
@@ -81,8 +83,8 @@ class CudaProduct(ProductTemplate, CudaTemplate, CudaScheduled):
         body: tuple[Statement, ...] = ()
         bounds: tuple[Expr | None, ...] = ()
         split: Split | None = None
-        if step.fill is not None:
-            body, bounds = _fill(builder, step, tile, p, binder, (m0, panels))
+        if planned.fill is not None:
+            body, bounds = _fill(builder, planned, tile, p, binder, (m0, panels))
         else:
             left_operand(builder, root, (tile.rows, terms), binder, (batch, m0, k0))
         right_operand(builder, root, (terms, tile.columns), binder, (batch, k0, n0))
@@ -99,7 +101,7 @@ class CudaProduct(ProductTemplate, CudaTemplate, CudaScheduled):
             at_root = p.out_index(batch, row, column, builder.types[root.output].shape)
             result = replace(builder.epilogue(stage, binder, at_root, inner, ("m", "n")), bounds=bounds)
         loop = Mainloop("k", builder.target.step, tile.stages, "cp_async")
-        local = tuple(str(o.buffer) for o in binder.operands if o.role == "a" and step.fill is not None)
+        local = tuple(str(o.buffer) for o in binder.operands if o.role == "a" and planned.fill is not None)
         params = tile.params(builder.target.kind)
         task = Task(self.name, tuple(binder.operands), params, (result,), body, mainloop=loop, split=split, local=local)
         return builder.task_phase(name, stage, extents, task, 2 * p.batch * p.m * p.n * p.k)
@@ -109,7 +111,7 @@ class CudaProduct(ProductTemplate, CudaTemplate, CudaScheduled):
     def shared_bytes(self, phase: Phase, code: CudaStorage) -> int:
         return self.block_tile(phase, code).bytes
 
-    def block_tile(self, phase: Phase, code: CudaStorage) -> BlockTile:
+    def block_tile(self, phase: Phase, code: CudaStorage) -> KernelTile:
         """How a task is computed; raises UnsupportedError where the block's warps cannot cover it."""
         task, params = phase.task, self.params(phase.task)
         a, b = operand(task, "a"), operand(task, "b")
@@ -132,7 +134,7 @@ class CudaProduct(ProductTemplate, CudaTemplate, CudaScheduled):
             )
         if left.dtype != KINDS[kind]:
             raise UnsupportedError(f"phase {phase.id!r}: a product in {kind} cannot read {left.dtype} operands")
-        return BlockTile(kind, rows, columns, step, (wm, wn), stages, groups, local)
+        return KernelTile(kind, rows, columns, step, (wm, wn), stages, groups, local)
 
     def write_cuda(self, phase: Phase, printer: CudaPrinter, code: CudaStorage) -> None:
         task, tile = phase.task, self.block_tile(phase, code)
@@ -178,11 +180,16 @@ class CudaProduct(ProductTemplate, CudaTemplate, CudaScheduled):
 
 
 def _fill(
-    builder: CudaBuilder, step: Step, tile: Tile, p: Product, binder: OperandBinder, at: tuple[Expr, int]
+    builder: CudaBuilder,
+    planned: PlannedPhase,
+    tile: BlockTile,
+    p: Product,
+    binder: OperandBinder,
+    at: tuple[Expr, int],
 ) -> tuple[tuple[Statement, ...], tuple[Expr | None, ...]]:
     """The nest that computes a task's rows of the left side, and the bounds of the task's results. Rows beyond the
     last are the last again; the first of the panels stores the rows where others read them."""
-    fill, (m0, panels) = step.fill, at
+    fill, (m0, panels) = planned.fill, at
     assert fill is not None
     buffer = builder.local((tile.rows, p.k), builder.target.storage, "left")
     whole = Box((Const(0), Const(0)), buffer.shape, buffer.shape)
@@ -198,7 +205,7 @@ def _fill(
     binder.operands.append(Operand("a", buffer.id, whole))
     body = row_loops(prelude, Store("fill", (y, x), stored), (tile.rows, p.k), (None, None))
     end = simplify(Const(p.m) - m0, binder.outer) if ragged else None
-    if step.keep:
+    if planned.keep:
         body += _keep(builder, fill, tile, p, binder, (m0, end, panels))
     return body, (end, None) if ragged else ()
 
@@ -206,7 +213,7 @@ def _fill(
 def _keep(
     builder: CudaBuilder,
     fill: FusionGroup,
-    tile: Tile,
+    tile: BlockTile,
     p: Product,
     binder: OperandBinder,
     at: tuple[Expr, Expr | None, int],
@@ -226,7 +233,7 @@ def _keep(
 # -- CUDA C++ ---------------------------------------------------------------------------------------------------------
 
 
-def _epilogue_width(task: Task, tile: BlockTile, printer: CudaPrinter) -> int:
+def _epilogue_width(task: Task, tile: KernelTile, printer: CudaPrinter) -> int:
     axes = task.results[0].axes[-2:]
     return store_width(task.results, axes[1], tile.columns, inner_axes(printer, axes, (tile.rows, tile.columns)))
 
@@ -251,7 +258,7 @@ def _bounds(task: Task, a: Operand, b: Operand, printer: CudaPrinter, code: Cuda
     return found[0], found[1]
 
 
-def _zero_tail(a: Operand, tile: BlockTile, printer: CudaPrinter, code: CudaStorage) -> None:
+def _zero_tail(a: Operand, tile: KernelTile, printer: CudaPrinter, code: CudaStorage) -> None:
     """Columns of a local a between its last one and the end of the last step become zero."""
     depth = int(a.box.size[-1])
     whole = up(depth, tile.step)

@@ -21,7 +21,7 @@ from mononn_core.schedule.binder import OperandBinder
 from mononn_core.schedule.cuda.builder import CudaBuilder
 from mononn_core.schedule.cuda.parts import HeldViews, PartsViews
 from mononn_core.schedule.cuda.schedule import CudaGroup
-from mononn_core.schedule.cuda.template import SUM, CudaScheduled, Step
+from mononn_core.schedule.cuda.template import SUM, CudaScheduled, PlannedPhase
 from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.nests import build_nest, rows_of_an_owner
 from mononn_core.schedule.operands import axis
@@ -68,10 +68,10 @@ class Nest(Template[NoParams], CpuTemplate, CpuScheduled, CudaTemplate, CudaSche
 
     # -- on a GPU ---------------------------------------------------------------------------------------------------
 
-    def decided(self, builder: CudaBuilder, step: Step) -> CudaGroup:
-        dealt = norm_tasks(builder, step.stage) if step.adds else nest_tasks(builder, step.stage)
-        name = SUM if step.sums else self.name
-        return CudaGroup(step.stage.own, name, tasks=dealt.owners, by=dealt.kind, adds=step.adds)
+    def decided(self, builder: CudaBuilder, planned: PlannedPhase) -> CudaGroup:
+        dealt = norm_tasks(builder, planned.stage) if planned.adds else nest_tasks(builder, planned.stage)
+        name = SUM if planned.sums else self.name
+        return CudaGroup(planned.stage.own, name, tasks=dealt.owners, by=dealt.kind, adds=planned.adds)
 
     def problem_cuda(self, builder: CudaBuilder, stage: FusionGroup, group: CudaGroup) -> str:
         rows, columns = matrix_shape(builder.types[stage.root.outputs[0] if stage.root else stage.stored].shape)
@@ -95,11 +95,11 @@ class Nest(Template[NoParams], CpuTemplate, CpuScheduled, CudaTemplate, CudaSche
         for by in ("rows", "columns"):
             yield from (replace(group, tasks=tasks, by=by) for tasks in (blocks // 2, blocks, 2 * blocks))
 
-    def build_cuda(self, builder: CudaBuilder, step: Step, group: CudaGroup, name: str) -> Phase:
+    def build_cuda(self, builder: CudaBuilder, planned: PlannedPhase, group: CudaGroup, name: str) -> Phase:
         partition = Partition(group.by, group.tasks)
-        if step.adds:
-            return _sum_norm(builder, step.stage, name, step.adds, step.also, partition)
-        return build_nest(builder, step.stage, partition, name)
+        if planned.adds:
+            return _sum_norm(builder, planned.stage, name, planned.adds, planned.also, partition)
+        return build_nest(builder, planned.stage, partition, name)
 
     def write_cuda(self, phase: Phase, printer: CudaPrinter, code: CudaStorage) -> None:
         NestWriter(code.out, printer, code.threads).task(phase.task.body, printer)

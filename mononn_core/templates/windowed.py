@@ -44,20 +44,10 @@ At = tuple[Expr, Expr, Expr]
 
 
 @dataclass(frozen=True)
-class WindowParams:
-    """:class:`mononn_core.program.windows.Windows`, and the output channels of a ``panel``."""
+class WindowParams(Windows):
+    """Windows, and the output channels of a ``panel``."""
 
-    kernel: Pair
-    strides: Pair
-    dilations: Pair
-    pitch: int
-    width: int
-    rows: int
     panel: int
-
-    @property
-    def windows(self) -> Windows:
-        return Windows(self.kernel, self.strides, self.dilations, self.pitch, self.width, self.rows)
 
 
 @dataclass(frozen=True)
@@ -127,7 +117,7 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
     roles = ("a", "b")
     axes = 3
     weights = "b"
-    header = "mononn_winograd.hpp"
+    header = "mononn_conv.hpp"
     row_step: ClassVar[int] = 1
 
     # -- what a template of its kind says ---------------------------------------------------------------------------
@@ -167,7 +157,7 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
     # -- meaning ----------------------------------------------------------------------------------------------------
 
     def windows(self, task: Task) -> Windows:
-        return self.params(task).windows
+        return self.params(task)
 
     def mismatch(self, task: Task) -> str:
         windows = self.windows(task)
@@ -339,18 +329,17 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
 
     def write_call(self, phase: Phase, printer: Printer, code: CpuStorage) -> None:
         """One call a number of image rows that a task may have."""
-        task, out, params = phase.task, code.out, self.params(phase.task)
-        windows = params.windows
+        task, out, windows = phase.task, code.out, self.params(phase.task)
         a, b = (operand(task, role) for role in self.roles)
         pixels, pixels_text = code.extents(phase, a, 0, printer)
         columns, columns_text = code.extents(phase, b, 1, printer)
         result, (y, x, n) = task.results[0], task.results[0].axes
-        inner = code.element_printer(printer, result.axes, (windows.rows, windows.width, params.panel))
+        inner = code.element_printer(printer, result.axes, (windows.rows, windows.width, windows.panel))
         with out.block(f"auto element_ = [&](long {y}, long {x}, long {n}, auto v_) {{", "};"):
             write_element(out, result, inner)
         self.write_ahead(result, inner, code)
         function = "element_"
-        if columns != (params.panel,):
+        if columns != (windows.panel,):
             function = "edge_"
             out.line(f"const long end_ = {columns_text};")
             edge = f"mn::ragged({y}, {n}, end_, v_, [&](long, long at_, auto w_) {{ element_({y}, {x}, at_, w_); }});"

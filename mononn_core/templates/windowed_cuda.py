@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from math import ceil
 from typing import Any, TypeVar
@@ -13,10 +15,10 @@ from mononn_core.graph import Graph, Node
 from mononn_core.program.expr import Var
 from mononn_core.program.ir import Phase
 from mononn_core.program.windows import Pair
-from mononn_core.schedule.binder import unit_axes
+from mononn_core.schedule.binder import BATCH, BLOCK, PANEL, unit_axes
 from mononn_core.schedule.cuda.builder import CudaBuilder
 from mononn_core.schedule.cuda.schedule import CudaGroup
-from mononn_core.schedule.cuda.template import CudaScheduled, Step
+from mononn_core.schedule.cuda.template import CudaScheduled, PlannedPhase
 from mononn_core.schedule.cuda.tiles import Target
 from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.templates.windowed import Conv, Windowed, WindowParams
@@ -39,13 +41,14 @@ class CudaWindowed(Windowed[P], CudaTemplate, CudaScheduled):
     def operations(self, conv: Conv, tile: Pair, target: Target) -> float:
         """Scalar instructions of a task of ``tile`` (image rows, channels), idle threads' included."""
 
-    def work(self, node: Node, graph: Graph, target: Target) -> Work:
+    def work(self, node: Node, graph: Graph, target: Target, group: CudaGroup | None = None) -> Work:
         conv = Conv.of_node(node, graph.types)
-        return tile_work(self, conv, block_tiles(self, conv, target)[0], target)
+        tile = (group.rows, group.panel) if group is not None else block_tiles(self, conv, target)[0]
+        return tile_work(self, conv, tile, target)
 
-    def decided(self, builder: CudaBuilder, step: Step) -> CudaGroup:
-        rows, panel = block_tiles(self, Conv.of(step.stage, builder), builder.target)[0]
-        return CudaGroup(step.stage.own, self.name, rows=rows, panel=panel)
+    def decided(self, builder: CudaBuilder, planned: PlannedPhase) -> CudaGroup:
+        rows, panel = block_tiles(self, Conv.of(planned.stage, builder), builder.target)[0]
+        return CudaGroup(planned.stage.own, self.name, rows=rows, panel=panel)
 
     def problem_cuda(self, builder: CudaBuilder, stage: FusionGroup, group: CudaGroup) -> str:
         conv, multiple = Conv.of(stage, builder), builder.target.multiple
@@ -58,15 +61,19 @@ class CudaWindowed(Windowed[P], CudaTemplate, CudaScheduled):
             return f"a panel of {group.panel} channels is no multiple of {multiple} that {channels} fill"
         return ""
 
-    def build_cuda(self, builder: CudaBuilder, step: Step, group: CudaGroup, name: str) -> Phase:
+    def alternatives(self, builder: CudaBuilder, stage: FusionGroup, group: CudaGroup) -> Iterator[CudaGroup]:
+        tiles = block_tiles(self, Conv.of(stage, builder), builder.target)
+        return (replace(group, rows=rows, panel=panel) for rows, panel in tiles)
+
+    def build_cuda(self, builder: CudaBuilder, planned: PlannedPhase, group: CudaGroup, name: str) -> Phase:
         """Over images b, blocks of image rows r and panels of channels p."""
-        conv, rows, panel = Conv.of(step.stage, builder), group.rows, group.panel
+        conv, rows, panel = Conv.of(planned.stage, builder), group.rows, group.panel
         n, height, _, channels = conv.out
-        extents = {"b": n, "r": ceil(height / rows), "p": ceil(channels / panel)}
+        extents = {BATCH: n, BLOCK: ceil(height / rows), PANEL: ceil(channels / panel)}
         binder, unit = builder.binder(extents), unit_axes(extents)
-        image, y0, n0 = (binder.fix(e, unit) for e in (Var("b"), Var("r") * rows, Var("p") * panel))
-        task = self.task(builder, step.stage, (rows, panel), binder, (image, y0, n0))
-        return builder.task_phase(name, step.stage, extents, task, conv.flops)
+        image, y0, n0 = (binder.fix(e, unit) for e in (Var(BATCH), Var(BLOCK) * rows, Var(PANEL) * panel))
+        task = self.task(builder, planned.stage, (rows, panel), binder, (image, y0, n0))
+        return builder.task_phase(name, planned.stage, extents, task, conv.flops)
 
 
 @lru_cache(maxsize=1024)

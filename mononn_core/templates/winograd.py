@@ -73,6 +73,7 @@ class Winograd(Windowed[WindowParams]):
     """See the module; b [16 C, N] holds :func:`transformed_weights`."""
 
     name = "winograd"
+    header = "mononn_winograd.hpp"
     parameters = WindowParams
     efficiency = 0.85 * 36 / 16
     row_step = 2

@@ -110,9 +110,9 @@ def convolved(dtype: str = "float32", constant: bool = True, group: int = 1) -> 
 @pytest.mark.parametrize("group", [1, 2])
 def test_convolutions_without_a_template_become_products(dtype: str, constant: bool, group: int) -> None:
     products = {"windows": 1, "matmul": 1, "reshape": 4, "transpose": 3}
-    becomes(windows.remaining, convolved(dtype, constant, group), **products)
-    unchanged(windows.remaining, convolved(group=group))
-    becomes(windows.run, convolved(group=group), **products)
+    becomes(windows.on_cpu, convolved(dtype, constant, group), **products)
+    unchanged(windows.on_cpu, convolved(group=group))
+    becomes(windows.on_gpu, convolved(group=group), **products)
 
 
 def test_operands_outside_the_arena_are_copied_once() -> None:

@@ -14,7 +14,7 @@ from mononn_core.schedule.border import build_border
 from mononn_core.schedule.cuda.builder import CudaBuilder
 from mononn_core.schedule.cuda.parts import PartsViews
 from mononn_core.schedule.cuda.schedule import CudaGroup, CudaSchedule
-from mononn_core.schedule.cuda.template import SUM, Step, cuda_scheduled
+from mononn_core.schedule.cuda.template import SUM, PlannedPhase, cuda_scheduled
 from mononn_core.schedule.cuda.tiles import LAUNCHES, Target
 from mononn_core.schedule.fuse import FusionGroup, border_of, dependencies, fuse, stored_behind
 from mononn_core.schedule.schedule import Partition
@@ -48,21 +48,21 @@ class CudaGroups:
         """The launch of a Schedule."""
         return Target(self.gpu, self.precision, schedule.threads, schedule.blocks_per_sm)
 
-    def builder(self, steps: Sequence[Step], target: Target) -> CudaBuilder:
-        """A builder that knows which products of ``steps`` lie in parts, and which of those are stored nowhere else."""
-        products = [(step.stage.root, step.tile) for step in steps]
+    def builder(self, phases: Sequence[PlannedPhase], target: Target) -> CudaBuilder:
+        """A builder that knows which products of ``phases`` lie in parts, and which are stored nowhere else."""
+        products = [(planned.stage.root, planned.tile) for planned in phases]
         parts = {root.output: tile.parts for root, tile in products if root and tile and tile.parts > 1}
-        virtual = frozenset(step.adds for step in steps if step.adds and not step.also)
+        virtual = frozenset(planned.adds for planned in phases if planned.adds and not planned.also)
         views = PartsViews(self.graph, self.views.stored - virtual, parts)
         return CudaBuilder(views, storage_of(self.stages, self.views, target), target)
 
-    def step(self, group: CudaGroup) -> Step:
+    def planned(self, group: CudaGroup) -> PlannedPhase:
         """The phase that a decision is about."""
         stage = self.by_name[group.group][1]
         if group.template == SUM:
             return adder(stage)
         fill = self.by_name[group.fill][1] if group.fill else None
-        return Step(
+        return PlannedPhase(
             stage, group.tile, fill,
             keep=fill is not None and self.keeps(fill, stage),
             adds=group.adds, also=bool(group.adds) and self.stores(group.adds, stage),
@@ -78,17 +78,17 @@ class CudaGroups:
 
 
 def build_phases(
-    builder: CudaBuilder, steps: Sequence[Step], groups: Sequence[CudaGroup]
+    builder: CudaBuilder, phases: Sequence[PlannedPhase], groups: Sequence[CudaGroup]
 ) -> Mapping[CudaGroup, tuple[Phase, ...]]:
-    """The phases of steps as decided, numbered in the order given: each its own, and one for the border of the image it
+    """Planned phases as decided, numbered in the order given: each its own, and one for the border of the image it
     stores. (The parts of a product are no image yet: what adds them stores border and inside.)"""
     found: dict[CudaGroup, tuple[Phase, ...]] = {}
-    for number, (step, group) in enumerate(zip(steps, groups, strict=True)):
-        phase = cuda_scheduled(group.template).build_cuda(builder, step, group, f"{number:03d}_{step.op}")
+    for number, (planned, group) in enumerate(zip(phases, groups, strict=True)):
+        phase = cuda_scheduled(group.template).build_cuda(builder, planned, group, f"{number:03d}_{planned.op}")
         found[group] = (phase,)
-        if border_of(step.stage) is not None and (step.tile is None or step.tile.parts == 1):
-            tasks = border_tasks(builder.types[step.stage.stored].shape[-1], builder.target)
-            border = build_border(builder, step.stage, tasks, phase, apart=True)
+        if border_of(planned.stage) is not None and (planned.tile is None or planned.tile.parts == 1):
+            tasks = border_tasks(builder.types[planned.stage.stored].shape[-1], builder.target)
+            border = build_border(builder, planned.stage, tasks, phase, apart=True)
             found[group] += () if border is None else (border,)
     return found
 
@@ -101,11 +101,11 @@ def border_tasks(channels: int, target: Target) -> Partition:
     return Partition("rows" if tasks > 1 else "single", tasks)
 
 
-def adder(product: FusionGroup) -> Step:
+def adder(product: FusionGroup) -> PlannedPhase:
     """The phase that adds the parts of a product, with the end of its chain."""
     assert product.root is not None
     last = product.chain[-1] if product.chain else product.root
-    return Step(FusionGroup(product.stored, None, (last,)), sums=True)
+    return PlannedPhase(FusionGroup(product.stored, None, (last,)), sums=True)
 
 
 def storage_of(stages: tuple[FusionGroup, ...], views: Views, target: Target) -> dict[str, str]:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mononn_core.errors import OptionError
-from mononn_core.schedule.cuda.tiles import Tile
+from mononn_core.schedule.cuda.tiles import BlockTile
 from mononn_core.schedule.schedule import FORMAT, Schedule, number_of, parse_json, parse_schedule, print_schedule
 
 
@@ -42,7 +42,7 @@ class CudaGroup:
 
     group: str
     template: str
-    tile: Tile | None = None
+    tile: BlockTile | None = None
     rows: int = 0
     keys: int = 0
     panel: int = 0
@@ -148,7 +148,7 @@ def _group(found: re.Match[str]) -> CudaGroup:
     tile = None
     if found["m"]:
         warps = int(found["wm"]), int(found["wn"])
-        tile = Tile(int(found["m"]), int(found["n"]), warps, int(found["stages"]), int(found["parts"] or 1))
+        tile = BlockTile(int(found["m"]), int(found["n"]), warps, int(found["stages"]), int(found["parts"] or 1))
     rows, lines, keys, panel, tasks = (int(found[name] or 0) for name in ("rows", "lines", "keys", "panel", "tasks"))
     by, fill, adds = (found[name] or "" for name in ("by", "fill", "adds"))
     return CudaGroup(found["group"], found["template"], tile, rows or lines, keys, panel, tasks, by, fill, adds)
@@ -167,7 +167,7 @@ def _from_plain(plain: Mapping[str, Any]) -> CudaGroup:
     if "tile" in plain:
         given = dict(plain["tile"])
         first, second = (number_of(n) for n in given.pop("warps"))
-        tile = Tile(**{name: number_of(n) for name, n in given.items()}, warps=(first, second))
+        tile = BlockTile(**{name: number_of(n) for name, n in given.items()}, warps=(first, second))
     rows, keys, panel, tasks = (number_of(plain.get(name, 0)) for name in ("rows", "keys", "panel", "tasks"))
     by, fill, adds = (str(plain.get(name, "")) for name in ("by", "fill", "adds"))
     return CudaGroup(str(plain["group"]), str(plain["template"]), tile, rows, keys, panel, tasks, by, fill, adds)

@@ -15,7 +15,7 @@ from mononn_core.program.ir import Phase
 from mononn_core.program.template import NEST, get
 from mononn_core.schedule.cuda.builder import CudaBuilder
 from mononn_core.schedule.cuda.schedule import CudaGroup
-from mononn_core.schedule.cuda.tiles import Target, Tile
+from mononn_core.schedule.cuda.tiles import BlockTile, Target
 from mononn_core.schedule.fuse import FusionGroup
 
 SUM = "sum"
@@ -23,13 +23,13 @@ SUM = "sum"
 
 
 @dataclass(frozen=True)
-class Step:
+class PlannedPhase:
     """One phase to build: a stage; a product's ``tile``; the stage that ``fill``s its left side, and whether that is
     stored too (``keep``); the tensor whose parts a norm ``adds``, and whether it stores it (``also``). A step that
     ``sums`` adds the parts of the product of its stage."""
 
     stage: FusionGroup
-    tile: Tile | None = None
+    tile: BlockTile | None = None
     fill: FusionGroup | None = None
     keep: bool = False
     adds: str = ""
@@ -47,12 +47,12 @@ class CudaScheduled(GpuServing, ABC):
 
     name: ClassVar[str]
 
-    def work(self, node: Node, graph: Graph, target: Target) -> Work | None:
-        """What the cost model is told of ``node`` before anything is decided; None: as much as a map of the result."""
+    def work(self, node: Node, graph: Graph, target: Target, group: CudaGroup | None = None) -> Work | None:
+        """What the cost model is told of ``node``, as decided or before that; None: as of a map of the result."""
         return None
 
     @abstractmethod
-    def decided(self, builder: CudaBuilder, step: Step) -> CudaGroup:
+    def decided(self, builder: CudaBuilder, planned: PlannedPhase) -> CudaGroup:
         """A step with all that is left to decide; raises UnsupportedError where nothing fits a block."""
 
     def problem_cuda(self, builder: CudaBuilder, stage: FusionGroup, group: CudaGroup) -> str:
@@ -64,7 +64,7 @@ class CudaScheduled(GpuServing, ABC):
         return iter(())
 
     @abstractmethod
-    def build_cuda(self, builder: CudaBuilder, step: Step, group: CudaGroup, name: str) -> Phase:
+    def build_cuda(self, builder: CudaBuilder, planned: PlannedPhase, group: CudaGroup, name: str) -> Phase:
         """The step's phase, of tasks that any block may take; its operands name tensors, or packed weights."""
 
 

@@ -68,7 +68,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Tile:
+class BlockTile:
     """A product's task: ``rows`` x ``columns`` by ``warps``, one of ``parts`` of the terms, through ``stages``."""
 
     rows: int
@@ -100,7 +100,7 @@ class Shape:
     fill_bytes: float = 0.0
 
 
-def task_bytes(tile: Tile, k: int, filled: bool, target: Target) -> int:
+def task_bytes(tile: BlockTile, k: int, filled: bool, target: Target) -> int:
     """Shared memory of a product's task of ``k`` terms."""
     size, groups = target.itemsize, target.threads // (WARP * tile.warps[0] * tile.warps[1])
     held = filled_bytes(tile.rows, k, size) if filled else 0
@@ -121,7 +121,7 @@ def warps_of(rows: int, columns: int, threads: int) -> tuple[int, int]:
     return min(fits, key=lambda w: (rows * w[1] + columns * w[0], -w[0]), default=(0, 0))
 
 
-def work(shape: Shape, tile: Tile, target: Target) -> Work:
+def work(shape: Shape, tile: BlockTile, target: Target) -> Work:
     """What the cost model is told of ``shape`` in tiles."""
     rows, columns, terms = min(tile.rows, shape.m), min(tile.columns, shape.n), ceil(shape.k / tile.parts)
     tasks = shape.batch * ceil(shape.m / tile.rows) * ceil(shape.n / tile.columns) * tile.parts
@@ -139,7 +139,7 @@ def work(shape: Shape, tile: Tile, target: Target) -> Work:
     )
 
 
-def combine_seconds(shape: Shape, tile: Tile, target: Target) -> float:
+def combine_seconds(shape: Shape, tile: BlockTile, target: Target) -> float:
     """What adding the parts costs the consumer beyond reading one value: float32 sums through the cache."""
     if tile.parts == 1:
         return 0.0
@@ -147,22 +147,22 @@ def combine_seconds(shape: Shape, tile: Tile, target: Target) -> float:
     return nbytes / target.gpu.sms / target.gpu.l2_bytes_per_second_per_sm
 
 
-def choose(shape: Shape, target: Target) -> tuple[Tile, float] | None:
+def choose(shape: Shape, target: Target) -> tuple[BlockTile, float] | None:
     """The cheapest tile and its seconds; None where none fits."""
     found = ranked(shape, target)
     return (found[0], seconds(shape, found[0], target)) if found else None
 
 
-def seconds(shape: Shape, tile: Tile, target: Target) -> float:
+def seconds(shape: Shape, tile: BlockTile, target: Target) -> float:
     """What a product takes in tiles, the adding of its parts included."""
     busy = work(shape, tile, target).seconds(target.gpu, target.threads, target.blocks_per_sm)
     return busy + combine_seconds(shape, tile, target)
 
 
 @lru_cache(maxsize=4096)
-def ranked(shape: Shape, target: Target) -> tuple[Tile, ...]:
+def ranked(shape: Shape, target: Target) -> tuple[BlockTile, ...]:
     """All tiles, the cheapest first; ties go to fewer parts, then to the larger tile."""
-    found: list[tuple[tuple[float, int, int], Tile]] = []
+    found: list[tuple[tuple[float, int, int], BlockTile]] = []
     for rows in ROWS:
         if (rows > 16 and rows >= 2 * shape.m) or (shape.exact and shape.m > rows and shape.m % rows):
             continue
@@ -174,7 +174,7 @@ def ranked(shape: Shape, target: Target) -> tuple[Tile, ...]:
     return tuple(tile for _, tile in sorted(found, key=lambda candidate: candidate[0]))
 
 
-def tile_problem(shape: Shape, tile: Tile, target: Target) -> str:
+def tile_problem(shape: Shape, tile: BlockTile, target: Target) -> str:
     """Why a tile is not legal for a product; "" where it is."""
     rows, columns = tile.rows, tile.columns
     if rows not in ROWS or columns not in COLUMNS or warps_of(rows, columns, target.threads) != tile.warps:
@@ -190,12 +190,12 @@ def tile_problem(shape: Shape, tile: Tile, target: Target) -> str:
     return ""
 
 
-def _tiles(shape: Shape, rows: int, columns: int, target: Target) -> list[Tile]:
+def _tiles(shape: Shape, rows: int, columns: int, target: Target) -> list[BlockTile]:
     """Legal tiles of these sizes: every number of parts, as many stages as fit."""
     warps = warps_of(rows, columns, target.threads)
     if warps == (0, 0):
         return []
-    stages = [Tile(rows, columns, warps, s) for s in STAGES]
+    stages = [BlockTile(rows, columns, warps, s) for s in STAGES]
     fits = [s for s in stages if task_bytes(s, shape.k, shape.fill > 0, target) <= target.shared_bytes]
     if not fits:
         return []

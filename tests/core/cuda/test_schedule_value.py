@@ -28,7 +28,7 @@ from mononn_core.program.verify import verify
 from mononn_core.runtime.emulated import EmulatedSession
 from mononn_core.schedule.cuda.groups import CudaGroups
 from mononn_core.schedule.cuda.schedule import CudaGroup, CudaSchedule, read_schedule
-from mononn_core.schedule.cuda.tiles import LAUNCHES, STAGES, Tile
+from mononn_core.schedule.cuda.tiles import LAUNCHES, STAGES, BlockTile
 from mononn_core.schedule.schedule import Schedule
 from tests.core.cuda.networks import mobile, patches, translator
 from tests.core.networks import MODELS, encoder
@@ -71,8 +71,8 @@ def test_a_printed_schedule_gives_the_same_program(name: str, precision: str) ->
 
 def test_every_kind_of_decision_is_printed() -> None:
     groups = (
-        CudaGroup("a: b", "matmul", Tile(64, 48, (2, 4), 3, 2)),
-        CudaGroup("c", "matmul", Tile(16, 8, (1, 1), 4), fill="x, y"),
+        CudaGroup("a: b", "matmul", BlockTile(64, 48, (2, 4), 3, 2)),
+        CudaGroup("c", "matmul", BlockTile(16, 8, (1, 1), 4), fill="x, y"),
         CudaGroup("d", "attention", rows=16, keys=64),
         CudaGroup("f", "depthwise", rows=4, panel=96),
         CudaGroup("a: b", "sum", tasks=7, by="rows"),
@@ -139,7 +139,7 @@ def test_a_legal_schedule_made_by_hand_runs(edit: Callable[[CudaSchedule], CudaS
     assert np.abs(got - want).max() < 5e-3 * np.abs(want).max()
 
 
-PRODUCT = CudaGroup("y", "matmul", Tile(64, 48, (2, 4), 3))
+PRODUCT = CudaGroup("y", "matmul", BlockTile(64, 48, (2, 4), 3))
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ PRODUCT = CudaGroup("y", "matmul", Tile(64, 48, (2, 4), 3))
         (lambda s: replace(s, intervals=(s.groups,)), "the schedule is not legal: "),
         (lambda s: replace(s, intervals=tuple(reversed(apart(s).intervals))), "the schedule is not legal: "),
         (lambda s: replace(s, threads=96), "launch of 96 threads x 1 blocks is not 256 x 1"),
-        (lambda s: changed(s, first(s, is_product), tile=Tile(64, 44, (2, 4), 3)), "a tile of 64 x 44 is not one"),
+        (lambda s: changed(s, first(s, is_product), tile=BlockTile(64, 44, (2, 4), 3)), "a tile of 64 x 44 is not one"),
         (lambda s: changed(s, first(s, is_product), tile=None), "a product has a tile"),
         (lambda s: changed(s, first(s, is_product), template="nest"), "template 'nest' cannot compute it, matmul can"),
         (lambda s: changed(s, first(s, lambda g: g.template == "attention"), rows=17), "17 rows and .* are none of"),
