@@ -7,6 +7,8 @@ when first asked for: loading an artifact needs neither ONNX nor the compiler.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from mononn_core.version import VERSION
+
 if TYPE_CHECKING:
     from mononn_core.compiler import compile as compile  # noqa: A004
     from mononn_core.errors import MononnError as MononnError
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from mononn_core.runtime.session import Session as Session
     from mononn_core.runtime.trace import trace_report as trace_report
 
-__version__ = "0.1.0"
+__version__ = VERSION
 _HOMES = {
     "compile": "mononn_core.compiler",
     "load": "mononn_core.runtime.loading",

@@ -25,7 +25,7 @@ CORE = (
     ("graph", "program"),
     ("machine", "gpu", "host_compiler"),
     ("options",),
-    ("element",),
+    ("element", "vocabulary"),
     ("errors",),
 )
 SUITE = (
@@ -44,8 +44,17 @@ SUITE = (
 # Narrower than the order: all that these layers may import of their own package.
 ONLY = {
     "mononn_core.codegen": {"program", "machine", "options", "element", "errors"},
-    "mononn_core.runtime": {"emulate", "program.abi", "machine", "gpu", "host_compiler", "options", "errors"},
-    "mononn_core.emulate": {"program.abi", "machine", "host_compiler", "options", "errors"},
+    "mononn_core.runtime": {
+        "emulate",
+        "vocabulary",
+        "program.abi",
+        "machine",
+        "gpu",
+        "host_compiler",
+        "options",
+        "errors",
+    },
+    "mononn_core.emulate": {"vocabulary", "program.abi", "machine", "host_compiler", "options", "errors"},
     "mononn_bench.analysis": {"record", "codec", "errors"},
 }
 IMPORTS_ONNX = ("mononn_core/importer/", "mononn_core/backend.py", "mononn_bench/", "tests/")

@@ -1,5 +1,5 @@
 // What this GPU can do at most, and what each way to hand work on costs. Prints one JSON object a line.
-// nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -DMONONN_SM90 -I mononn_core/codegen/include ceilings.cu -o ceilings
+// nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -DMONONN_SM90 -I mononn_core/vocabulary ceilings.cu -o ceilings
 // What only sm_90 has stands in ceilings_sm90.cuh and is left out for other architectures.
 #define MONONN_THREADS 256
 #define MONONN_ERROR_INDEX 1

@@ -19,7 +19,7 @@ from mononn_bench.measure.process import PACKAGE
 from mononn_bench.systems.cuda import find_gpus
 
 SOURCE = Path(__file__).with_name("ceilings.cu")
-HEADERS = PACKAGE.parent / "mononn_core" / "codegen" / "include"
+HEADERS = PACKAGE.parent / "mononn_core" / "vocabulary"
 PACKAGES = (
     "numpy", "onnx", "onnxruntime", "onnxruntime-gpu", "torch", "triton", "transformers", "jax", "jaxlib",
     "jax-cuda13-plugin", "cupy-cuda13x", "apache-tvm", "tensorrt", "ml-dtypes", "pandas", "seaborn",

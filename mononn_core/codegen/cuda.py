@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path
 
 from mononn_core.codegen.cpu import comment_text, function
 from mononn_core.codegen.cuda_expressions import CudaPrinter
@@ -16,7 +14,6 @@ from mononn_core.program.abi import ENTRY, gpu_header
 from mononn_core.program.ir import Barrier, Loop, Phase, Program
 
 PART = "mononn_part"
-INCLUDE = Path(__file__).parent / "include"
 
 
 @dataclass(frozen=True)
@@ -34,7 +31,7 @@ class CudaSource:
     """Generated CUDA C++.
 
     Attributes:
-        text: the source; its includes are in :func:`headers`.
+        text: the source; what it includes is :mod:`mononn_core.vocabulary`.
         shared_bytes: dynamic shared memory of every launch.
         kernels: the launches of one inference, in order.
     """
@@ -42,11 +39,6 @@ class CudaSource:
     text: str
     shared_bytes: int
     kernels: tuple[Kernel, ...]
-
-
-def headers() -> Mapping[str, str]:
-    """The vocabulary that generated sources include: file name -> text."""
-    return {path.name: path.read_text(encoding="utf-8") for path in sorted(INCLUDE.glob("*.cuh"))}
 
 
 def print_program(program: Program, threads: int, launch: str = "once", comment: str = "") -> CudaSource:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from mononn_core import __version__
 from mononn_core.codegen.cpu import print_program
 from mononn_core.compiler.packing import describe_program, pack_weights
 from mononn_core.compiler.proof import prove
@@ -24,6 +23,7 @@ from mononn_core.runtime.artifact import Artifact
 from mononn_core.runtime.toolchain import compile_host, compile_shared
 from mononn_core.schedule.groups import CpuGroups
 from mononn_core.schedule.schedule import Schedule
+from mononn_core.version import VERSION
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def lower_imported(graph: Graph, options: Options, machine: Machine, schedule: S
     lowered = lower(groups, CpuScheduler(groups).legal(schedule), options.prefetch)
     prove(lowered.program, schedule is not None)
     chosen = f"target {options.target}, precision {options.precision}, threads {options.threads}, {machine.level}"
-    comment = f"mononn {__version__}, {chosen}"
+    comment = f"mononn {VERSION}, {chosen}"
     source = print_program(lowered.program, comment, options.launch)
     return CpuStages(graph, optimized, lowered, source, options, machine)
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mononn_core import __version__
 from mononn_core.compiler.packing import describe_program, pack_weights
 from mononn_core.compiler.proof import prove
 from mononn_core.compiler.stages import Stages
@@ -19,6 +18,8 @@ from mononn_core.passes import pipeline
 from mononn_core.runtime.artifact import INCLUDED, Artifact
 from mononn_core.runtime.cuda_device import present_gpu
 from mononn_core.schedule.cuda.schedule import CudaSchedule
+from mononn_core.version import VERSION
+from mononn_core.vocabulary import cuda_headers
 
 if TYPE_CHECKING:
     from mononn_core.codegen.cuda import Kernel
@@ -61,13 +62,12 @@ class CudaStages(Stages[CudaSchedule]):
 
     def build(self) -> Artifact:
         """Cubins and packed weights; for the emulator the source is all the code there is."""
-        from mononn_core.codegen.cuda import headers
         from mononn_core.runtime.cuda_toolchain import compile_cubin
 
         arches = target_gpu(self.options)[1] if self.options.target == "cuda" else ()
-        cubins = {arch: compile_cubin(self.source, headers(), arch) for arch in arches}
+        cubins = {arch: compile_cubin(self.source, cuda_headers(), arch) for arch in arches}
         about = {**self.manifest, "cubins": {arch: _usage(self, arch, cubin) for arch, cubin in cubins.items()}}
-        texts = self.texts | {f"{INCLUDED}{name}": text for name, text in headers().items()}
+        texts = self.texts | {f"{INCLUDED}{name}": text for name, text in cuda_headers().items()}
         weights = pack_weights(self.program, self.lowered.weights)
         return Artifact(about, b"", b"", weights, texts, {arch: cubin.code for arch, cubin in cubins.items()})
 
@@ -118,7 +118,7 @@ def lower_imported(graph: Graph, options: Options, schedule: CudaSchedule | None
     prove(lowered.program, schedule is not None)
     lap("proof")
     chosen = f"target {options.target}, precision {options.precision}, {gpu.name} ({gpu.arch}), launch {options.launch}"
-    printed = print_program(lowered.program, decided.threads, options.launch, f"mononn {__version__}, {chosen}")
+    printed = print_program(lowered.program, decided.threads, options.launch, f"mononn {VERSION}, {chosen}")
     lap("print")
     return CudaStages(
         graph, optimized, lowered, printed.text, options, gpu, printed.shared_bytes, printed.kernels, seconds

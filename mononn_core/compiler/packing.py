@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from mononn_core import __version__
 from mononn_core.graph import TensorType
 from mononn_core.options import Options
 from mononn_core.program import abi
 from mononn_core.program.ir import Barrier, Buffer, Phase, Program
+from mononn_core.version import VERSION
 
 
 def pack_weights(program: Program, weights: Mapping[str, np.ndarray]) -> memoryview:
@@ -46,7 +46,7 @@ def describe_program(program: Program, types: Mapping[str, TensorType], options:
     return {
         "name": program.name,
         **edges,
-        "mononn_version": __version__,
+        "mononn_version": VERSION,
         "abi_version": abi.ABI_VERSION,
         "target": options.target,
         "precision": options.precision,

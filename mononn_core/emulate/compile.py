@@ -25,9 +25,9 @@ from mononn_core.host_compiler import (
     read_cached,
     write_cached,
 )
+from mononn_core.vocabulary import cuda_headers
 
 HERE = Path(__file__).parent
-VOCABULARY = HERE.parent / "codegen" / "include"
 COMMON = (
     *(
         "-fPIC",
@@ -84,10 +84,9 @@ def find_compiler() -> Compiler:
 
 
 def vocabulary(changed: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Headers that a kernel may include, by name: codegen/include's, the emulator's own, then ``changed``."""
-    headers = {path.name: path.read_text(encoding="utf-8") for path in sorted(VOCABULARY.glob("*.cuh"))}
+    """Headers that a kernel may include, by name: the vocabulary's, the emulator's own, then ``changed``."""
     own = {path.name: path.read_text(encoding="utf-8") for path in sorted((HERE / "include").glob("*.cuh"))}
-    return {**headers, **own, **(changed or {})}
+    return {**cuda_headers(), **own, **(changed or {})}
 
 
 def compile_kernel(source: str, headers: Mapping[str, str], *, sanitize: bool) -> bytes:

@@ -27,7 +27,7 @@ def build(source: str, *, headers: Mapping[str, str] | None = None, sanitize: bo
     Args:
         source: text with kernels ``extern "C" __global__ void NAME(const __grid_constant__ STRUCT call)``, optionally
             with a second parameter ``uint32_t iteration``. It uses "mononn_ptx.cuh" and what stands above it only.
-        headers: texts that replace or join those of codegen/include, by name.
+        headers: texts that replace or join those of the vocabulary, by name.
         sanitize: look for races, poison, bounds and alignment of plain accesses; slower.
 
     Raises:

@@ -12,8 +12,9 @@ from mononn_core.emulate import conformance as kernel
 from mononn_core.runtime.cuda import check_driver, device_errors, import_cupy
 from mononn_core.runtime.cuda_device import present
 from mononn_core.runtime.cuda_toolchain import compile_cubin
+from mononn_core.vocabulary import FOLDER
 
-VOCABULARY = Path(__file__).resolve().parents[1] / "codegen" / "include" / "mononn_ptx.cuh"
+VOCABULARY = FOLDER / "mononn_ptx.cuh"
 
 
 def conformance(on_gpu: bool, output: Path | None = None) -> dict[str, Any]:

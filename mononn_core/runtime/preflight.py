@@ -16,6 +16,7 @@ from mononn_core.errors import DeviceError
 from mononn_core.runtime.cuda import Arguments, check_driver, device_errors, import_cupy
 from mononn_core.runtime.cuda_device import present
 from mononn_core.runtime.cuda_toolchain import compile_cubin
+from mononn_core.vocabulary import cuda_headers
 
 KERNEL, THREADS, SYNC_BYTES = "mononn_preflight", 128, 128
 EMULATED_BLOCKS = 4
@@ -75,9 +76,7 @@ def _emulated() -> tuple[Run, int]:
 
 def _on_gpu() -> tuple[Run, int]:
     device, cupy = check_driver(present()), import_cupy()
-    folder = Path(emulate.__file__).parents[1] / "codegen" / "include"
-    headers = {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.cuh"))}
-    code = compile_cubin(source(), headers, device.arch).code
+    code = compile_cubin(source(), cuda_headers(), device.arch).code
     runtime = cupy.cuda.runtime
     with device_errors("loading the preflight kernel"):
         module = cupy.cuda.function.Module()

@@ -30,8 +30,8 @@ from mononn_core.host_compiler import (
 )
 from mononn_core.machine import Machine
 from mononn_core.program import abi
+from mononn_core.vocabulary import FOLDER
 
-INCLUDE = Path(__file__).parent.parent / "codegen" / "include"
 HOST = Path(__file__).parent / "host"
 SUFFIX = {"c++": "cpp", "c": "c"}
 STANDARD = {"c++": ("-std=c++20", "-fno-exceptions", "-fno-rtti"), "c": ("-std=c11",)}
@@ -86,7 +86,7 @@ class Compiler(HostCompiler):
             *driver,
             *flags,
             "-I.",
-            f"-I{INCLUDE}",
+            f"-I{FOLDER}",
             "-c",
             f"source.{SUFFIX[language]}",
             "-o",
@@ -109,7 +109,7 @@ def find_compiler() -> Compiler:
 def compile_shared(
     source: str, *, machine: Machine, language: str = "c++", extra_flags: Sequence[str] = ()
 ) -> Compiled:
-    """Compiles one source text, which may include "mononn.h" and the headers of codegen/include.
+    """Compiles one source text, which may include "mononn.h" and the headers of :mod:`mononn_core.vocabulary`.
 
     Args:
         source: C++20 or C11.
@@ -122,7 +122,7 @@ def compile_shared(
     """
     compiler = find_compiler()
     command = compiler.compile_command(machine, language, extra_flags)
-    shown = shlex.join(("python" if word == sys.executable else word) for word in command if word != f"-I{INCLUDE}")
+    shown = shlex.join(("python" if word == sys.executable else word) for word in command if word != f"-I{FOLDER}")
     folder = cache_folder()
     entry = folder / (_digest(source, command, compiler) + ".so") if folder else None
     if entry and (code := read_cached(entry)):
@@ -150,7 +150,7 @@ def compile_host(machine: Machine) -> Compiled:
 def _digest(source: str, command: Sequence[str], compiler: Compiler) -> str:
     """Identity of a compilation: source, headers, flags, compiler version."""
     digest = hashlib.sha256()
-    headers = sorted(path for path in INCLUDE.rglob("*") if path.is_file())
+    headers = sorted(path for path in FOLDER.rglob("*") if path.is_file())
     parts = [source, abi.header(), compiler.version, *command[len(compiler.program) :], *compiler.link_command()[1:]]
     for part in (*parts, *(text for path in headers for text in (path.name, path.read_text(encoding="utf-8")))):
         digest.update(f"{len(part)}:{part}".encode())

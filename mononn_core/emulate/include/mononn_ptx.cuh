@@ -1,4 +1,4 @@
-// The primitives of generated CUDA code for a host compiler: the names and signatures of codegen/include/mononn_ptx.cuh.
+// The primitives of generated CUDA code for a host compiler: the names and signatures of vocabulary/mononn_ptx.cuh.
 // Every CUDA thread is a fiber of the emulator's runtime; what touches memory or other threads is a call into it, with
 // operands in registers, so that the compiler instruments nothing but the program's own loads and stores.
 #pragma once

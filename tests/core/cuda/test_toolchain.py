@@ -7,11 +7,11 @@ import shutil
 import pytest
 
 from mononn_core import compiler
-from mononn_core.codegen.cuda import headers
 from mononn_core.errors import ArtifactError, ToolchainError
 from mononn_core.runtime import cuda_toolchain
 from mononn_core.runtime.cubin import kernel_usage
 from mononn_core.runtime.cuda_toolchain import ARCHITECTURES, _find_nvrtc, compile_cubin, run_nvrtc
+from mononn_core.vocabulary import cuda_headers as headers
 from tests.core.cuda.cases import CASES
 from tests.core.cuda.lowered import printed
 from tests.core.cuda.networks import translator

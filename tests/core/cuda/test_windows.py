@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from onnx import TensorProto
 
 from mononn_core import compiler
-from mononn_core.codegen.cuda import headers
 from mononn_core.compiler import CudaStages
 from mononn_core.cost.cuda import work_of
 from mononn_core.errors import OptionError, UnsupportedError
@@ -28,6 +27,7 @@ from mononn_core.schedule.cuda.tiles import Target
 from mononn_core.templates import depthwise
 from mononn_core.templates.windowed import Conv
 from mononn_core.templates.windowed_cuda import block_tiles
+from mononn_core.vocabulary import cuda_headers as headers
 from tests.core.cuda.cases import CASES
 from tests.core.cuda.emulated import Run
 from tests.core.cuda.networks import mobile

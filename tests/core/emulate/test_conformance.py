@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from ml_dtypes import bfloat16
 
-from mononn_core.codegen.cuda import headers
 from mononn_core.emulate import conformance
 from mononn_core.emulate.conformance import CONFIRMED, UNCONFIRMED
 from mononn_core.runtime.cuda_toolchain import compile_cubin
+from mononn_core.vocabulary import cuda_headers as headers
 from tests.core.emulate.test_fragments import FORMULAS
 
 IN = conformance.inputs()

@@ -1,0 +1,3 @@
+"""The version of the package, as artifacts state it."""
+
+VERSION = "0.1.0"
