@@ -150,7 +150,7 @@ def compile_host(machine: Machine) -> Compiled:
 def _digest(source: str, command: Sequence[str], compiler: Compiler) -> str:
     """Identity of a compilation: source, headers, flags, compiler version."""
     digest = hashlib.sha256()
-    headers = sorted(path for path in FOLDER.rglob("*") if path.is_file())
+    headers = sorted(FOLDER.glob("*.hpp"))
     parts = [source, abi.header(), compiler.version, *command[len(compiler.program) :], *compiler.link_command()[1:]]
     for part in (*parts, *(text for path in headers for text in (path.name, path.read_text(encoding="utf-8")))):
         digest.update(f"{len(part)}:{part}".encode())
