@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from mononn_core.codegen.cstyle import Printer
 from mononn_core.codegen.cuda_expressions import CudaPointer, CudaPrinter, c_type, divisor
-from mononn_core.codegen.storage import Storage
+from mononn_core.codegen.storage import Storage, row_stride
 from mononn_core.errors import UnsupportedError
 from mononn_core.program.abi import GPU_ALIGN
 from mononn_core.program.expr import Const, Expr, add, minimum, mul
@@ -135,11 +135,6 @@ class CudaStorage(Storage):
         size = pointer.buffer.itemsize
         steps = (constant, row_stride(pointer.buffer), *(k * divisor(t) for t, k in terms.items()))
         return gcd(pointer.align, *(s * size for s in steps))
-
-
-def row_stride(buffer: Buffer) -> int:
-    """Elements between neighbouring rows of a matrix, the last two dimensions."""
-    return buffer.layout.dims[-2][-1][1]
 
 
 def clipped(size: int, limit: Expr | int, printer: Printer) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mononn_core.codegen.cuda_expressions import CudaPrinter
-from mononn_core.codegen.cuda_storage import CudaStorage, cuda_template, row_stride
+from mononn_core.codegen.cuda_storage import CudaStorage, cuda_template
+from mononn_core.codegen.storage import row_stride
 from mononn_core.program.ir import Barrier, Loop, Phase, Prefetch, Signal, Wait
 from mononn_core.program.template import operand
 

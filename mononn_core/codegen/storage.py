@@ -61,5 +61,5 @@ class Storage:
 
 
 def row_stride(buffer: Buffer) -> int:
-    """Elements between neighbouring rows of a matrix."""
-    return buffer.layout.dims[0][-1][1]
+    """Elements between neighbouring rows of a matrix, the last two dimensions."""
+    return buffer.layout.dims[-2][-1][1]

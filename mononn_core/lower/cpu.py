@@ -11,7 +11,7 @@ from mononn_core.lower.steps import Lowered, Lowering
 from mononn_core.machine import Machine
 from mononn_core.program.ir import Buffer, Layout, Phase, Program
 from mononn_core.program.rules import changed
-from mononn_core.schedule.decisions import row_stride
+from mononn_core.schedule.decisions import padded_stride
 from mononn_core.schedule.groups import CpuGroups
 from mononn_core.schedule.schedule import Schedule
 
@@ -41,7 +41,7 @@ class CpuLowering(Lowering):
 
     def activation(self, tensor: str) -> Buffer:
         dtype, (rows, columns) = self.stored[tensor]
-        stride = row_stride(columns, self.machine) if rows > 1 else columns
+        stride = padded_stride(columns, self.machine) if rows > 1 else columns
         layout = Layout((((rows, stride),), ((columns, 1),)), max(rows * stride, 1))
         return Buffer(tensor, dtype, (rows, columns), layout, "arena")
 

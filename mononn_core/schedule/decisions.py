@@ -21,7 +21,7 @@ def rows_problem(share: int, tile: Tile) -> str:
     return ""
 
 
-def row_stride(columns: int, machine: Machine) -> int:
+def padded_stride(columns: int, machine: Machine) -> int:
     """Elements between rows of a stored matrix: whole panels, and never a multiple of 1 KiB, so that the rows of a
     register tile do not fall into the same few sets of the first-level cache. Short rows (a picture's three channels)
     lie without gaps."""

@@ -20,7 +20,6 @@ from mononn_core.codegen.cuda_expressions import CudaPrinter, unguarded_loads
 from mononn_core.codegen.cuda_lanes import store_width
 from mononn_core.codegen.cuda_lanes import write_element as write_lanes
 from mononn_core.codegen.cuda_storage import CudaStorage, CudaTemplate, inner_axes
-from mononn_core.codegen.cuda_storage import row_stride as lead
 from mononn_core.codegen.loops import score_text, write_element
 from mononn_core.codegen.storage import row_stride
 from mononn_core.element import COMPUTE, CUDA_TYPES, computed, itemsize
@@ -214,7 +213,7 @@ class Attention(Template[AttentionParams], CpuTemplate, CpuScheduled, CudaTempla
             f"{shape.step}, {whole}, {loads}, {width}, {guard}, {aligned}>;"
         )
         code.out.line(f"static_assert(Attention::BYTES <= {shape.bytes});")
-        parts = [f"{code.corner(printer, o)}, {lead(printer.pointers[o.role].buffer)}" for o in (q, k, v)]
+        parts = [f"{code.corner(printer, o)}, {row_stride(printer.pointers[o.role].buffer)}" for o in (q, k, v)]
         sizes = f"{code.extent(q, len(q.box.size) - 2, printer)}, {code.extent(k, len(k.box.size) - 2, printer)}"
         code.out.line(
             f"Attention::run({code.template_place(phase)}, {', '.join(parts)}, {sizes}, ahead_, score_, element_);"

@@ -8,7 +8,8 @@ from math import ceil
 from mononn_core.codegen.cuda_expressions import CudaPrinter
 from mononn_core.codegen.cuda_lanes import store_width, write_element
 from mononn_core.codegen.cuda_nests import NestWriter
-from mononn_core.codegen.cuda_storage import PRIVATE, CudaStorage, CudaTemplate, clipped, inner_axes, row_stride, up
+from mononn_core.codegen.cuda_storage import PRIVATE, CudaStorage, CudaTemplate, clipped, inner_axes, up
+from mononn_core.codegen.storage import row_stride
 from mononn_core.element import COMPUTE, CUDA_TYPES, NARROW, itemsize
 from mononn_core.errors import UnsupportedError
 from mononn_core.program.expr import Acc, Cast, Const, Expr, Load, Var, minimum

@@ -37,7 +37,7 @@ def test_same_source_same_bytes_and_no_path_of_this_machine(compiler, monkeypatc
     machine = Machine.named("scalar")
     first, second = (compile_shared(handmade.SOURCE, machine=machine) for _ in range(2))
     assert first.code == second.code
-    for path in (toolchain.INCLUDE, Path.home(), "/tmp"):
+    for path in (toolchain.FOLDER, Path.home(), "/tmp"):
         assert str(path).encode() not in first.code
         assert str(path) not in first.command
 
