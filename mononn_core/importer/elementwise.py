@@ -8,69 +8,16 @@ import numpy as np
 
 from mononn_core.element import SMALL_FLOATS, is_float
 from mononn_core.importer.context import Context, Converter, converts
-
-SAME_NAME = (
-    "Neg",
-    "Abs",
-    "Sign",
-    "Exp",
-    "Log",
-    "Sqrt",
-    "Reciprocal",
-    "Tanh",
-    "Erf",
-    "Sigmoid",
-    "Relu",
-    "Sin",
-    "Cos",
-    "Tan",
-    "Sinh",
-    "Cosh",
-    "Asin",
-    "Acos",
-    "Atan",
-    "Asinh",
-    "Acosh",
-    "Atanh",
-    "Floor",
-    "Ceil",
-    "Round",
-    "Not",
-    "Softplus",
-    "Add",
-    "Sub",
-    "Mul",
-    "Div",
-    "Pow",
-    "Equal",
-    "Less",
-    "Greater",
-    "And",
-    "Or",
-    "Xor",
-    "Where",
-    "IsNaN",
-)
-"""ONNX operators whose Graph operator is their name in lower case."""
-
-DIRECT = {
-    **{name: name.lower() for name in SAME_NAME},
-    "LessOrEqual": "less_equal",
-    "GreaterOrEqual": "greater_equal",
-    "BitwiseAnd": "bitwise_and",
-    "BitwiseOr": "bitwise_or",
-    "BitwiseXor": "bitwise_xor",
-    "BitwiseNot": "bitwise_not",
-}
-"""ONNX operators that are one Graph operator without attributes."""
+from mononn_core.ops import registry
 
 
 def _direct(op: str) -> Converter:
     return lambda ctx: ctx.add(op, *ctx.inputs())
 
 
-for _onnx_name, _op in DIRECT.items():
-    converts(_onnx_name)(_direct(_op))
+for _definition in map(registry.get, registry.names()):
+    if _definition.onnx:
+        converts(_definition.onnx)(_direct(_definition.name))
 
 
 @converts("Max", "Min", "Sum", "Mean")

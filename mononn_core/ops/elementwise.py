@@ -53,7 +53,13 @@ def boolean(types: Sequence[TensorType], attrs: Attrs) -> str:
 
 
 def elementwise(
-    name: str, semantics: Semantics, scalar: Scalar | None, result: ResultType = same, cost: int = 1, arity: int = 0
+    name: str,
+    semantics: Semantics,
+    scalar: Scalar | None,
+    result: ResultType = same,
+    cost: int = 1,
+    arity: int = 0,
+    onnx: str = "",
 ) -> OpDef:
     """Register an elementwise operator of ``cost`` flops an element (and ``arity`` inputs; 0: whatever is given)."""
 
@@ -76,28 +82,36 @@ def elementwise(
     def flops(types: Sequence[TensorType | None], outputs: Sequence[TensorType], attrs: Attrs) -> int:
         return cost * outputs[0].size
 
-    return register(
-        OpDef(
-            name, "elementwise", infer, evaluate, point if scalar is not None else None, None, flops if cost else None
-        )
-    )
+    how = point if scalar is not None else None
+    return register(OpDef(name, "elementwise", infer, evaluate, how, None, flops if cost else None, onnx=onnx))
 
 
-def unary(name: str, function: str | Semantics, scalar: str | Scalar | None = None, cost: int = 1) -> None:
-    """A one-input operator of the same type; ``function`` and ``scalar`` may be names in xp and in expr.UNARY."""
+def _onnx_name(name: str) -> str:
+    """Most are called so: bitwise_and is BitwiseAnd."""
+    return name.title().replace("_", "")
+
+
+def unary(
+    name: str, function: str | Semantics, scalar: str | Scalar | None = None, cost: int = 1, onnx: str | None = None
+) -> None:
+    """A one-input operator of the same type; ``function`` and ``scalar`` may be names in xp and in expr.UNARY;
+    ``onnx`` as of an OpDef, by default what the name says."""
     semantics: Semantics = (lambda xp, attrs, x: getattr(xp, function)(x)) if isinstance(function, str) else function
     expression = scalar or name
     lowered: Scalar = (lambda attrs, x: op(expression, x)) if isinstance(expression, str) else expression
-    elementwise(name, semantics, lowered, same, cost, 1)
+    elementwise(name, semantics, lowered, same, cost, 1, _onnx_name(name) if onnx is None else onnx)
 
 
-def binary(name: str, function: str | Semantics, scalar: str | Scalar, result: ResultType = same) -> None:
-    """A two-input operator; ``function`` and ``scalar`` may be names in xp and in expr.BINARY."""
+def binary(
+    name: str, function: str | Semantics, scalar: str | Scalar, result: ResultType = same, onnx: str | None = None
+) -> None:
+    """A two-input operator; ``function`` and ``scalar`` may be names in xp and in expr.BINARY; ``onnx`` as of
+    :func:`unary`."""
     semantics: Semantics = (
         (lambda xp, attrs, a, b: getattr(xp, function)(a, b)) if isinstance(function, str) else function
     )
     lowered: Scalar = (lambda attrs, a, b: op(scalar, a, b)) if isinstance(scalar, str) else scalar
-    elementwise(name, semantics, lowered, result, 1, 2)
+    elementwise(name, semantics, lowered, result, 1, 2, _onnx_name(name) if onnx is None else onnx)
 
 
 def _zero(x: Expr) -> Expr:
@@ -208,7 +222,7 @@ def _shift(xp: Any, attrs: Attrs, a: Array, b: Array) -> Array:
 
 
 def _register() -> None:
-    unary("identity", lambda xp, attrs, x: x, lambda attrs, x: x, cost=0)
+    unary("identity", lambda xp, attrs, x: x, lambda attrs, x: x, cost=0, onnx="")
     unary("neg", "negative")
     unary("abs", "abs")
     unary("sign", "sign")
@@ -221,31 +235,31 @@ def _register() -> None:
     unary("sigmoid", lambda xp, attrs, x: sigmoid(xp, x), cost=4)
     unary("softplus", lambda xp, attrs, x: softplus(xp, x), cost=4)
     unary("relu", lambda xp, attrs, x: xp.maximum(x, xp.zeros_like(x)), lambda attrs, x: op("max", x, _zero(x)))
-    unary("gelu", _gelu, _gelu_point, cost=8)
-    unary("clip", _clip, _clip_point)
+    unary("gelu", _gelu, _gelu_point, cost=8, onnx="")
+    unary("clip", _clip, _clip_point, onnx="")
     unary("not", "logical_not")
     unary("bitwise_not", "bitwise_not", "bitnot")
     elementwise("cast", _cast, _cast_point, _cast_type, 0, 1)
     elementwise("bitcast", lambda xp, attrs, x: x.view(numpy_dtype(text(attrs, "to"))), None, _bitcast_type, 0, 1)
-    elementwise("isnan", lambda xp, attrs, x: xp.isnan(x), lambda attrs, x: op("isnan", x), _is_true, 1, 1)
+    elementwise("isnan", lambda xp, attrs, x: xp.isnan(x), lambda attrs, x: op("isnan", x), _is_true, 1, 1, "IsNaN")
     elementwise("isinf", _is_infinite, _is_infinite_point, _is_true, 1, 1)
     for name, function in (("add", "add"), ("sub", "subtract"), ("mul", "multiply")):
         binary(name, function, name)
     binary("div", _division, "div")
-    binary("min", "minimum", "min")
-    binary("max", "maximum", "max")
+    binary("min", "minimum", "min", onnx="")
+    binary("max", "maximum", "max", onnx="")
     binary("pow", lambda xp, attrs, a, b: power(xp, a, b), _power_point, first)
-    binary("mod", _modulo, lambda attrs, a, b: op("fmod" if attrs.get("fmod") else "mod", a, b))
-    for name, scalar in (("equal", "eq"), ("less", "lt"), ("greater", "gt"), ("less_equal", "le")):
+    binary("mod", _modulo, lambda attrs, a, b: op("fmod" if attrs.get("fmod") else "mod", a, b), onnx="")
+    for name, scalar in (("equal", "eq"), ("less", "lt"), ("greater", "gt")):
         binary(name, name, scalar, boolean)
-    binary("greater_equal", "greater_equal", "ge", boolean)
+    binary("less_equal", "less_equal", "le", boolean, "LessOrEqual")
+    binary("greater_equal", "greater_equal", "ge", boolean, "GreaterOrEqual")
     for name in ("and", "or", "xor"):
         binary(name, "logical_" + name, name, boolean)
         binary("bitwise_" + name, "bitwise_" + name, "bit" + name)
-    binary("shift", _shift, lambda attrs, a, b: op("shl" if attrs.get("left") else "shr", a, b))
-    elementwise(
-        "where", lambda xp, attrs, c, a, b: xp.where(c, a, b), lambda attrs, c, a, b: Select(c, a, b), _where_type, 1, 3
-    )
+    binary("shift", _shift, lambda attrs, a, b: op("shl" if attrs.get("left") else "shr", a, b), onnx="")
+    chosen: Scalar = lambda attrs, c, a, b: Select(c, a, b)  # noqa: E731
+    elementwise("where", lambda xp, attrs, c, a, b: xp.where(c, a, b), chosen, _where_type, 1, 3, "Where")
 
 
 def _power_point(attrs: Attrs, a: Expr, b: Expr) -> Expr:

@@ -8,7 +8,9 @@ A Graph operator is defined by
 * ``forward`` (movements that are bijections): where input element ``index`` goes in the output,
 * ``kind``: how the schedule treats it,
 * ``loop`` (reductions and row operators): the schedule has a loop for it,
-* ``flops``: arithmetic of one application, for the cost model and the roofline.
+* ``flops``: arithmetic of one application, for the cost model and the roofline,
+* ``onnx``: the ONNX operator that is just this one, input for input and without attributes; "" where none is (then a
+  converter of :mod:`mononn_core.importer` makes it).
 """
 
 from __future__ import annotations
@@ -55,6 +57,7 @@ class OpDef:
     forward: Forward | None = None
     flops: Flops | None = None
     loop: bool = False
+    onnx: str = ""
 
 
 _OPS: dict[str, OpDef] = {}
