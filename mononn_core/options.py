@@ -6,10 +6,11 @@ import os
 from dataclasses import dataclass
 from typing import TypedDict
 
+from mononn_core import element
 from mononn_core.errors import OptionError
 
 TARGETS = ("cpu", "cuda", "cuda-emulated")
-PRECISIONS = ("fp32", "fp16", "bf16")
+PRECISIONS = tuple(element.PRECISIONS)
 LAUNCHES = ("once", "phases", "graph")
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
 ON_GPU = ("cuda", "cuda-emulated")

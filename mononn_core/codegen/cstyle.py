@@ -34,14 +34,10 @@ from mononn_core.program.expr import (
     variables,
     walk,
 )
+from mononn_core.program.functions import FUNCTIONS
 from mononn_core.program.ir import Buffer, Layout
 from mononn_core.program.simplify import bounds, from_linear, linear, simplify
 
-INFIX = {
-    "add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==",
-    "ne": "!=",
-    "bitand": "&", "bitor": "|", "bitxor": "^",
-}  # fmt: skip
 LOGIC = {"and": ("&&", "&"), "or": ("||", "|"), "xor": ("!=", "^")}
 """(scalar, vector) operators."""
 Interval = tuple[tuple[Expr, ...], tuple[Expr, ...]]
@@ -49,14 +45,6 @@ Interval = tuple[tuple[Expr, ...], tuple[Expr, ...]]
 NO_BOUND = 1 << 62
 ORDER = {"lt": (True, True), "le": (True, False), "gt": (False, True), "ge": (False, False)}
 """Comparison -> (the left side is below, equality is excluded)."""
-VOCABULARY = frozenset(["exp", "log", "sqrt", "tanh", "erf", "sigmoid", "softplus", "abs", "sign", "max", "min"])
-"""Operations the vocabulary has for vectors and scalars under the same name."""
-LIBM = {
-    "sin": "sin", "cos": "cos", "tan": "tan", "asin": "asin", "acos": "acos", "atan": "atan", "sinh": "sinh",
-    "cosh": "cosh", "asinh": "asinh", "acosh": "acosh", "atanh": "atanh", "floor": "floor", "ceil": "ceil",
-    "round": "rint", "pow": "pow", "fmod": "fmod",
-}  # fmt: skip
-"""Operations that C's library has, by the name without a type's suffix."""
 
 
 @dataclass(frozen=True)
@@ -219,11 +207,11 @@ class Printer:
         return c_type(dtype, self.types)
 
     def _scalar_op(self, e: Op) -> str:
-        args = [self.scalar(a) for a in e.args]
+        args, function = [self.scalar(a) for a in e.args], FUNCTIONS[e.name]
         kind = e.args[0].dtype
         match e.name:
-            case name if name in INFIX:
-                return f"({args[0]} {INFIX[name]} {args[1]})"
+            case _ if function.infix:
+                return f"({args[0]} {function.infix} {args[1]})"
             case "and" | "or" | "xor":
                 return f"({args[0]} {LOGIC[e.name][0]} {args[1]})"
             case "shl" | "shr":
@@ -245,11 +233,11 @@ class Printer:
                 return f"mn::checked_index(call, {self.phase}, {args[0]}, {args[1]})"
             case "floordiv" | "mod":
                 return self._division(e, args)
-            case name if name in VOCABULARY:
+            case _ if function.vocabulary:
                 cast = "(int64_t)" if "int" in kind else ""
-                return f"({self.c_type(kind)})mn::{name}({', '.join(cast + a for a in args)})"
-            case name if name in LIBM and kind in C_SUFFIXES:
-                return f"{LIBM[name]}{C_SUFFIXES[kind]}({', '.join(args)})"
+                return f"({self.c_type(kind)})mn::{e.name}({', '.join(cast + a for a in args)})"
+            case _ if function.libm and kind in C_SUFFIXES:
+                return f"{function.libm}{C_SUFFIXES[kind]}({', '.join(args)})"
         raise UnsupportedError(f"operation {e.name!r} on {kind} has no generated form; compute it in float32 or int64")
 
     def _division(self, e: Op, args: list[str]) -> str:
@@ -319,10 +307,10 @@ class Printer:
         return terms.get(own, 0)
 
     def _vector_op(self, e: Op) -> str:
-        args = [self._vector(a) for a in e.args]
+        args, function = [self._vector(a) for a in e.args], FUNCTIONS[e.name]
         match e.name:
-            case name if name in INFIX:
-                return f"({args[0]} {INFIX[name]} {args[1]})"
+            case _ if function.infix:
+                return f"({args[0]} {function.infix} {args[1]})"
             case "neg":
                 return f"(-{args[0]})"
             case "reciprocal":
@@ -337,15 +325,15 @@ class Printer:
                 return f"(mn::abs<T>({args[0]}) == mn::splat<T>(INFINITY))"
             case "max" | "min" if isinstance(e.args[1], Const):
                 return f"mn::{e.name}<T>({args[1]}, {args[0]})"  # one instruction this way round
-            case name if name in VOCABULARY:
-                return f"mn::{name}<T>({', '.join(args)})"
+            case _ if function.vocabulary:
+                return f"mn::{e.name}<T>({', '.join(args)})"
             case "pow" if e.args[1] == Const(0.75, COMPUTE):
                 return f"mn::pow_three_quarters<T>({args[0]})"
             case "mod":
                 return f"mn::each<T>({', '.join(args)}, [](float a, float b) {{ return mn::mod(a, b); }})"
-            case name if name in LIBM:
+            case _ if function.libm:
                 names = ", ".join(f"float a{i}" for i in range(len(args)))
-                call = f"{LIBM[name]}{C_SUFFIXES[COMPUTE]}({', '.join(f'a{i}' for i in range(len(args)))})"
+                call = f"{function.libm}{C_SUFFIXES[COMPUTE]}({', '.join(f'a{i}' for i in range(len(args)))})"
                 return f"mn::each<T>({', '.join(args)}, []({names}) {{ return {call}; }})"
         raise UnsupportedError(f"operation {e.name!r} on float32 has no generated form")
 

@@ -8,11 +8,11 @@ from mononn_core.codegen.cstyle import Printer, c_type, unrounded, vectorisable
 from mononn_core.codegen.writer import Writer
 from mononn_core.element import COMPUTE, SIDE_BY_SIDE
 from mononn_core.program.expr import Const, Expr, Op, minimum, substitute, walk
+from mononn_core.program.functions import FUNCTIONS
 from mononn_core.program.ir import For, Let, Reduce, Result, Statement, Store
 from mononn_core.program.simplify import simplify
 
 REDUCERS = {"add": "mn::Add", "mul": "mn::Mul", "max": "mn::Max", "min": "mn::Min"}
-EXPENSIVE = frozenset(["exp", "log", "tanh", "erf", "sigmoid", "softplus", "pow", "div", "sin", "cos", "sqrt"])
 CHEAP_OPERATIONS = 4
 UNROLLED = 16
 """Reductions of so few terms, the taps of a pooling, are written out."""
@@ -147,7 +147,7 @@ def simplify_at(e: Expr, var: str, printer: Printer) -> str:
 def is_cheap(result: Result) -> bool:
     """Whether an epilogue is short enough to be unrolled over a register tile."""
     operations = [n for n in walk(result.value) if isinstance(n, Op) and n.dtype == COMPUTE]
-    return len(operations) <= CHEAP_OPERATIONS and not any(o.name in EXPENSIVE for o in operations)
+    return len(operations) <= CHEAP_OPERATIONS and not any(FUNCTIONS[o.name].slow for o in operations)
 
 
 def write_element(out: Writer, result: Result, printer: Printer) -> None:

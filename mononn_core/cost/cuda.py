@@ -15,6 +15,7 @@ from typing import Any
 from mononn_core.element import itemsize
 from mononn_core.gpu import Gpu
 from mononn_core.program.expr import INDEX, Expr, Load, Op, Var, substitute, walk
+from mononn_core.program.functions import FUNCTIONS
 from mononn_core.program.ir import Barrier, For, Let, Operand, Phase, Program, Reduce, Statement, Store
 from mononn_core.program.rules import matrix_dims
 from mononn_core.program.template import get
@@ -22,8 +23,6 @@ from mononn_core.program.tensor_core import KINDS
 
 ENOUGH_THREADS = 256
 """Threads of a multiprocessor that hide its latencies."""
-OPERATIONS = {"exp": 4, "erf": 24, "tanh": 16, "sqrt": 4, "div": 8, "reciprocal": 6, "log": 8, "pow": 24, "sigmoid": 12}
-"""Instructions of a scalar operation that takes more than one."""
 
 
 @dataclass(frozen=True)
@@ -243,5 +242,5 @@ def expr_operations(*expressions: Expr) -> float:
         if isinstance(n, Load):
             total += 1.25
         elif isinstance(n, Op) and n.dtype not in (INDEX, "bool"):
-            total += OPERATIONS.get(n.name, 1)
+            total += FUNCTIONS[n.name].instructions
     return total

@@ -94,7 +94,7 @@ def _onnx_name(name: str) -> str:
 def unary(
     name: str, function: str | Semantics, scalar: str | Scalar | None = None, cost: int = 1, onnx: str | None = None
 ) -> None:
-    """A one-input operator of the same type; ``function`` and ``scalar`` may be names in xp and in expr.UNARY;
+    """A one-input operator of the same type; ``function`` and ``scalar`` may be names in xp and in FUNCTIONS;
     ``onnx`` as of an OpDef, by default what the name says."""
     semantics: Semantics = (lambda xp, attrs, x: getattr(xp, function)(x)) if isinstance(function, str) else function
     expression = scalar or name
@@ -105,7 +105,7 @@ def unary(
 def binary(
     name: str, function: str | Semantics, scalar: str | Scalar, result: ResultType = same, onnx: str | None = None
 ) -> None:
-    """A two-input operator; ``function`` and ``scalar`` may be names in xp and in expr.BINARY; ``onnx`` as of
+    """A two-input operator; ``function`` and ``scalar`` may be names in xp and in FUNCTIONS; ``onnx`` as of
     :func:`unary`."""
     semantics: Semantics = (
         (lambda xp, attrs, a, b: getattr(xp, function)(a, b)) if isinstance(function, str) else function

@@ -16,21 +16,11 @@ from dataclasses import dataclass, replace
 from typing import Union
 
 from mononn_core.element import COMPUTE
+from mononn_core.program.functions import FUNCTIONS
 
 INDEX = "int64"
 
-UNARY = frozenset((
-    "neg", "abs", "exp", "log", "sqrt", "tanh", "erf", "sin", "cos", "floor", "ceil", "round", "sign",
-    "reciprocal", "not", "isnan", "isinf", "sigmoid", "softplus", "tan", "sinh", "cosh", "asin", "acos", "atan",
-    "asinh", "acosh", "atanh", "bitnot",
-))  # fmt: skip
-BINARY = frozenset((
-    "add", "sub", "mul", "div", "floordiv", "mod", "min", "max", "pow", "lt", "le", "gt", "ge", "eq", "ne",
-    "and", "or", "xor", "fmod", "bitand", "bitor", "bitxor", "shl", "shr", "index",
-))  # fmt: skip
-"""``index(i, n)`` is an index taken from data: i, or i + n where i is negative; outside [-n, n) it reports the run's
-index error and yields 0."""
-COMPARISONS = frozenset(["lt", "le", "gt", "ge", "eq", "ne", "and", "or", "xor", "not", "isnan", "isinf"])
+COMPARISONS = frozenset(name for name, function in FUNCTIONS.items() if function.comparison)
 
 
 class _Arithmetic:
@@ -90,7 +80,7 @@ class Op(_Arithmetic):
     dtype: str
 
     def __post_init__(self) -> None:
-        if self.name not in UNARY and self.name not in BINARY:
+        if self.name not in FUNCTIONS:
             raise ValueError(f"unknown scalar operation {self.name!r}")
 
 

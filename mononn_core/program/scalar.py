@@ -6,7 +6,6 @@ of variables that broadcast over these axes, and a mask of the iterations that r
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,76 +14,11 @@ import numpy as np
 
 from mononn_core.errors import InputError, VerifyError
 from mononn_core.program.expr import Acc, Cast, Const, Expr, Load, Op, Select, Var
+from mononn_core.program.functions import FUNCTIONS
 
 Array = np.ndarray[Any, Any]
 Reader = Callable[[Load, tuple[Array, ...], "Array | None"], Array]
 """``reader(load, index arrays, mask)``: the values loaded; only where ``mask`` (None: everywhere) is the index real."""
-
-_erf = np.frompyfunc(math.erf, 1, 1)
-
-
-def _divide(a: Array, b: Array) -> Array:
-    """C's division: exact quotient for floats, truncated toward zero for integers."""
-    if np.issubdtype(a.dtype, np.inexact):
-        return np.asarray(np.true_divide(a, b))
-    return np.asarray((a - np.fmod(a, b)) // np.where(b == 0, 1, b))
-
-
-SCALAR: dict[str, Callable[..., Any]] = {
-    "neg": np.negative,
-    "abs": np.abs,
-    "exp": np.exp,
-    "log": np.log,
-    "sqrt": np.sqrt,
-    "tanh": np.tanh,
-    "erf": lambda x: np.asarray(_erf(x)).astype(x.dtype),
-    "sin": np.sin,
-    "cos": np.cos,
-    "tan": np.tan,
-    "sinh": np.sinh,
-    "cosh": np.cosh,
-    "asin": np.arcsin,
-    "acos": np.arccos,
-    "atan": np.arctan,
-    "asinh": np.arcsinh,
-    "acosh": np.arccosh,
-    "atanh": np.arctanh,
-    "floor": np.floor,
-    "ceil": np.ceil,
-    "round": np.rint,
-    "sign": np.sign,
-    "reciprocal": lambda x: _divide(np.ones_like(x), x),
-    "not": np.logical_not,
-    "isnan": np.isnan,
-    "isinf": np.isinf,
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-    "softplus": lambda x: np.logaddexp(x, np.zeros_like(x)),
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": _divide,
-    "floordiv": np.floor_divide,
-    "mod": np.mod,
-    "fmod": np.fmod,
-    "min": np.minimum,
-    "max": np.maximum,
-    "pow": np.power,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "and": np.logical_and,
-    "or": np.logical_or,
-    "xor": np.logical_xor,
-    "bitnot": np.bitwise_not,
-    "bitand": np.bitwise_and,
-    "bitor": np.bitwise_or,
-    "bitxor": np.bitwise_xor,
-    "shl": np.left_shift,
-    "shr": np.right_shift,
-}
 
 
 def _checked_index(index: Array, extent: Array, frame: Frame) -> Array:
@@ -160,7 +94,9 @@ def evaluate(e: Expr, frame: Frame, reader: Reader) -> Array:
             return _checked_index(evaluate(inner, frame, reader), evaluate(limit, frame, reader), frame)
         case Op(name, args, dtype):
             values = [evaluate(a, frame, reader) for a in args]
-            return np.asarray(SCALAR[name](*values)).astype(dtype, copy=False)
+            compute = FUNCTIONS[name].compute
+            assert compute is not None
+            return np.asarray(compute(*values)).astype(dtype, copy=False)
         case Select(condition, then, otherwise):
             chosen = evaluate(condition, frame, reader).astype(bool)
             if chosen.ndim == 0 and frame.mask is None:

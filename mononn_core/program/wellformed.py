@@ -12,7 +12,6 @@ import numpy as np
 from mononn_core.element import COMPUTE
 from mononn_core.errors import VerifyError
 from mononn_core.program.expr import (
-    BINARY,
     COMPARISONS,
     INDEX,
     Acc,
@@ -25,6 +24,7 @@ from mononn_core.program.expr import (
     Var,
     children,
 )
+from mononn_core.program.functions import FUNCTIONS
 from mononn_core.program.ir import (
     ACCESSES,
     SPACES,
@@ -350,7 +350,7 @@ class PhaseRules:
             case Load(role, index):
                 self._check_load(role, index, e.dtype)
             case Op(name, args):
-                if len(args) != (2 if name in BINARY else 1) or len({a.dtype for a in args}) > 1:
+                if len(args) != FUNCTIONS[name].arity or len({a.dtype for a in args}) > 1:
                     raise self.refuse("types agree", f"{name!r} of {[a.dtype for a in args]}")
                 if e.dtype != ("bool" if name in COMPARISONS else args[0].dtype):
                     raise self.refuse("types agree", f"{name!r} of {args[0].dtype} gives {e.dtype}")

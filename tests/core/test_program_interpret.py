@@ -7,9 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from mononn_core.codegen.cstyle import Printer
 from mononn_core.errors import InputError, VerifyError
 from mononn_core.program import expr, scalar
 from mononn_core.program.expr import Cast, Const, Expr, op
+from mononn_core.program.functions import FUNCTIONS, Function
 from mononn_core.program.interpret import run
 from mononn_core.program.ir import Phase
 from tests.core.programs import CASES
@@ -78,8 +80,18 @@ def _no_loads(*_: object) -> np.ndarray:
     raise AssertionError("there are no loads")
 
 
-def test_every_scalar_operation_is_known() -> None:
-    assert set(scalar.SCALAR) | {"index"} == expr.UNARY | expr.BINARY
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=lambda f: f.name)
+def test_every_scalar_operation_is_computed_and_written(function: Function) -> None:
+    """In a type that it takes; whether they agree the generated programs' tests say."""
+    logic = function.name in ("and", "or", "xor", "not")
+    dtype = "bool" if logic else "int64" if function.name.startswith(("bit", "sh", "index")) else "float32"
+    e = expr.op(function.name, *(expr.Var(f"a{n}", dtype) for n in range(function.arity)))
+    assert e.dtype == ("bool" if function.comparison else dtype)
+    assert Printer({}, {}).scalar(e)
+    if function.name != "index":
+        values = {f"a{n}": np.asarray([1], dtype) for n in range(function.arity)}
+        with np.errstate(all="ignore"):
+            assert scalar.evaluate(e, scalar.Frame((1,), values), _no_loads).dtype == e.dtype
 
 
 def test_transformer() -> None:
