@@ -1,1 +1,1 @@
-
+"""Estimated seconds, to choose between Schedules: never shown as measured."""

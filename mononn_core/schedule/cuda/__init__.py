@@ -1,1 +1,1 @@
-"""Graph to one cooperative CUDA kernel's Program."""
+"""What a Schedule of a GPU decides about: groups, tiles, builders of phases."""
