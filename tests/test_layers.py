@@ -239,3 +239,11 @@ def test_length_is_seen():
     assert too_long("x.py", f"def f():{body}")
     assert not too_long("x.py", f"def f():{body[: -len('    pass') - 1]}")
     assert too_long("x.py", "\n" * (LONGEST_FILE + 1))
+
+
+def test_every_package_says_what_it_is():
+    """Also: a folder without a package's file would be left out of what is installed."""
+    folders = {p.parent for p in python_files("mononn_core", "mononn_bench")}
+    assert [
+        f for f in folders if not (ast.get_docstring(ast.parse((f / "__init__.py").read_text())) or "").strip()
+    ] == []
