@@ -30,7 +30,8 @@ class Options:
         epilogues: finish a product or an attention with the elementwise chain after it (off: that chain is a phase of
             its own, fused with nothing but itself; for ablations).
         prefetch: ask for the first weights of the phase after a barrier before waiting there. Off: on two cores no
-            network ran measurably faster or slower with it. (On a GPU the first weights are always fetched ahead.)
+            network ran measurably faster or slower with it. (On a GPU the first weights are always fetched ahead; a
+            Schedule that is given says it itself.)
         launch: "once": every worker enters the function once a run, and barriers stand between its phases; "phases":
             the host's worker pool is woken and joined for every phase, as a runtime of separate kernels does (for
             ablations; the same kernels, the same phases, the same bits), on a CPU; "graph": the same phases as kernels

@@ -44,7 +44,7 @@ def lower_imported(graph: Graph, options: Options, machine: Machine, schedule: S
     """From an imported Graph on: passes, schedule (or the one given), proof, source."""
     optimized = pipeline.run(graph)
     groups = CpuGroups(pipeline.prepare(optimized, options.target), options, machine)
-    lowered = lower(groups, CpuScheduler(groups).legal(schedule), options.prefetch)
+    lowered = lower(groups, CpuScheduler(groups).legal(schedule))
     prove(lowered.program, schedule is not None)
     chosen = f"target {options.target}, precision {options.precision}, threads {options.threads}, {machine.level}"
     comment = f"mononn {VERSION}, {chosen}"

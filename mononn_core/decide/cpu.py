@@ -36,7 +36,8 @@ class CpuScheduler:
         for own, more in with_bands(groups, chosen).items():
             chosen[own] += () if own in fixed else tuple(more)
         candidates = {own: tuple(map(self._candidate, found)) for own, found in chosen.items()}
-        return Schedule(groups.graph.name, groups.owners, ownership.plan(groups.stages, candidates, self.cost))
+        intervals = ownership.plan(groups.stages, candidates, self.cost)
+        return Schedule(groups.graph.name, groups.owners, intervals, groups.prefetch)
 
     def legal(self, given: Schedule | None) -> Schedule:
         """``given`` once it is checked, or the cheapest; raises OptionError as :meth:`check`."""

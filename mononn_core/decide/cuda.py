@@ -49,7 +49,7 @@ class CudaScheduler:
             by_phase = {phase.id: group for group, (phase, *_) in phases.items()}
             intervals = schedule_phases([phase for phase, *_ in phases.values()], builder.locals)
             found = tuple(tuple(by_phase[phase.id] for phase in interval) for interval in intervals)
-            return CudaSchedule(self.groups.graph.name, target.threads, target.blocks_per_sm, found)
+            return CudaSchedule(self.groups.graph.name, target.threads, target.blocks_per_sm, found, target.precision)
         assert problem is not None
         raise problem
 
@@ -95,6 +95,9 @@ class CudaScheduler:
 
     def check(self, schedule: CudaSchedule) -> None:
         """Raises OptionError where a Schedule is not one of this network, or names a decision that is not legal."""
+        if schedule.precision != self.groups.precision:
+            how = f"{schedule.precision}, not {self.groups.precision}"
+            raise OptionError(f"the schedule is for precision {how}; compile with that one")
         launch = (schedule.threads, schedule.blocks_per_sm)
         if launch not in LAUNCHES:
             known = " or ".join(f"{threads} x {blocks}" for threads, blocks in LAUNCHES)

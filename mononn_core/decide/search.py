@@ -16,7 +16,8 @@ from mononn_core.schedule.schedule import GroupSchedule, Schedule
 
 def sample(scheduler: CpuScheduler, random: Random) -> Schedule:
     """Any legal decision for every group."""
-    return scheduler.decide({own: random.choice(_legal(scheduler, own)) for own in scheduler.groups.by_name})
+    drawn = scheduler.decide({own: random.choice(_legal(scheduler, own)) for own in scheduler.groups.by_name})
+    return replace(drawn, prefetch=bool(random.randrange(2)))
 
 
 def mutate(scheduler: CpuScheduler, schedule: Schedule, random: Random) -> Schedule:
@@ -29,7 +30,8 @@ def mutate(scheduler: CpuScheduler, schedule: Schedule, random: Random) -> Sched
         if others:
             shared = groups[own].partition.bands
             kept = {name: _whole(g) if g.partition.bands == shared else g for name, g in groups.items()}
-            return scheduler.decide({**kept, own: random.choice(others)})
+            decided = scheduler.decide({**kept, own: random.choice(others)})
+            return replace(decided, prefetch=schedule.prefetch)
     return schedule
 
 
@@ -42,7 +44,7 @@ def cross(scheduler: CpuScheduler, first: Schedule, second: Schedule, random: Ra
         bands = both[0][own].partition.bands or both[1][own].partition.bands
         unit = bands.buffer if bands is not None else own
         chosen[own] = both[taken.setdefault(unit, random.randrange(2))][own]
-    return scheduler.decide(chosen)
+    return replace(scheduler.decide(chosen), prefetch=random.choice((first, second)).prefetch)
 
 
 def _legal(scheduler: CpuScheduler, own: str) -> list[GroupSchedule]:

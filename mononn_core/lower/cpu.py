@@ -21,13 +21,13 @@ PAGE = 4096
 """Workers' slices of local memory are whole pages."""
 
 
-def lower(groups: CpuGroups, schedule: Schedule, prefetch: bool = False) -> Lowered[Schedule]:
-    """What follows from a legal Schedule; ``prefetch``: see :class:`mononn_core.options.Options`."""
+def lower(groups: CpuGroups, schedule: Schedule) -> Lowered[Schedule]:
+    """What follows from a legal Schedule."""
     intervals = [[phase for group in interval for phase in groups.phases(group)] for interval in schedule.intervals]
     stored = {name: (dtype, shape) for name, dtype, shape in map(groups.stored, schedule.groups)}
     packed = groups.builder.packed
     lowering = CpuLowering(
-        groups.graph, intervals, packed, memory.ALIGN, False, prefetch, machine=groups.machine, stored=stored
+        groups.graph, intervals, packed, memory.ALIGN, False, schedule.prefetch, machine=groups.machine, stored=stored
     )
     return steps.run(lowering, schedule)
 

@@ -16,10 +16,11 @@ from mononn_core.schedule.views import matrix_shape
 
 
 class CpuGroups:
-    """The groups of a network for one machine and ``options.threads`` owners."""
+    """The groups of a network for one machine and ``options.threads`` owners. ``prefetch``: what is decided of that."""
 
     def __init__(self, graph: Graph, options: Options, machine: Machine) -> None:
-        self.graph, self.owners, self.machine = graph, options.threads, machine
+        self.graph, self.machine = graph, machine
+        self.owners, self.prefetch = options.threads, options.prefetch
         self.stages, self.views = fuse(graph, options.fuse, options.epilogues, joined=True)
         self.builder = PhaseBuilder(self.views, machine)
         self.by_name = {stage.own: (number, stage) for number, stage in enumerate(self.stages)}

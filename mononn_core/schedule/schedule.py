@@ -21,7 +21,7 @@ from typing import Any, Protocol, TypeVar
 
 from mononn_core.errors import OptionError
 
-FORMAT = 1
+FORMAT = 2
 S = TypeVar("S")
 
 
@@ -86,11 +86,13 @@ class GroupSchedule:
 
 @dataclass(frozen=True)
 class Schedule:
-    """``intervals``: groups between two barriers each, for ``owners`` owners."""
+    """``intervals``: groups between two barriers each, for ``owners`` owners. ``prefetch``: workers ask for the first
+    weights that they read behind a barrier before they wait there."""
 
     network: str
     owners: int
     intervals: tuple[tuple[GroupSchedule, ...], ...]
+    prefetch: bool = False
 
     @property
     def groups(self) -> tuple[GroupSchedule, ...]:
@@ -104,19 +106,22 @@ class Schedule:
 
     def to_text(self) -> str:
         """The Schedule in the grammar of this module's docstring."""
-        return print_schedule(f"network {self.network}, {self.owners} owners", self.intervals)
+        early = ", weights asked for early" if self.prefetch else ""
+        return print_schedule(f"network {self.network}, {self.owners} owners{early}", self.intervals)
 
     @staticmethod
     def from_text(text: str) -> Schedule:
         """What :meth:`to_text` printed; raises OptionError with the line that is not of the grammar."""
         head, intervals = parse_schedule(text, _HEAD, _GROUP, "network NAME, 2 owners")
         owners = int(head["owners"])
-        return Schedule(head["network"], owners, tuple(tuple(_group(g, owners) for g in i) for i in intervals))
+        made = tuple(tuple(_group(g, owners) for g in i) for i in intervals)
+        return Schedule(head["network"], owners, made, bool(head["early"]))
 
     def to_json(self) -> str:
         """The same as JSON, for scripts."""
         intervals = [[_plain(group) for group in interval] for interval in self.intervals]
-        about = {"format": FORMAT, "network": self.network, "owners": self.owners, "intervals": intervals}
+        head = {"format": FORMAT, "network": self.network, "owners": self.owners, "prefetch": self.prefetch}
+        about = {**head, "intervals": intervals}
         return json.dumps(about, indent=1) + "\n"
 
     @staticmethod
@@ -126,7 +131,7 @@ class Schedule:
         def make(about: Mapping[str, Any]) -> Schedule:
             owners = number_of(about["owners"])
             intervals = tuple(tuple(_from_plain(g, owners) for g in interval) for interval in about["intervals"])
-            return Schedule(str(about["network"]), owners, intervals)
+            return Schedule(str(about["network"]), owners, intervals, bool(about["prefetch"]))
 
         return parse_json(text, make)
 
@@ -136,7 +141,7 @@ class Schedule:
         return Schedule.from_json(text) if text.lstrip().startswith("{") else Schedule.from_text(text)
 
 
-_HEAD = re.compile(r"network (?P<network>.*), (?P<owners>\d+) owners")
+_HEAD = re.compile(r"network (?P<network>.*), (?P<owners>\d+) owners(?P<early>, weights asked for early)?")
 _GROUP = re.compile(
     r"group (?P<group>.+?): (?P<template>\w+) by (?P<kind>\w+)(?: in (?P<segments>\d+) segments)?"
     r"(?:, tile (?P<rows>\d+) rows x (?P<blocks>\d+) blocks x panel (?P<panel>\d+))?"

@@ -97,8 +97,20 @@ def test_bands_and_segments_are_printed() -> None:
     group = GroupSchedule("a: b", "matmul", Partition("columns", 2, 3, Bands("x@bands", -3, 5, 7)), Tile(1, 2, 16))
     schedule = Schedule("a network, 3 owners", 2, ((group,), (group,)))
     assert Schedule.from_text(schedule.to_text()) == schedule == Schedule.from_json(schedule.to_json())
+    early = replace(schedule, prefetch=True)
+    assert Schedule.from_text(early.to_text()) == early == Schedule.from_json(early.to_json()) != schedule
     commented = "# by hand\n\n" + schedule.to_text().replace("\nbarrier", " # wide\n  barrier # here")
     assert Schedule.from_text(commented) == schedule
+
+
+def test_weights_are_asked_for_early_where_the_schedule_says_so() -> None:
+    """Whatever the options say: two lowerings of one Schedule give the same Program."""
+    plain = apart(decided("wide encoder"))
+    early = lowered("wide encoder", replace(plain, prefetch=True))
+    assert any(p.prefetches for p in early.program.phases()) and early.lowered.schedule.prefetch
+    assert not any(p.prefetches for p in lowered("wide encoder", plain).program.phases())
+    asked = compiler.lower(NETWORKS["wide encoder"](), threads=2, machine=MACHINE, prefetch=True)
+    assert asked.lowered.schedule == replace(decided("wide encoder"), prefetch=True)
 
 
 def group_of(schedule: Schedule, template: str, number: int = 0) -> GroupSchedule:
@@ -221,10 +233,10 @@ def test_an_illegal_schedule_is_refused_with_its_reason(
         ("", "begins with a line like"),
         ("group a: nest by rows\n", "begins with a line like"),
         ("network x, 2 owners\ngroup a: nest by rows, tile 1 rows\n", "line 2 of the schedule is not understood"),
-        ('{"format": 2}', "format 2; this version reads format 1"),
-        ('{"format": 1, "network": "x", "owners": 2, "intervals": [[{"group": "a"}]]}', "no schedule in JSON"),
-        ('{"format": 1, "network": "x", "owners": "2", "intervals": []}', "no schedule in JSON"),
-        ('{"format": 1, "network": "x", "owners": 2, "intervals": [[{"group": "a", "speed": 9}]]}', "'speed'"),
+        ('{"format": 77}', "format 77; this version reads format 2"),
+        ('{"format": 2, "network": "x", "owners": 2, "intervals": [[{"group": "a"}]]}', "no schedule in JSON"),
+        ('{"format": 2, "network": "x", "owners": "2", "intervals": []}', "no schedule in JSON"),
+        ('{"format": 2, "network": "x", "owners": 2, "intervals": [[{"group": "a", "speed": 9}]]}', "'speed'"),
         ("{", "no schedule in JSON"),
     ],
 )

@@ -1,6 +1,6 @@
 """The Schedule of a GPU: what is decided between a Graph and the Program of one cooperative kernel, as a value.
 
-    network encoder, blocks of 256 threads, 1 a multiprocessor
+    network encoder, fp16, blocks of 256 threads, 1 a multiprocessor
     group t12: matmul, tile 64 x 48, warps 2 x 4, 3 stages, filled by t9
     group t20: attention, 16 rows, 64 keys
     group t22: depthwise, 2 image rows, panels of 64
@@ -72,12 +72,13 @@ class CudaGroup:
 @dataclass(frozen=True)
 class CudaSchedule:
     """``intervals``: groups between two barriers of the grid each; the launch is ``blocks_per_sm`` blocks of
-    ``threads`` on every multiprocessor."""
+    ``threads`` on every multiprocessor. ``precision``: in which activations and weights are stored and multiplied."""
 
     network: str
     threads: int
     blocks_per_sm: int
     intervals: tuple[tuple[CudaGroup, ...], ...]
+    precision: str = "fp32"
 
     @property
     def groups(self) -> tuple[CudaGroup, ...]:
@@ -92,20 +93,23 @@ class CudaSchedule:
     def to_text(self) -> str:
         """The Schedule in the grammar of this module's docstring."""
         launch = f"blocks of {self.threads} threads, {self.blocks_per_sm} a multiprocessor"
-        return print_schedule(f"network {self.network}, {launch}", self.intervals)
+        return print_schedule(f"network {self.network}, {self.precision}, {launch}", self.intervals)
 
     @staticmethod
     def from_text(text: str) -> CudaSchedule:
         """What :meth:`to_text` printed; raises OptionError with the line that is not of the grammar."""
-        head, intervals = parse_schedule(text, _HEAD, _GROUP, "network NAME, blocks of 256 threads, 1 a multiprocessor")
+        head, intervals = parse_schedule(
+            text, _HEAD, _GROUP, "network NAME, fp16, blocks of 256 threads, 1 a multiprocessor"
+        )
         made = tuple(tuple(map(_group, interval)) for interval in intervals)
-        return CudaSchedule(head["network"], int(head["threads"]), int(head["blocks"]), made)
+        return CudaSchedule(head["network"], int(head["threads"]), int(head["blocks"]), made, head["precision"])
 
     def to_json(self) -> str:
         """The same as JSON, for scripts."""
         about = {
             "format": FORMAT,
             "network": self.network,
+            "precision": self.precision,
             "threads": self.threads,
             "blocks_per_sm": self.blocks_per_sm,
             "intervals": [[_plain(group) for group in interval] for interval in self.intervals],
@@ -119,7 +123,7 @@ class CudaSchedule:
         def make(about: Mapping[str, Any]) -> CudaSchedule:
             intervals = tuple(tuple(map(_from_plain, interval)) for interval in about["intervals"])
             launch = number_of(about["threads"]), number_of(about["blocks_per_sm"])
-            return CudaSchedule(str(about["network"]), *launch, intervals)
+            return CudaSchedule(str(about["network"]), *launch, intervals, str(about["precision"]))
 
         return parse_json(text, make)
 
@@ -131,7 +135,9 @@ def read_schedule(text: str) -> Schedule | CudaSchedule:
     return CudaSchedule.from_text(text) if ", blocks of " in text else Schedule.from_text(text)
 
 
-_HEAD = re.compile(r"network (?P<network>.*), blocks of (?P<threads>\d+) threads, (?P<blocks>\d+) a multiprocessor")
+_HEAD = re.compile(
+    r"network (?P<network>.*), (?P<precision>\w+), blocks of (?P<threads>\d+) threads, (?P<blocks>\d+) a multiprocessor"
+)
 _GROUP = re.compile(
     r"group (?P<group>.+?): (?P<template>\w+)"
     r"(?:, tile (?P<m>\d+) x (?P<n>\d+), warps (?P<wm>\d+) x (?P<wn>\d+), (?P<stages>\d+) stages"

@@ -78,7 +78,7 @@ def test_every_kind_of_decision_is_printed() -> None:
         CudaGroup("a: b", "sum", tasks=7, by="rows"),
         CudaGroup("e", "nest", tasks=1, by="single", adds="a: b"),
     )
-    schedule = CudaSchedule("a network", 256, 1, (groups[:2], groups[2:]))
+    schedule = CudaSchedule("a network, fp32", 256, 1, (groups[:2], groups[2:]), "bf16")
     assert read_schedule(schedule.to_text()) == schedule == read_schedule(schedule.to_json())
 
 
@@ -147,6 +147,7 @@ PRODUCT = CudaGroup("y", "matmul", BlockTile(64, 48, (2, 4), 3))
     [
         (lambda s: replace(s, intervals=(s.groups,)), "the schedule is not legal: "),
         (lambda s: replace(s, intervals=tuple(reversed(apart(s).intervals))), "the schedule is not legal: "),
+        (lambda s: replace(s, precision="fp32"), "the schedule is for precision fp32, not fp16"),
         (lambda s: replace(s, threads=96), "launch of 96 threads x 1 blocks is not 256 x 1"),
         (lambda s: changed(s, first(s, is_product), tile=BlockTile(64, 44, (2, 4), 3)), "a tile of 64 x 44 is not one"),
         (lambda s: changed(s, first(s, is_product), tile=None), "a product has a tile"),
@@ -184,10 +185,10 @@ def test_a_schedule_of_the_other_target() -> None:
     with pytest.raises(OptionError, match="is a GPU's, the target is cpu"):
         compiler.lower(NETWORKS["mixed"](), schedule=decided("mixed"))
     with pytest.raises(OptionError, match="line 2 of the schedule is not understood"):
-        read_schedule("network x, blocks of 256 threads, 1 a multiprocessor\ngroup a\n")
+        read_schedule("network x, fp16, blocks of 256 threads, 1 a multiprocessor\ngroup a\n")
     for text in (
         '{"threads": 1}',
-        '{"format": 1, "threads": "256", "blocks_per_sm": 1, "network": "x", "intervals": []}',
+        '{"format": 2, "threads": "256", "blocks_per_sm": 1, "network": "x", "intervals": []}',
     ):
         with pytest.raises(OptionError, match=r"format None|no schedule in JSON"):
             read_schedule(text)
