@@ -50,7 +50,7 @@ KIB, MIB = 1 << 10, 1 << 20
 
 
 @dataclass(frozen=True)
-class Product:
+class ProductInstruction:
     """An instruction that multiplies elements and adds the products to accumulators.
 
     Attributes:
@@ -68,22 +68,22 @@ class Product:
     needs: frozenset[str] = frozenset()
 
 
-MULTIPLY_ADD = Product("multiply, add", COMPUTE, COMPUTE, COMPUTE, 1)
+MULTIPLY_ADD = ProductInstruction("multiply, add", COMPUTE, COMPUTE, COMPUTE, 1)
 """What every processor has, in one instruction or in two."""
 PRODUCTS = (
     # Intel SDM, volume 2. Of AMX's tiles of 16 x 64 bytes: terms of a whole tile.
-    Product("vfmadd231ps", COMPUTE, COMPUTE, COMPUTE, 1, frozenset({"fma"})),
-    Product("vdpbf16ps", BF16, BF16, COMPUTE, 2, frozenset({"avx512f", "avx512bf16"})),
-    Product("vpdpbusd", "uint8", "int8", "int32", 4, frozenset({"avx512f", "avx512vnni"})),
-    Product("vpdpbusd", "uint8", "int8", "int32", 4, frozenset({"avx2", "avxvnni"})),
-    Product("tdpbf16ps", BF16, BF16, COMPUTE, 32, frozenset({"amx-tile", "amx-bf16"})),
-    Product("tdpbusd", "uint8", "int8", "int32", 64, frozenset({"amx-tile", "amx-int8"})),
-    Product("tdpbssd", "int8", "int8", "int32", 64, frozenset({"amx-tile", "amx-int8"})),
+    ProductInstruction("vfmadd231ps", COMPUTE, COMPUTE, COMPUTE, 1, frozenset({"fma"})),
+    ProductInstruction("vdpbf16ps", BF16, BF16, COMPUTE, 2, frozenset({"avx512f", "avx512bf16"})),
+    ProductInstruction("vpdpbusd", "uint8", "int8", "int32", 4, frozenset({"avx512f", "avx512vnni"})),
+    ProductInstruction("vpdpbusd", "uint8", "int8", "int32", 4, frozenset({"avx2", "avxvnni"})),
+    ProductInstruction("tdpbf16ps", BF16, BF16, COMPUTE, 32, frozenset({"amx-tile", "amx-bf16"})),
+    ProductInstruction("tdpbusd", "uint8", "int8", "int32", 64, frozenset({"amx-tile", "amx-int8"})),
+    ProductInstruction("tdpbssd", "int8", "int8", "int32", 64, frozenset({"amx-tile", "amx-int8"})),
     # Arm ARM (DDI 0487), A64 vector instructions.
-    Product("fmla", COMPUTE, COMPUTE, COMPUTE, 1, frozenset({"neon"})),
-    Product("bfdot", BF16, BF16, COMPUTE, 2, frozenset({"neon", "bf16"})),
-    Product("sdot", "int8", "int8", "int32", 4, frozenset({"neon", "dotprod"})),
-    Product("udot", "uint8", "uint8", "uint32", 4, frozenset({"neon", "dotprod"})),
+    ProductInstruction("fmla", COMPUTE, COMPUTE, COMPUTE, 1, frozenset({"neon"})),
+    ProductInstruction("bfdot", BF16, BF16, COMPUTE, 2, frozenset({"neon", "bf16"})),
+    ProductInstruction("sdot", "int8", "int8", "int32", 4, frozenset({"neon", "dotprod"})),
+    ProductInstruction("udot", "uint8", "uint8", "uint32", 4, frozenset({"neon", "dotprod"})),
 )
 PRODUCT_FEATURES = frozenset[str]().union(*(p.needs for p in PRODUCTS)) - X86_64_V4 - NEON
 """What is kept of the kernel's report beside a level's features."""
@@ -152,7 +152,7 @@ class Machine:
         return self.features - PRODUCT_FEATURES
 
     @property
-    def products(self) -> tuple[Product, ...]:
+    def products(self) -> tuple[ProductInstruction, ...]:
         """What it multiplies and adds with; an instruction in several encodings stands once."""
         found = {p.instruction: p for p in PRODUCTS if p.needs <= self.features}
         return tuple(found.values()) or (MULTIPLY_ADD,)

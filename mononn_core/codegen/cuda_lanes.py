@@ -27,7 +27,7 @@ UNROLLED = 8
 """Reductions of so few terms inside a thread are written out."""
 
 
-def accumulator(dtype: str) -> str:
+def reduced_in(dtype: str) -> str:
     """The C type that values of a dtype are reduced in; integers in the widest."""
     return c_type(computed(dtype) if is_float(dtype) else INDEX)
 
@@ -105,7 +105,7 @@ def _each_lane(out: Writer, text: str, var: str, width: str) -> None:
 
 
 def _write_reduce(out: Writer, s: Reduce, var: str, width: str, most: int, printer: CudaPrinter) -> None:
-    kind, reducer = accumulator(s.value.dtype), REDUCERS[s.op]
+    kind, reducer = reduced_in(s.value.dtype), REDUCERS[s.op]
     out.line(f"{kind} {s.name}[{width}];")
     _each_lane(out, f"{s.name}[{LANE}] = {reducer}::identity<{kind}>();", var, width)
     unroll = "MN_UNROLL" if s.extent <= UNROLLED else "MN_UNROLL_BY(4)"

@@ -22,7 +22,7 @@ from mononn_core.codegen.cuda_expressions import (
     loadable,
     unguarded_loads,
 )
-from mononn_core.codegen.cuda_lanes import accumulator, keep_lanes, store_width, write_lanes
+from mononn_core.codegen.cuda_lanes import keep_lanes, reduced_in, store_width, write_lanes
 from mononn_core.codegen.cuda_rows import Kept, kept_lanes, plan_rows, reduction_width
 from mononn_core.codegen.cuda_teams import WARP, Privates, Team, best_width, block, chain, is_long, row_loads
 from mononn_core.codegen.loops import REDUCERS
@@ -126,7 +126,7 @@ class NestWriter:
 
     def _reduce(self, s: Reduce, printer: CudaPrinter, team: Team) -> None:
         """Threads of the team share the terms; all get the result."""
-        kind, reducer = accumulator(s.value.dtype), REDUCERS[s.op]
+        kind, reducer = reduced_in(s.value.dtype), REDUCERS[s.op]
         inner = printer.within(s.var, s.extent)
         known = kept_lanes(self.kept, s.var, s.extent, "pass_")
         width = next((k.width for k in self.kept if known), 0) or reduction_width(s, printer, team)
@@ -246,7 +246,7 @@ class NestWriter:
                 case Let(name, value):
                     self.out.line(f"[[maybe_unused]] const {c_type(value.dtype)} {name} = {printer.scalar(value)};")
                 case Reduce():
-                    kind, reducer = accumulator(s.value.dtype), REDUCERS[s.op]
+                    kind, reducer = reduced_in(s.value.dtype), REDUCERS[s.op]
                     total = f"{s.name}_part_"
                     self.out.line(f"{kind} {total} = {reducer}::identity<{kind}>();")
                     with self.out.block(f"for (int {s.var} = 0; {s.var} < {s.extent}; ++{s.var}) {{"):

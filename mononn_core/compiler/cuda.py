@@ -15,6 +15,7 @@ from mononn_core.gpu import NAMED, Gpu
 from mononn_core.graph import Graph
 from mononn_core.options import Options
 from mononn_core.passes import pipeline
+from mononn_core.program.tensor_core import WARP
 from mononn_core.runtime.artifact import INCLUDED, Artifact
 from mononn_core.runtime.cuda_device import present_gpu
 from mononn_core.schedule.cuda.schedule import CudaSchedule
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 EMULATED_ARCH = "sm_80"
 """What the schedule is made for where nothing is said and nothing is run on a GPU."""
-REGISTER_UNIT, WARP, RESERVED_SHARED = 256, 32, 1024
+REGISTER_UNIT, RESERVED_SHARED = 256, 1024
 """Registers are given to a warp in units of 256, and a block holds 1 KiB of shared memory that it does not ask for
 (CUDA C++ Programming Guide, Compute Capabilities)."""
 

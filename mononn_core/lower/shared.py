@@ -18,7 +18,7 @@ ALIGN = 128
 
 
 @dataclass(frozen=True)
-class Place:
+class SharedPlace:
     """A phase's part of shared memory: where its own buffers start, then what its template stages, and the end; in
     bytes."""
 
@@ -64,7 +64,7 @@ def place(program: Program, threads: int) -> Program:
     return replace(whole, buffers=(*others, *placed.values()), scratch_bytes=nbytes)
 
 
-def _places(program: Program, code: CudaStorage) -> dict[str, Place]:
+def _places(program: Program, code: CudaStorage) -> dict[str, SharedPlace]:
     """Of every phase. What runs between a phase that fetches early and the one that takes it up lies behind what was
     fetched."""
     phases = {p.id: p for p in program.phases()}
@@ -83,14 +83,14 @@ def _places(program: Program, code: CudaStorage) -> dict[str, Place]:
     raise UnsupportedError("early copies lie behind one another in a circle; fetch in the phase before the use")
 
 
-def _place(phase: Phase, start: int, code: CudaStorage) -> Place:
+def _place(phase: Phase, start: int, code: CudaStorage) -> SharedPlace:
     own: dict[str, int] = {}
     for operand in phase.task.operands:
         buffer = code.buffer(operand.buffer)
         if buffer.space == PRIVATE and buffer.id not in own:
             own[buffer.id] = start
             start = round_up(start + buffer.nbytes, ALIGN)
-    return Place(own, start, round_up(start + cuda_template(phase).shared_bytes(phase, code), ALIGN))
+    return SharedPlace(own, start, round_up(start + cuda_template(phase).shared_bytes(phase, code), ALIGN))
 
 
 def _banked(buffer: Buffer) -> Buffer:

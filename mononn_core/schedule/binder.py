@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
 
@@ -122,6 +122,15 @@ class TaskBuilder(ABC):
         self, name: str, stage: FusionGroup, partition: Partition, extents: Mapping[str, int], task: Task, flops: int
     ) -> Phase:
         """The phase that does ``task`` for every point of ``extents``."""
+
+    def pack(self, name: str, panel: int, matrix: Callable[[], np.ndarray]) -> Buffer:
+        """The buffer of a constant right-hand side in panels of ``panel`` columns; ``matrix`` is asked for once."""
+        known = f"{name}@{panel}"
+        if known not in self.packed:
+            value = matrix()
+            shape = (value.shape[0], value.shape[1])
+            self.packed[known] = (panel_buffer(name, shape, panel, self.weight_type), value)
+        return self.packed[known][0]
 
     def binder(self, extents: Mapping[str, int]) -> OperandBinder:
         """An empty task over domain axes of ``extents``."""

@@ -11,7 +11,7 @@ from mononn_core.program.expr import Expr
 from mononn_core.program.ir import Box, Task
 from mononn_core.program.simplify import simplify
 from mononn_core.program.template import Array, Elements, Extent, Running, Template, sides
-from mononn_core.schedule.binder import OperandBinder, TaskBuilder, bound, panel_buffer
+from mononn_core.schedule.binder import OperandBinder, TaskBuilder, bound
 from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.operands import Product, matmul_axes
 from mononn_core.schedule.views import matrix_shape
@@ -74,9 +74,9 @@ def right_operand(
     batch, k0, n0 = at
     b, p, types = root.inputs[1], Product.of(root, builder.types), builder.types
     if builder.views.graph.is_constant(b) and p.batch == 1:
-        packed = panel_buffer(b + ("^T" if p.transpose_b else ""), (p.k, p.n), panel, builder.weight_type)
         matrix = builder.views.graph.constants[b].reshape(types[b].shape[-2:])
-        builder.packed[packed.id] = (packed, matrix.T if p.transpose_b else matrix)
+        name, shown = (f"{b}^T", matrix.T) if p.transpose_b else (b, matrix)
+        packed = builder.pack(name, panel, lambda: shown)
         binder.add("b", packed.id, Box((k0, n0), (terms, panel), (p.k, p.n)), packed=True)
         return
     tensor, row, column = builder.view(b, matmul_axes(root, 1, types), {"batch": batch})

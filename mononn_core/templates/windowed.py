@@ -29,7 +29,7 @@ from mononn_core.program.simplify import simplify
 from mononn_core.program.template import Array, Elements, Extent, Template, operand
 from mononn_core.program.windows import Pair, Windows
 from mononn_core.schedule.bands import read_bands
-from mononn_core.schedule.binder import BATCH, BLOCK, OWNER, PANEL, OperandBinder, TaskBuilder, panel_buffer, unit_axes
+from mononn_core.schedule.binder import BATCH, BLOCK, OWNER, PANEL, OperandBinder, TaskBuilder, unit_axes
 from mononn_core.schedule.boxes import Boxes
 from mononn_core.schedule.decisions import L2_SHARE, rows_problem
 from mononn_core.schedule.fuse import FusionGroup
@@ -302,22 +302,16 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
     ) -> None:
         """The pixels and the weights a task reads."""
         assert stage.root is not None
-        conv, view, weight, (image, y0, n0) = (
-            Conv.of(stage, builder),
-            image_of(builder, stage),
-            stage.root.inputs[1],
-            at,
-        )
+        conv, view = Conv.of(stage, builder), image_of(builder, stage)
+        weight, (image, y0, n0) = stage.root.inputs[1], at
         pixel = simplify(image * view.image + y0 * (conv.strides[0] * view.pitch) + view.first, binder.outer)
         channel = simplify(self.first_channel(conv, panel, n0) + view.column, binder.outer)
         rows = matrix_shape(builder.types[view.tensor].shape)[0]
         end = view.first + int(windows.last_pixel(conv.out[1] - 1)) if conv.out[0] == 1 else rows
         size = (windows.pixels(windows.rows), self.reads(conv, panel))
         binder.add("a", view.tensor, Box((pixel, channel), size, (end, view.column + conv.x[3])))
-        b = self.weight_matrix(conv, panel, builder.views.graph.constants[weight])
-        width = self.packed_panel(conv, panel)
-        packed = panel_buffer(weight + self.tag(conv), (b.shape[0], b.shape[1]), width, builder.weight_type)
-        builder.packed.setdefault(packed.id, (packed, b))
+        constant, width = builder.views.graph.constants[weight], self.packed_panel(conv, panel)
+        packed = builder.pack(weight + self.tag(conv), width, lambda: self.weight_matrix(conv, panel, constant))
         box = Box((Const(0), n0), (packed.shape[0], panel), (packed.shape[0], packed.shape[1]))
         binder.add("b", packed.id, box, packed=True)
 

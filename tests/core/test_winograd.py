@@ -76,3 +76,17 @@ def test_neon_and_gcc_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     if shutil.which("g++"):
         monkeypatch.setenv("MONONN_CXX", "g++")
         compiler.build(compiler.lower(network(32, 32, 8, 10), threads=2, machine=Machine.named("avx512")))
+
+
+def test_weights_are_transformed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many partitions and tiles are looked at."""
+    seen: list[tuple[int, ...]] = []
+    right = winograd.transformed_weights
+
+    def counted(w: np.ndarray) -> np.ndarray:
+        seen.append(w.shape)
+        return right(w)
+
+    monkeypatch.setattr(winograd, "transformed_weights", counted)
+    compiler.lower(network(48, 64, 13, 15), threads=2, machine=Machine.named("avx2"))
+    assert sorted(seen) == [(3, 3, 48, 64), (3, 3, 64, 64)]
