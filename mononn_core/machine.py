@@ -140,6 +140,11 @@ class Machine:
         return self.vector_bytes // itemsize(dtype)
 
     @property
+    def vector_registers(self) -> int:
+        """Vector registers that code may name (Intel SDM, volume 1, 15.1; Arm ARM, B1.2.1)."""
+        return 32 if self.vector_bytes == 64 or self.arch == "aarch64" else 16
+
+    @property
     def level(self) -> str:
         """The psABI level ("x86-64-v3"), or "armv8-a", or "" for scalar code."""
         if self.arch == "x86_64":

@@ -12,6 +12,17 @@ L2_SHARE = 0.8
 """Share of the second-level cache that a task's rows of the left operand may take."""
 
 
+def most_at_once(vectors: int, registers: int) -> int:
+    """Rows of a register tile of ``vectors`` columns whose sums, beside a row of b and values of a, fill the vector
+    registers."""
+    return max(1, (registers - 2 - (vectors if vectors < 4 else 1)) // vectors)
+
+
+def fewer_at_once(most: int) -> tuple[int, ...]:
+    """Rows of a register tile worth a try: the most, and half as many."""
+    return tuple(dict.fromkeys((most, ceil(most / 2))))
+
+
 def rows_problem(share: int, tile: Tile) -> str:
     """Why a tile's blocks do not cut the ``share`` rows of an owner; "" where they do."""
     if tile.rows < 1 or tile.blocks < 1 or tile.rows * tile.blocks < share:
@@ -19,6 +30,13 @@ def rows_problem(share: int, tile: Tile) -> str:
     if tile.rows * (tile.blocks - 1) >= share:
         return f"{tile.blocks} blocks of {tile.rows} rows are more than the {share} of an owner"
     return ""
+
+
+def registers_problem(tile: Tile, most: int) -> str:
+    """Why a tile's register tile does not fit the registers, which hold ``most`` rows; "" where it does."""
+    if 1 <= tile.at_once <= most:
+        return ""
+    return f"{tile.at_once} rows at once of a panel of {tile.panel} columns are not 1 to {most}, which registers hold"
 
 
 def padded_stride(columns: int, machine: Machine) -> int:

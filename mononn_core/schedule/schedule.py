@@ -1,7 +1,7 @@
 """Schedule: all that is decided between a Graph and its Program, as a value that can be printed, kept and changed.
 
     network encoder, 2 owners
-    group t12: matmul by columns in 3 segments, tile 128 rows x 1 blocks x panel 32
+    group t12: matmul by columns in 3 segments, tile 128 rows x 1 blocks x panel 32, 14 at once
     group t20: attention by heads
     barrier
     group t31: nest by rows
@@ -21,7 +21,7 @@ from typing import Any, Protocol, TypeVar
 
 from mononn_core.errors import OptionError
 
-FORMAT = 2
+FORMAT = 3
 S = TypeVar("S")
 
 
@@ -54,11 +54,12 @@ class Partition:
 @dataclass(frozen=True)
 class Tile:
     """A task's share of a product or convolution: ``rows`` (of an image: image rows) x ``panel`` columns; an owner has
-    ``blocks`` blocks of rows."""
+    ``blocks`` blocks of rows. Sums of ``at_once`` rows (of an image: pixels) are in registers together, at most."""
 
     rows: int
     blocks: int
     panel: int
+    at_once: int
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,8 @@ class GroupSchedule:
         if partition.segments > 1:
             words.append(f" in {partition.segments} segments")
         if self.tile is not None:
-            words.append(f", tile {self.tile.rows} rows x {self.tile.blocks} blocks x panel {self.tile.panel}")
+            tile = self.tile
+            words.append(f", tile {tile.rows} rows x {tile.blocks} blocks x panel {tile.panel}, {tile.at_once} at once")
         if partition.bands is not None:
             bands = partition.bands
             words.append(f", {bands.size} pixels a band of {bands.buffer} from {bands.first} every {bands.step}")
@@ -144,7 +146,7 @@ class Schedule:
 _HEAD = re.compile(r"network (?P<network>.*), (?P<owners>\d+) owners(?P<early>, weights asked for early)?")
 _GROUP = re.compile(
     r"group (?P<group>.+?): (?P<template>\w+) by (?P<kind>\w+)(?: in (?P<segments>\d+) segments)?"
-    r"(?:, tile (?P<rows>\d+) rows x (?P<blocks>\d+) blocks x panel (?P<panel>\d+))?"
+    r"(?:, tile (?P<rows>\d+) rows x (?P<blocks>\d+) blocks x panel (?P<panel>\d+), (?P<at_once>\d+) at once)?"
     r"(?:, (?P<size>\d+) pixels a band of (?P<buffer>.+) from (?P<first>-?\d+) every (?P<step>\d+))?"
 )
 
@@ -209,7 +211,8 @@ def _group(found: re.Match[str], owners: int) -> GroupSchedule:
     bands = (
         Bands(found["buffer"], int(found["first"]), int(found["step"]), int(found["size"])) if found["buffer"] else None
     )
-    tile = Tile(int(found["rows"]), int(found["blocks"]), int(found["panel"])) if found["rows"] else None
+    names = ("rows", "blocks", "panel", "at_once")
+    tile = Tile(*(int(found[name]) for name in names)) if found["rows"] else None
     partition = Partition(found["kind"], owners, int(found["segments"] or 1), bands)
     return GroupSchedule(found["group"], found["template"], partition, tile)
 

@@ -35,6 +35,7 @@ from mononn_core.schedule.binder import BLOCK, HEAD, OWNER, TaskBuilder, bound, 
 from mononn_core.schedule.cuda.builder import CudaBuilder
 from mononn_core.schedule.cuda.schedule import CudaGroup
 from mononn_core.schedule.cuda.template import CudaScheduled, PlannedPhase
+from mononn_core.schedule.decisions import most_at_once
 from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.operands import attention_axes, axis, unit_stride
 from mononn_core.schedule.phases import PhaseBuilder
@@ -42,8 +43,6 @@ from mononn_core.schedule.schedule import GroupSchedule, Partition
 from mononn_core.schedule.template import CpuScheduled, Ways
 from mononn_core.schedule.views import Views, matrix_shape
 
-ROWS_AT_ONCE = 16
-"""Rows whose scores the kernel for CPUs has at once, at most."""
 PACKED_VECTORS = 2
 """Vectors of keys, or of values' columns, in a packed panel of that kernel."""
 
@@ -56,10 +55,12 @@ AHEAD = 32
 
 @dataclass(frozen=True)
 class AttentionParams:
-    """``guard``: a row whose scores are all -inf gives 0, not NaN. Of a GPU: ``kind`` of its products (of its operands'
-    type where it is ""), and ``keys`` that it takes in one step."""
+    """``guard``: a row whose scores are all -inf gives 0, not NaN. Of a CPU: rows whose sums are in registers together,
+    at most ``at_once``. Of a GPU: ``kind`` of its products (of its operands' type where it is ""), and ``keys`` that it
+    takes in one step."""
 
     guard: bool = False
+    at_once: int = 0
     kind: str = ""
     keys: int = 64
 
@@ -117,7 +118,9 @@ class Attention(Template[AttentionParams], CpuTemplate, CpuScheduled, CudaTempla
             tile_rows, per_owner = rows, batch * heads // owners
             bh = Var(OWNER) * per_owner + bh
         extents = {OWNER: owners, HEAD: per_owner}
-        task, flops = build_task(builder, stage, tile_rows, extents, (bh, i0), {"guard": guarded(node)})
+        at_once = most_at_once(PACKED_VECTORS, builder.machine.vector_registers)
+        params = {"guard": guarded(node), "at_once": at_once}
+        task, flops = build_task(builder, stage, tile_rows, extents, (bh, i0), params)
         return builder.phase(name, stage, partition, extents, task, flops)
 
     # -- C++ --------------------------------------------------------------------------------------------------------
@@ -127,7 +130,7 @@ class Attention(Template[AttentionParams], CpuTemplate, CpuScheduled, CudaTempla
         (rows, depth), (keys, _), (_, width) = (operand(task, role).box.size for role in self.roles)
         panel = PACKED_VECTORS * lanes
         padded = ceil(keys / panel) * panel
-        return padded * depth + keys * ceil(width / panel) * panel + min(rows, ROWS_AT_ONCE) * padded
+        return padded * depth + keys * ceil(width / panel) * panel + min(rows, self.params(task).at_once) * padded
 
     def write_call(self, phase: Phase, printer: Printer, code: CpuStorage) -> None:
         task, out = phase.task, code.out
@@ -147,9 +150,12 @@ class Attention(Template[AttentionParams], CpuTemplate, CpuScheduled, CudaTempla
         for o in (q, k, v):
             parts += [code.corner(printer, o), str(row_stride(printer.pointers[o.role].buffer))]
         calls = []
-        guard = "true" if self.params(task).guard else "false"
+        params = self.params(task)
+        if params.at_once < 1:
+            raise UnsupportedError(f"phase {phase.id!r}: an attention on a CPU says how many rows it has at once")
+        guard = "true" if params.guard else "false"
         for r in (r for r in rows if r > 0):
-            shape = f"mn::Attention<{r}, {k.box.size[0]}, {q.box.size[1]}, {v.box.size[1]}, {guard}>"
+            shape = f"mn::Attention<{r}, {k.box.size[0]}, {q.box.size[1]}, {v.box.size[1]}, {params.at_once}, {guard}>"
             code.assert_fits(phase, shape)
             calls.append((rows_text, r, f"{shape}::run({', '.join(parts)}, local_, score_, element_);"))
         code.choose(calls, 0 in rows)

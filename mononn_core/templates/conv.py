@@ -105,13 +105,14 @@ class Direct(Windowed[ConvParams]):
     def call(self, phase: Phase, rows: int, function: str, printer: Printer, code: CpuStorage) -> str:
         task, params = phase.task, self.params(phase.task)
         panel, cheap = params.panel, "true" if is_cheap(task.results[0]) else "false"
-        call = f"mn::conv<Windows_, {rows}, {panel}, {cheap}>({corners(phase, printer, code)}, {function}, ahead_);"
+        tile = f"{rows}, {panel}, {params.at_once}, {cheap}"
+        call = f"mn::conv<Windows_, {tile}>({corners(phase, printer, code)}, {function}, ahead_);"
         if params.grouped[0] == 0:
             return call
         a, b = operand(task, "a"), operand(task, "b")
         skip = a.box.size[1] - params.grouped[0]
         first = f"{code.corner(printer, a)} + first_, {code.corner(printer, b)} + first_ * {panel}"
-        one = f"mn::conv<Group_, {rows}, {panel}, {cheap}, {skip}>({first}, {function}, ahead_);"
+        one = f"mn::conv<Group_, {tile}, {skip}>({first}, {function}, ahead_);"
         return f"{{ if (alone_) {one} else {call} }}"
 
 

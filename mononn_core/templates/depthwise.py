@@ -25,6 +25,7 @@ from mononn_core.program.ir import Operand, Phase, Result, Task
 from mononn_core.program.template import Extent, Running, operand
 from mononn_core.program.windows import Pair, Windows
 from mononn_core.schedule.cuda.tiles import Target
+from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.schedule.schedule import Partition
 from mononn_core.templates.windowed import Conv, WindowParams, corners
 from mononn_core.templates.windowed_cuda import CudaWindowed
@@ -85,6 +86,10 @@ class Depthwise(CudaWindowed[DepthwiseParams]):
     def by_columns(self, conv: Conv, owners: int, lanes: int) -> bool:
         return self.panels(conv, lanes)[0] // lanes % owners == 0
 
+    def most_at_once(self, panel: int, builder: PhaseBuilder) -> int:
+        """A vector of each pixel, in half of the registers: weights have the others."""
+        return builder.machine.vector_registers // 2 - 2
+
     def dealt(self, panel: int, partition: Partition) -> int:
         return panel // partition.owners if partition.kind == "columns" else panel
 
@@ -111,7 +116,8 @@ class Depthwise(CudaWindowed[DepthwiseParams]):
 
     def call(self, phase: Phase, rows: int, function: str, printer: Printer, code: CpuStorage) -> str:
         ldb = row_stride(printer.pointers["b"].buffer)
-        kernel = f"mn::depthwise<Windows_, {rows}, {self.params(phase.task).group}>"
+        params = self.params(phase.task)
+        kernel = f"mn::depthwise<Windows_, {rows}, {params.at_once}, {params.group}>"
         return f"{kernel}({corners(phase, printer, code)}, {ldb}, {function});"
 
     # -- on a GPU ---------------------------------------------------------------------------------------------------

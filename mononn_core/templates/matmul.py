@@ -8,7 +8,6 @@ gathered, cast or normalised on its way) and may store to shared memory as well.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from math import ceil, gcd
 
 from mononn_core.codegen.cpu_storage import CpuStorage, CpuTemplate
@@ -22,7 +21,7 @@ from mononn_core.program.expr import Const, Expr, Var
 from mononn_core.program.ir import Operand, Phase, Task
 from mononn_core.program.template import operand
 from mononn_core.schedule.binder import BATCH, BLOCK, OWNER, PANEL, SEGMENT, unit_axes
-from mononn_core.schedule.decisions import L2_SHARE, rows_problem
+from mononn_core.schedule.decisions import L2_SHARE, fewer_at_once, most_at_once, registers_problem, rows_problem
 from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.operands import Product, axis
 from mononn_core.schedule.phases import PhaseBuilder
@@ -65,19 +64,21 @@ class Matmul(CudaProduct, CpuTemplate, CpuScheduled):
     def tile(self, stage: FusionGroup, builder: PhaseBuilder, partition: Partition) -> Tile:
         p = product_of(stage, builder)
         width, (by_rows, by_columns) = p.n // partition.segments, _owners(partition)
-        tile = _tile(p.m, width, p.k, by_rows, by_columns, builder.machine)
-        if p.batch > 1:
-            tile = replace(tile, rows=p.m, blocks=1)
-        while partition.segments > 1 and tile.panel > builder.lanes and (width // by_columns) % tile.panel:
-            tile = replace(tile, panel=tile.panel // 2)
-        return tile
+        rows, blocks = (p.m, 1) if p.batch > 1 else _blocks(ceil(p.m / by_rows), p.k, by_rows, builder.machine)
+        panel = _panel_vectors(rows) * builder.lanes
+        while panel > builder.lanes and panel * by_columns > max(width, builder.lanes):
+            panel //= 2
+        while partition.segments > 1 and panel > builder.lanes and (width // by_columns) % panel:
+            panel //= 2
+        return Tile(rows, blocks, panel, _most(panel, builder))
 
     def tiles(self, stage: FusionGroup, builder: PhaseBuilder, group: GroupSchedule) -> Iterator[Tile]:
         assert group.tile is not None
         share = group.tile.rows * group.tile.blocks
         for vectors in PANEL_VECTORS:
             for blocks in range(1, max(1, share // SMALLEST_BLOCK) + 1):
-                yield Tile(ceil(share / blocks), blocks, vectors * builder.lanes)
+                for at_once in fewer_at_once(_most(vectors * builder.lanes, builder)):
+                    yield Tile(ceil(share / blocks), blocks, vectors * builder.lanes, at_once)
 
     def problem(self, stage: FusionGroup, builder: PhaseBuilder, group: GroupSchedule) -> str:
         partition, tile = group.partition, group.tile
@@ -89,6 +90,8 @@ class Matmul(CudaProduct, CpuTemplate, CpuScheduled):
         width = p.n // partition.segments
         if tile.panel % lanes or tile.panel // lanes not in PANEL_VECTORS:
             return f"a panel of {tile.panel} columns is not 1, 2, 4 or 8 vectors of {lanes}"
+        if too_many := registers_problem(tile, _most(tile.panel, builder)):
+            return too_many
         if tile.panel > lanes and tile.panel * by_columns > width:
             return f"a panel of {tile.panel} columns leaves an owner without any of {width}"
         if partition.segments > 1 and (width // by_columns) % tile.panel:
@@ -126,15 +129,19 @@ class Matmul(CudaProduct, CpuTemplate, CpuScheduled):
         column = binder.position("column", n0 + axis("n", columns), p.n)
         root_index = p.out_index(b, row, column, builder.types[root.output].shape)
         result = builder.epilogue(stage, binder, root_index, inner, ("m", "n"))
-        task = Task(self.name, tuple(binder.operands), {"panel": tile.panel}, (result,))
+        params = {"panel": tile.panel, "at_once": tile.at_once}
+        task = Task(self.name, tuple(binder.operands), params, (result,))
         return builder.phase(name, stage, partition, extents, task, 2 * p.batch * p.m * p.n * p.k)
 
     # -- C++ --------------------------------------------------------------------------------------------------------
 
     def write_call(self, phase: Phase, printer: Printer, code: CpuStorage) -> None:
-        task, out, panel = phase.task, code.out, self.params(phase.task).panel
-        if panel < 0:
-            raise UnsupportedError(f"phase {phase.id!r}: a product on a CPU has a panel, or says panel 0")
+        task, out, params = phase.task, code.out, self.params(phase.task)
+        panel, at_once = params.panel, params.at_once
+        if panel < 0 or (panel > 0 and at_once < 1):
+            raise UnsupportedError(
+                f"phase {phase.id!r}: a product on a CPU has a panel and rows at once, or says panel 0"
+            )
         if panel == 0:
             _write_product(phase, printer, code)
             return
@@ -161,7 +168,7 @@ class Matmul(CudaProduct, CpuTemplate, CpuScheduled):
             function = "edge_"
         guard = f"if (end_ == {panel}) " if outside else "if (end_ > 0) " if min(columns) == 0 else ""
         cheap = "true" if is_cheap(result) else "false"
-        call = f"{panel}, {cheap}>({places}, {a.box.size[1]}, {function});"
+        call = f"{panel}, {at_once}, {cheap}>({places}, {a.box.size[1]}, {function});"
         code.choose([(rows_text, r, f"{guard}mn::matmul<{r}, {call}") for r in rows if r > 0], 0 in rows)
 
 
@@ -176,19 +183,18 @@ def _panel_vectors(rows: int) -> int:
     return 8 if rows <= 3 else 4 if rows <= 6 else 2
 
 
-def _tile(m: int, n: int, k: int, owners_m: int, owners_n: int, machine: Machine) -> Tile:
-    """Row block and panel for a product of [m, k] by [k, n] cut among ``owners_m`` x ``owners_n`` owners."""
-    lanes = machine.lanes(COMPUTE)
-    share = ceil(m / owners_m)
+def _most(panel: int, builder: PhaseBuilder) -> int:
+    """Rows of a register tile, at most."""
+    return most_at_once(panel // builder.lanes, builder.machine.vector_registers)
+
+
+def _blocks(share: int, k: int, owners: int, machine: Machine) -> tuple[int, int]:
+    """(rows of a block, blocks) for the ``share`` rows of ``k`` terms of each of so many owners."""
     blocks = max(1, ceil(share * k * itemsize(COMPUTE) / (L2_SHARE * machine.l2_bytes)))
     blocks = min(blocks, max(1, share // SMALLEST_BLOCK))
-    if owners_m > 1:  # blocks that end where the owner's rows do, so that its rows are the same in every stage
+    if owners > 1:  # blocks that end where the owner's rows do, so that its rows are the same in every stage
         blocks = next((n for n in range(blocks, share // SMALLEST_BLOCK + 1) if share % n == 0), blocks)
-    rows = ceil(share / blocks)
-    vectors = _panel_vectors(rows)
-    while vectors > 1 and vectors * lanes * owners_n > max(n, lanes):
-        vectors //= 2
-    return Tile(rows, blocks, vectors * lanes)
+    return ceil(share / blocks), blocks
 
 
 def _segments(stage: FusionGroup, views: Views) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import ClassVar, TypeVar
 
@@ -20,6 +20,7 @@ from mononn_core.codegen.cstyle import Printer, varies
 from mononn_core.codegen.loops import write_element
 from mononn_core.codegen.storage import row_stride
 from mononn_core.element import COMPUTE, itemsize
+from mononn_core.errors import UnsupportedError
 from mononn_core.graph import Node, TensorType
 from mononn_core.ops.common import integer, integers
 from mononn_core.program.expr import Const, Expr, Load, Var, op, walk
@@ -31,7 +32,7 @@ from mononn_core.program.windows import Pair, Windows
 from mononn_core.schedule.bands import read_bands
 from mononn_core.schedule.binder import BATCH, BLOCK, OWNER, PANEL, OperandBinder, TaskBuilder, unit_axes
 from mononn_core.schedule.boxes import Boxes
-from mononn_core.schedule.decisions import L2_SHARE, rows_problem
+from mononn_core.schedule.decisions import L2_SHARE, fewer_at_once, most_at_once, registers_problem, rows_problem
 from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.operands import ImageView, axis
 from mononn_core.schedule.phases import PhaseBuilder
@@ -45,9 +46,10 @@ At = tuple[Expr, Expr, Expr]
 
 @dataclass(frozen=True)
 class WindowParams(Windows):
-    """Windows, and the output channels of a ``panel``."""
+    """Windows, and the output channels of a ``panel``; of a CPU, the pixels whose sums are in registers together."""
 
     panel: int
+    at_once: int = 0
 
 
 @dataclass(frozen=True)
@@ -210,7 +212,8 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
         conv, pitch = Conv.of(stage, builder), image_of(builder, stage).pitch
         panel = self.panels(conv, builder.lanes)[0]
         rows, blocks = self.block(conv, panel, _share(conv, partition), pitch, builder)
-        return Tile(rows, blocks, self.dealt(panel, partition))
+        dealt = self.dealt(panel, partition)
+        return Tile(rows, blocks, dealt, self.most_at_once(dealt, builder))
 
     def block(self, conv: Conv, panel: int, share: int, pitch: int, builder: PhaseBuilder) -> tuple[int, int]:
         """(image rows of a task, tasks) for the ``share`` of an owner; of several images, tasks divide each one's."""
@@ -224,9 +227,10 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
     def tiles(self, stage: FusionGroup, builder: PhaseBuilder, group: GroupSchedule) -> Iterator[Tile]:
         assert group.tile is not None
         share = group.tile.rows * group.tile.blocks
-        for panel in self.panels(Conv.of(stage, builder), builder.lanes):
-            for blocks in range(1, share + 1):
-                yield Tile(ceil(share / blocks), blocks, self.dealt(panel, group.partition))
+        for panel in (self.dealt(p, group.partition) for p in self.panels(Conv.of(stage, builder), builder.lanes)):
+            for at_once in fewer_at_once(self.most_at_once(panel, builder)):
+                for blocks in range(1, share + 1):
+                    yield Tile(ceil(share / blocks), blocks, panel, at_once)
 
     def problem(self, stage: FusionGroup, builder: PhaseBuilder, group: GroupSchedule) -> str:
         tile, partition, conv = group.tile, group.partition, Conv.of(stage, builder)
@@ -237,6 +241,8 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
         panels = [self.dealt(panel, partition) for panel in self.panels(conv, builder.lanes)]
         if tile.panel not in panels:
             return f"a panel of {tile.panel} channels is not {' or '.join(map(str, panels))}"
+        if too_many := registers_problem(tile, self.most_at_once(tile.panel, builder)):
+            return too_many
         share = _share(conv, partition)
         if conv.out[0] > 1 and share % tile.rows:
             return f"{tile.rows} image rows do not divide the {share} of each image"
@@ -277,6 +283,7 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
         binder = builder.binder(extents)
         image, y0, n0 = (binder.fix(e, unit_axes(extents)) for e in (image, y0, n0))
         task = self.task(builder, stage, (rows, panel), binder, (image, y0, n0))
+        task = replace(task, params={**task.params, "at_once": tile.at_once})
         phase = self.ordered(builder.phase(name, stage, partition, extents, task, conv.flops))
         return phase if partition.bands is None else read_bands(phase, partition.bands)
 
@@ -315,6 +322,10 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
         box = Box((Const(0), n0), (packed.shape[0], panel), (packed.shape[0], packed.shape[1]))
         binder.add("b", packed.id, box, packed=True)
 
+    def most_at_once(self, panel: int, builder: PhaseBuilder) -> int:
+        """Pixels of a register tile, at most."""
+        return most_at_once(panel // builder.lanes, builder.machine.vector_registers)
+
     def packed_panel(self, conv: Conv, panel: int) -> int:
         """Columns that lie together in the packed weights."""
         return panel
@@ -324,6 +335,8 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
     def write_call(self, phase: Phase, printer: Printer, code: CpuStorage) -> None:
         """One call a number of image rows that a task may have."""
         task, out, windows = phase.task, code.out, self.params(phase.task)
+        if windows.at_once < 1:
+            raise UnsupportedError(f"phase {phase.id!r}: a convolution on a CPU says how many pixels it has at once")
         a, b = (operand(task, role) for role in self.roles)
         pixels, pixels_text = code.extents(phase, a, 0, printer)
         columns, columns_text = code.extents(phase, b, 1, printer)

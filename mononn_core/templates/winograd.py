@@ -131,17 +131,18 @@ class Winograd(Windowed[WindowParams]):
     # -- C++ --------------------------------------------------------------------------------------------------------
 
     def scratch_floats(self, task: Task, lanes: int) -> int:
-        """Transformed windows, and the products of 16 tiles."""
+        """Transformed windows, and the products of a register tile."""
         params = self.params(task)
         values = tiles(params.rows, params.width) * (operand(task, "a").box.size[1] + 16)
-        return PRODUCTS * (values + 16 * params.panel)
+        return PRODUCTS * (values + params.at_once * params.panel)
 
     def write_state(self, phase: Phase, code: CpuStorage) -> None:
         code.write_scratch(phase)
         code.out.line("const float *transformed_ = nullptr;  // the windows that lie in local_")
 
     def call(self, phase: Phase, rows: int, function: str, printer: Printer, code: CpuStorage) -> str:
-        kernel = f"mn::Winograd<Windows_, {rows}, {self.params(phase.task).panel}>"
+        params = self.params(phase.task)
+        kernel = f"mn::Winograd<Windows_, {rows}, {params.panel}, {params.at_once}>"
         code.assert_fits(phase, kernel)
         return f"{kernel}::run({corners(phase, printer, code)}, local_, transformed_, {function}, ahead_);"
 

@@ -71,13 +71,13 @@ struct Nothing {
   void operator()(long, long, long) const {}
 };
 
-// ROWS rows of G::OW output pixels by PANEL channels; ``element(y, x, n, v)`` takes W neighbouring channels from n on.
-// A is the first pixel of the first window (border included), B the panel. ``ahead(y, x, n)`` may prefetch what
+// ROWS rows of G::OW output pixels by PANEL channels, at most MOST pixels at once; ``element(y, x, n, v)`` takes W
+// neighbouring channels from n on. A is the first pixel of the first window (border included), B the panel. ``ahead(y, x, n)`` may prefetch what
 // ``element`` will touch in a cache line: it runs before a tile's multiply-adds. The panel has SKIP rows a tap more than
 // there are channels to read.
-template <class G, int ROWS, int PANEL, bool CHEAP, int SKIP = 0, class Element, class Ahead = Nothing>
+template <class G, int ROWS, int PANEL, int MOST, bool CHEAP, int SKIP = 0, class Element, class Ahead = Nothing>
 static inline void conv(const float *A, const float *B, Element &&element, Ahead &&ahead = Nothing{}) {
-  constexpr int NV = PANEL / W, MOST = Shape<ROWS * G::OW, PANEL>::MOST, HEIGHT = G::OW < MOST ? MOST / G::OW : 1;
+  constexpr int NV = PANEL / W, HEIGHT = G::OW < MOST ? MOST / G::OW : 1;
   Cut<ROWS, G::OW, MOST, HEIGHT>::each([&]<int RH, int RW>(long y, long x) __attribute__((always_inline)) {
     MN_UNROLL for (int i = 0; i < RH * RW; ++i)
       MN_UNROLL for (int n = 0; n < PANEL; n += 16) ahead(y + i / RW, x + i % RW, n);
@@ -126,14 +126,14 @@ MN_INLINE void depthwise_tile(const float *__restrict A, const float *__restrict
 }
 
 // ROWS rows of G::OW output pixels of a convolution of G::C channels in as many groups, or in groups of GROUP (a divisor
-// of W) whose outputs are as many; weights B [KH * KW * GROUP][ldb]. Vectors over channels: A and B are read up to the
-// next multiple of W, ``element(y, x, n, v)`` gets the ragged end as it is.
-template <class G, int ROWS, int GROUP = 1, class Element>
+// of W) whose outputs are as many, at most MOST pixels at once; weights B [KH * KW * GROUP][ldb]. Vectors over channels:
+// A and B are read up to the next multiple of W, ``element(y, x, n, v)`` gets the ragged end as it is.
+template <class G, int ROWS, int MOST, int GROUP = 1, class Element>
 static inline void depthwise(const float *A, const float *B, long ldb, Element &&element) {
   static_assert(W % GROUP == 0);
   constexpr bool WHOLE = GROUP == 1 && G::KH * G::KW <= 9;  // else the taps of one kernel row at a time
-  constexpr int KR = WHOLE ? G::KH : 1, HEIGHT = WHOLE ? 2 : 1, MOST = (REGISTERS / 2 - 2) / HEIGHT;
-  Cut<ROWS, G::OW, MOST, HEIGHT>::each([&]<int RH, int RW>(long y, long x) __attribute__((always_inline)) {
+  constexpr int KR = WHOLE ? G::KH : 1, HEIGHT = WHOLE && MOST > 1 ? 2 : 1;
+  Cut<ROWS, G::OW, MOST / HEIGHT, HEIGHT>::each([&]<int RH, int RW>(long y, long x) __attribute__((always_inline)) {
     const float *a = A + G::at(y * G::SH, x * G::SW);
     MN_NOUNROLL for (int n = 0; n < G::C; n += W)
       depthwise_tile<G, RH, RW, KR, GROUP>(a + n, B + n, ldb, [&](auto &c) __attribute__((always_inline)) {

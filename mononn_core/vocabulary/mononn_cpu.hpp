@@ -122,13 +122,6 @@ MN_INLINE void touch(const void *p, long bytes) {
   for (long i = 0; i < bytes; i += 64) __builtin_prefetch((const char *)p + i, 0, 2);
 }
 
-// How many vector registers there are decides the register tile.
-#if defined(__AVX512F__) || defined(__aarch64__)
-constexpr int REGISTERS = 32;
-#else
-constexpr int REGISTERS = 16;
-#endif
-
 // c = A B for MR rows and NV vectors of columns, A rows lda apart, B rows ldb apart and read once each: the sums stay in
 // registers. KU independent sums (of every KU-th k) hide the multiply-add latency of small tiles.
 template <int MR, int NV, int KU>
@@ -180,10 +173,9 @@ MN_INLINE void tile(const float *__restrict A, long lda, const float *__restrict
   epilogue(c[0]);
 }
 
-// The register tile for M rows and panels of ``panel`` columns: as many rows as registers allow, cut evenly.
-template <int M, int PANEL> struct Shape {
+// M rows and a panel of columns in register tiles of at most MOST rows, cut evenly.
+template <int M, int PANEL, int MOST> struct Shape {
   static constexpr int NV = PANEL / W;
-  static constexpr int MOST = (REGISTERS - 2 - (NV < 4 ? NV : 1)) / NV > 0 ? (REGISTERS - 2 - (NV < 4 ? NV : 1)) / NV : 1;
   static constexpr int BLOCKS = (M + MOST - 1) / MOST;
   static constexpr int SMALL = M / BLOCKS, LARGE = SMALL + 1, LARGES = M % BLOCKS;
   static constexpr int sums(int mr) { return mr * NV >= 8 ? 1 : (8 + mr * NV - 1) / (mr * NV); }
@@ -204,10 +196,10 @@ template <bool CHEAP, int MR, int NV, class Element> MN_INLINE void finish(V (&c
   }
 }
 
-// M x PANEL of C = A B; ``element(m, n, v)`` takes W neighbours of row m from column n on.
-template <int M, int PANEL, bool CHEAP, class Element>
+// M x PANEL of C = A B, at most MOST rows at once; ``element(m, n, v)`` takes W neighbours of row m from column n on.
+template <int M, int PANEL, int MOST, bool CHEAP, class Element>
 MN_INLINE void matmul(const float *A, long lda, const float *B, long ldb, long K, Element &&element) {
-  using S = Shape<M, PANEL>;
+  using S = Shape<M, PANEL, MOST>;
   long row = 0;
   if constexpr (S::LARGES > 0)
     for (int b = 0; b < S::LARGES; ++b, row += S::LARGE)
@@ -295,10 +287,10 @@ struct Larger {
   template <class T> static T apply(T a, T b) { return a > b ? a : b; }
 };
 
-template <int R, int T, int D, int E, bool GUARD> struct Attention {
+template <int R, int T, int D, int E, int MOST, bool GUARD> struct Attention {
   static constexpr int PANEL = 2 * W;
   static constexpr int TP = (T + W - 1) / W * W, EP = (E + PANEL - 1) / PANEL * PANEL;
-  static constexpr int MOST = Shape<R, PANEL>::MOST, ROWS = R < MOST ? R : MOST;
+  static constexpr int ROWS = R < MOST ? R : MOST;
   static constexpr long FLOATS = (long)TP * D + (long)T * EP + (long)ROWS * TP;  // worker-local memory it needs
 
   // softmax(score(q k^T)) v for R query rows. ``score(i, j, s)`` is the epilogue of the first product (scale, mask),
@@ -309,7 +301,7 @@ template <int R, int T, int D, int E, bool GUARD> struct Attention {
     float *kt = local, *vp = kt + (long)TP * D, *s = vp + (long)T * EP;
     pack_transposed<D, T, PANEL>(kt, k, ldk);
     pack_columns<T, E, PANEL>(vp, v, ldv);
-    using S = Shape<R, PANEL>;
+    using S = Shape<R, PANEL, MOST>;
     long row = 0;
     if constexpr (S::LARGES > 0)
       for (int b = 0; b < S::LARGES; ++b, row += S::LARGE) block<S::LARGE>(q, ldq, kt, vp, s, row, score, element);

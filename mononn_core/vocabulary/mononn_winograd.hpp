@@ -7,12 +7,12 @@ namespace mn {
 
 // ROWS rows of G::OW output pixels of a 3x3 convolution of stride 1, in tiles of 2 x 2 pixels (the last ones may be
 // half empty). Weights are transformed, G g G^T, and packed as those of a 4x4 kernel: [4][4][C][PANEL] a panel.
-template <class G, int ROWS, int PANEL> struct Winograd {
+template <class G, int ROWS, int PANEL, int MOST> struct Winograd {
   static constexpr int TALL = (ROWS + 1) / 2, WIDE = (G::OW + 1) / 2, TILES = TALL * WIDE, NV = PANEL / W;
   static constexpr long LDV = G::C % 256 ? G::C : G::C + 16;
-  using S = Shape<TILES, PANEL>;
-  static constexpr int MOST = S::LARGES ? S::LARGE : S::SMALL;
-  static constexpr long FLOATS = 16 * (TILES * LDV + MOST * PANEL);  // worker-local memory it needs
+  using S = Shape<TILES, PANEL, MOST>;
+  static constexpr int MOST_TILES = S::LARGES ? S::LARGE : S::SMALL;
+  static constexpr long FLOATS = 16 * (TILES * LDV + MOST_TILES * PANEL);  // worker-local memory it needs
 
   // PANEL output channels of the windows at A; ``transformed`` says whose windows lie in ``local`` already. B, ``element``
   // and ``ahead`` as in ``conv``.

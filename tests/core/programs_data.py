@@ -61,6 +61,7 @@ def _attention_phase(S: int, heads: int, D: int) -> Phase:
             Operand("mask", "mask", box(full)),
             Operand("out", "y", box((v("h"), 1, heads), (rows, 3, S), (0, D, D)), "write"),
         ),
+        {"at_once": 2},
         results=(Result("out", ("i", "d"), (v("h"), rows + v("i"), v("d")), Acc()),),
         prologue={"score": masked},
     )

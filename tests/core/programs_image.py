@@ -70,7 +70,7 @@ def _windows(name: str, template: str, source: str, weight: str, out: str, windo
                 "write",
             ),
         ),
-        {**windows.params(), "panel": PANEL},
+        {**windows.params(), "panel": PANEL, "at_once": 4},
         results=(Result("out", ("y", "x", "n"), (row, v("n")), relu(Acc())),),
     )
     tasks = -(-height // windows.rows)

@@ -11,12 +11,13 @@ import pytest
 
 from mononn_core.machine import Machine
 from mononn_core.runtime.toolchain import compile_shared
+from mononn_core.schedule.decisions import most_at_once
 
 SOURCE = """
 #include "mononn_cpu.hpp"
 extern "C" __attribute__((visibility("default"))) void tiles(const float *A, const float *B, float *C) {
   auto element = [&](long m, long n, auto v) { mn::store<decltype(v)>(C + m * 64 + n, v); };
-  mn::matmul<%d, %d, true>(A, 784, B, %d, 768, element);
+  mn::matmul<%d, %d, %d, true>(A, 784, B, %d, 768, element);
 }
 """
 
@@ -47,7 +48,9 @@ def test_inner_loop(level: str, rows: int, register: str, tmp_path: Path) -> Non
     machine = Machine.named(level)
     panel = 2 * machine.vector_bytes // 4
     flags = (f"-DMONONN_VECTOR_BYTES={machine.vector_bytes}",)
-    code = compile_shared(SOURCE % (rows, panel, panel), machine=machine, extra_flags=flags).code
+    code = compile_shared(
+        SOURCE % (rows, panel, most_at_once(2, machine.vector_registers), panel), machine=machine, extra_flags=flags
+    ).code
     (body,) = inner_loops(code, tmp_path)
     multiply_adds = [t for t in body if "vfmadd" in t]
     assert all(("zmm" if level == "avx512" else "ymm") in t for t in multiply_adds)

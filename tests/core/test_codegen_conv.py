@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from mononn_core.machine import Machine
 from mononn_core.runtime.cpu import Library
 from mononn_core.runtime.toolchain import compile_shared
+from mononn_core.schedule.decisions import most_at_once
 from tests.core.test_codegen_assembly import inner_loops
 
 
@@ -39,8 +41,8 @@ class Case:
         height, width = ((o - 1) * s + (k - 1) * d + 1 for o, k, s, d in extents)
         return height, width
 
-    def function(self, name: str) -> str:
-        """The C function ``name(a, b, out)``."""
+    def function(self, name: str, machine: Machine) -> str:
+        """The C function ``name(a, b, out)`` with the register tiles of a machine."""
         pitch = self.input_shape[1]
         numbers = (self.c, self.lda, pitch, self.width, *self.kernel, *self.stride, *self.dilation)
         geometry = f"mn::Windows<{', '.join(map(str, numbers))}>"
@@ -50,10 +52,12 @@ class Case:
             store = f"for (int i = 0; i < mn::W && n + i < {columns}; ++i) p[i] = v[i]"
         place = f"float *p = out + (y * {self.width} + x) * {columns} + n"
         element = f"[&](long y, long x, long n, mn::V v) {{ {place}; {store}; }}"
-        call = f"mn::depthwise<{geometry}, {self.rows}, {self.group}>(a, b, {self.lda}, {element})"
+        registers = machine.vector_registers
+        most = most_at_once(self.n // machine.lanes("float32"), registers) if self.n else registers // 2 - 2
+        call = f"mn::depthwise<{geometry}, {self.rows}, {most}, {self.group}>(a, b, {self.lda}, {element})"
         if self.n:
             cheap = str(self.cheap).lower()
-            call = f"mn::conv<{geometry}, {self.rows}, {self.n}, {cheap}>(a, b, {element})"
+            call = f"mn::conv<{geometry}, {self.rows}, {self.n}, {most}, {cheap}>(a, b, {element})"
         visible = '__attribute__((visibility("default")))'
         return f'extern "C" {visible} void {name}(const float *a, const float *b, float *out) {{ {call}; }}'
 
@@ -77,11 +81,13 @@ CASES = {
     "depthwise dilated": Case(c=16, lda=32, rows=4, width=9, n=0, kernel=(3, 2), dilation=(2, 2), stride=(1, 2)),
 }
 NAMES = {label: f"case{i}" for i, label in enumerate(CASES)}
+NAMED = {NAMES[label]: case for label, case in CASES.items()}
 INCLUDE = '#include "mononn_conv.hpp"'
-SOURCE = "\n".join([INCLUDE, *(case.function(NAMES[label]) for label, case in CASES.items())])
 
 
-def library(machine: Machine, source: str = SOURCE) -> bytes:
+def library(machine: Machine, cases: Mapping[str, Case]) -> bytes:
+    """A function for each case."""
+    source = "\n".join([INCLUDE, *(case.function(name, machine) for name, case in cases.items())])
     return compile_shared(source, machine=machine, extra_flags=(f"-DMONONN_VECTOR_BYTES={machine.vector_bytes}",)).code
 
 
@@ -103,7 +109,7 @@ def reference(case: Case, a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def host() -> Library:
-    return Library(library(Machine.probe()), "test library")
+    return Library(library(Machine.probe(), NAMED), "test library")
 
 
 @pytest.mark.parametrize("label", CASES)
@@ -122,7 +128,7 @@ def test_against_numpy(label: str, host: Library) -> None:
 
 @pytest.mark.parametrize("name", ["avx2", "neon"])
 def test_other_machines(name: str) -> None:
-    assert library(Machine.named(name)).startswith(b"\x7fELF")
+    assert library(Machine.named(name), NAMED).startswith(b"\x7fELF")
 
 
 @pytest.mark.skipif(not shutil.which("objdump"), reason="objdump is not installed")
@@ -140,7 +146,7 @@ def test_other_machines(name: str) -> None:
 )
 def test_inner_loop(level: str, case: Case, accumulators: int, step: int, tmp_path: Path) -> None:
     """``step`` multiply-adds an accumulator in the main tile's inner loop, and none of them goes to the stack."""
-    code = library(Machine.named(level), f"{INCLUDE}\n{case.function('tile')}")
+    code = library(Machine.named(level), {"tile": case})
     (body,) = inner_loops(code, tmp_path)
     multiply_adds = [t for t in body if "vfmadd" in t]
     assert len(multiply_adds) == accumulators * step

@@ -94,7 +94,7 @@ def test_a_printed_schedule_gives_the_same_program(name: str) -> None:
 
 def test_bands_and_segments_are_printed() -> None:
     assert any(g.partition.bands for g in decided("bands").groups)
-    group = GroupSchedule("a: b", "matmul", Partition("columns", 2, 3, Bands("x@bands", -3, 5, 7)), Tile(1, 2, 16))
+    group = GroupSchedule("a: b", "matmul", Partition("columns", 2, 3, Bands("x@bands", -3, 5, 7)), Tile(1, 2, 16, 14))
     schedule = Schedule("a network, 3 owners", 2, ((group,), (group,)))
     assert Schedule.from_text(schedule.to_text()) == schedule == Schedule.from_json(schedule.to_json())
     early = replace(schedule, prefetch=True)
@@ -133,7 +133,7 @@ def more_blocks(schedule: Schedule) -> Schedule:
     group = group_of(schedule, "conv" if any(g.template == "conv" for g in schedule.groups) else "winograd")
     assert group.tile is not None
     return schedule.with_group(
-        replace(group, tile=Tile(-(-group.tile.rows // 2), 2 * group.tile.blocks, group.tile.panel))
+        replace(group, tile=Tile(-(-group.tile.rows // 2), 2 * group.tile.blocks, group.tile.panel, group.tile.at_once))
     )
 
 
@@ -198,15 +198,16 @@ def change(which: str, /, **fields: object) -> Callable[[Schedule], Schedule]:
     [
         ("wide encoder", without_barriers, "the schedule is not legal: "),
         ("wide encoder", backwards, "before .*, which it reads"),
-        ("wide encoder", change("matmul", tile=Tile(4, 1, 8)), "1 blocks of 4 rows do not hold the .* of an owner"),
-        ("wide encoder", change("matmul", tile=Tile(16, 1, 12)), "panel of 12 columns is not 1, 2, 4 or 8 vectors"),
+        ("wide encoder", change("matmul", tile=Tile(4, 1, 8, 6)), "1 blocks of 4 rows do not hold the .* of an owner"),
+        ("wide encoder", change("matmul", tile=Tile(16, 1, 16, 15)), "15 rows at once .* are not 1 to 6"),
+        ("wide encoder", change("matmul", tile=Tile(16, 1, 12, 6)), "panel of 12 columns is not 1, 2, 4 or 8 vectors"),
         ("wide encoder", change("attention", template="conv"), "template 'conv' cannot compute it, attention can"),
         ("wide encoder", change("attention", partition=Partition("columns", 2)), "dealt by columns to 2 owners"),
         ("wide encoder", change("matmul", tile=None), "a product has a tile"),
-        ("winograd", change("winograd", tile=Tile(100, 2, 16)), "2 blocks of 100 rows are more than the"),
-        ("winograd", change("winograd", tile=Tile(6, 1, 24)), "a panel of 24 channels is not 16 or 8"),
+        ("winograd", change("winograd", tile=Tile(100, 2, 16, 6)), "2 blocks of 100 rows are more than the"),
+        ("winograd", change("winograd", tile=Tile(6, 1, 24, 6)), "a panel of 24 channels is not 16 or 8"),
         ("depthwise", change("depthwise", template="winograd"), "depthwise can"),
-        ("images", change("conv", tile=Tile(5, 2, 16)), "do not divide the 8 of each image"),
+        ("images", change("conv", tile=Tile(5, 2, 16, 6)), "do not divide the 8 of each image"),
         ("wide encoder", lambda s: replace(s, owners=3), "for 3 owners, not 2"),
         ("wide encoder", lambda s: replace(s, intervals=s.intervals[:-1]), "has no group"),
         ("wide encoder", lambda s: replace(s, intervals=(*s.intervals, s.intervals[0])), "twice"),
@@ -233,10 +234,10 @@ def test_an_illegal_schedule_is_refused_with_its_reason(
         ("", "begins with a line like"),
         ("group a: nest by rows\n", "begins with a line like"),
         ("network x, 2 owners\ngroup a: nest by rows, tile 1 rows\n", "line 2 of the schedule is not understood"),
-        ('{"format": 77}', "format 77; this version reads format 2"),
-        ('{"format": 2, "network": "x", "owners": 2, "intervals": [[{"group": "a"}]]}', "no schedule in JSON"),
-        ('{"format": 2, "network": "x", "owners": "2", "intervals": []}', "no schedule in JSON"),
-        ('{"format": 2, "network": "x", "owners": 2, "intervals": [[{"group": "a", "speed": 9}]]}', "'speed'"),
+        ('{"format": 77}', "format 77; this version reads format 3"),
+        ('{"format": 3, "network": "x", "owners": 2, "intervals": [[{"group": "a"}]]}', "no schedule in JSON"),
+        ('{"format": 3, "network": "x", "owners": "2", "intervals": []}', "no schedule in JSON"),
+        ('{"format": 3, "network": "x", "owners": 2, "intervals": [[{"group": "a", "speed": 9}]]}', "'speed'"),
         ("{", "no schedule in JSON"),
     ],
 )

@@ -188,7 +188,7 @@ def test_a_schedule_of_the_other_target() -> None:
         read_schedule("network x, fp16, blocks of 256 threads, 1 a multiprocessor\ngroup a\n")
     for text in (
         '{"threads": 1}',
-        '{"format": 2, "threads": "256", "blocks_per_sm": 1, "network": "x", "intervals": []}',
+        '{"format": 3, "threads": "256", "blocks_per_sm": 1, "network": "x", "intervals": []}',
     ):
         with pytest.raises(OptionError, match=r"format None|no schedule in JSON"):
             read_schedule(text)
