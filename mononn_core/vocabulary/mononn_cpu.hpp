@@ -182,17 +182,19 @@ template <int M, int PANEL, int MOST> struct Shape {
 };
 
 // Run an epilogue over a finished tile. Cheap ones are unrolled on registers; others loop over a copy in the cache.
-template <bool CHEAP, int MR, int NV, class Element> MN_INLINE void finish(V (&c)[MR][NV], long row, Element &&element) {
+// T: a vector of float or of int32.
+template <bool CHEAP, int MR, int NV, class T, class Element>
+MN_INLINE void finish(T (&c)[MR][NV], long row, Element &&element) {
   if constexpr (CHEAP) {
     MN_UNROLL for (int i = 0; i < MR; ++i)
       MN_UNROLL for (int j = 0; j < NV; ++j) element(row + i, (long)j * W, c[i][j]);
   } else {
-    alignas(64) float copy[MR * NV * W];
+    alignas(64) Lane<T> copy[MR * NV * W];
     MN_UNROLL for (int i = 0; i < MR; ++i)
-      MN_UNROLL for (int j = 0; j < NV; ++j) store<V>(copy + (i * NV + j) * W, c[i][j]);
+      MN_UNROLL for (int j = 0; j < NV; ++j) store<T>(copy + (i * NV + j) * W, c[i][j]);
     asm volatile("" : : "r"(copy) : "memory");
     MN_NOUNROLL for (int i = 0; i < MR; ++i)
-      MN_UNROLL for (int j = 0; j < NV; ++j) element(row + i, (long)j * W, load<V>(copy + (i * NV + j) * W));
+      MN_UNROLL for (int j = 0; j < NV; ++j) element(row + i, (long)j * W, load<T>(copy + (i * NV + j) * W));
   }
 }
 
@@ -225,11 +227,12 @@ static inline void product(long M, long N, long K, const float *A, long lda, con
 }
 
 // Columns [0, n) of a vector that starts at column 0 of a ragged end: lane by lane.
-template <class Element> MN_INLINE void ragged(long m, long n, long end, V v, Element &&element) {
+template <class T, class Element> MN_INLINE void ragged(long m, long n, long end, T v, Element &&element) {
   if (n + W <= end) {
     element(m, n, v);
   } else {
-    for (int i = 0; i < W && n + i < end; ++i) element(m, n + i, V1{v[i]});
+    typedef Lane<T> One __attribute__((vector_size(4)));
+    for (int i = 0; i < W && n + i < end; ++i) element(m, n + i, One{v[i]});
   }
 }
 

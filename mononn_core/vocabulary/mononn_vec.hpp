@@ -3,6 +3,7 @@
 #pragma once
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -22,12 +23,64 @@ namespace mn {
 template <int N> struct Lanes {
   typedef float F __attribute__((vector_size(N * 4)));
   typedef int32_t I __attribute__((vector_size(N * 4)));
+  typedef uint32_t U __attribute__((vector_size(N * 4)));
 };
 constexpr int W = MONONN_VECTOR_BYTES / 4;
 using V = Lanes<W>::F;
 using V1 = Lanes<1>::F;
 template <class T> constexpr int lanes = sizeof(T) / 4;
 template <class T> using Int = typename Lanes<lanes<T>>::I;
+template <class T> using Lane = std::remove_cvref_t<decltype(T{}[0])>;  // float or int32_t
+
+// bfloat16: the upper half of a float's bits.
+struct bf16 {
+  uint16_t bits;
+};
+// N elements as they lie in memory.
+template <class E, int N> struct Packed {
+  typedef E Type __attribute__((vector_size(N * sizeof(E))));
+};
+template <int N> struct Packed<bf16, N> : Packed<uint16_t, N> {};
+
+// Lanes of elements: exact, but for int32 as float.
+template <class T, class E> MN_INLINE T widen(typename Packed<E, lanes<T>>::Type v) {
+  using I = Int<T>;
+  if constexpr (std::is_same_v<E, float>) return (T)v;
+  else if constexpr (std::is_same_v<E, bf16>) return (T)(__builtin_convertvector(v, I) << 16);
+  else return __builtin_convertvector(__builtin_convertvector(v, I), T);
+}
+// Floats to bfloat16, to nearest and ties to even; a NaN stays one. The instruction makes denormals zero.
+template <class T> MN_INLINE typename Packed<bf16, lanes<T>>::Type round_bf16(T v) {
+  using H = typename Packed<bf16, lanes<T>>::Type;
+#if defined(__AVX512BF16__) && defined(__AVX512VL__)
+  if constexpr (lanes<T> == 16) return (H)_mm512_cvtneps_pbh((__m512)v);
+  if constexpr (lanes<T> == 8) return (H)_mm256_cvtneps_pbh((__m256)v);
+  if constexpr (lanes<T> == 4) return (H)_mm_cvtneps_pbh((__m128)v);
+  if constexpr (lanes<T> == 1) return H{(uint16_t)_mm_extract_epi16((__m128i)_mm_cvtneps_pbh(_mm_set_ss(v[0])), 0)};
+#endif
+  using U = typename Lanes<lanes<T>>::U;
+  const U bits = (U)v, nearest = bits + 0x7fff + (bits >> 16 & 1), quiet = bits | 0x400000;
+  return __builtin_convertvector((v == v ? nearest : quiet) >> 16, H);
+}
+// Lanes as elements: floats that are whole numbers in E's range, int32 modulo its range, any float as bf16.
+template <class E, class T> MN_INLINE typename Packed<E, lanes<T>>::Type narrow(T v) {
+  using P = typename Packed<E, lanes<T>>::Type;
+  if constexpr (std::is_same_v<E, float>) return (P)v;
+  else if constexpr (std::is_same_v<E, bf16>) return round_bf16<T>(v);
+  else return __builtin_convertvector(__builtin_convertvector(v, Int<T>), P);
+}
+
+// One element.
+MN_INLINE float to_float(float x) { return x; }
+MN_INLINE float to_float(uint8_t x) { return x; }
+MN_INLINE float to_float(int8_t x) { return x; }
+MN_INLINE float to_float(int32_t x) { return float(x); }
+MN_INLINE float to_float(bf16 x) { return widen<V1, bf16>(Packed<bf16, 1>::Type{x.bits})[0]; }
+template <class E> MN_INLINE E from_float(float x) {
+  if constexpr (std::is_same_v<E, float>) return x;
+  else if constexpr (std::is_same_v<E, bf16>) return bf16{round_bf16<V1>(V1{x})[0]};
+  else return E(int32_t(x));
+}
 
 template <class T> MN_INLINE T load(const float *p) {
   T v;
@@ -35,14 +88,28 @@ template <class T> MN_INLINE T load(const float *p) {
   return v;
 }
 template <class T> MN_INLINE void store(float *p, T v) { __builtin_memcpy(p, &v, sizeof v); }
+// The same from and to other elements (see ``widen`` and ``narrow``); T is a vector of float or of int32.
+template <class T, class E> MN_INLINE T load(const E *p) {
+  typename Packed<E, lanes<T>>::Type v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return widen<T, E>(v);
+}
+template <class T, class E> MN_INLINE void store(E *p, T v) {
+  const auto packed = narrow<E, T>(v);
+  __builtin_memcpy(p, &packed, sizeof packed);
+}
+template <class I, class E> MN_INLINE I load_int(const E *p) {
+  static_assert(std::is_integral_v<E> && std::is_same_v<Lane<I>, int32_t>);
+  return load<I>(p);
+}
 template <class T> MN_INLINE T splat(float x) { return x - T{}; }
-template <class T> MN_INLINE T gather(const float *p, long stride) {
+template <class T, class E> MN_INLINE T gather(const E *p, long stride) {
   T v;
-  for (int i = 0; i < lanes<T>; ++i) v[i] = p[i * stride];
+  for (int i = 0; i < lanes<T>; ++i) v[i] = to_float(p[i * stride]);
   return v;
 }
-template <class T> MN_INLINE void scatter(float *p, long stride, T v) {
-  for (int i = 0; i < lanes<T>; ++i) p[i * stride] = v[i];
+template <class T, class E> MN_INLINE void scatter(E *p, long stride, T v) {
+  for (int i = 0; i < lanes<T>; ++i) p[i * stride] = from_float<E>(v[i]);
 }
 // The position of every lane as a float-free index: used by expressions that need the loop variable itself.
 template <class T> MN_INLINE T iota(long start) {
@@ -52,31 +119,40 @@ template <class T> MN_INLINE T iota(long start) {
 }
 
 // Elements at positions that are not evenly spaced: ``at(x)`` is the offset for position x.
-template <class T, class At> MN_INLINE T gather_at(const float *p, long x, At &&at) {
+template <class T, class E, class At> MN_INLINE T gather_at(const E *p, long x, At &&at) {
   T v;
-  for (int i = 0; i < lanes<T>; ++i) v[i] = p[at(x + i)];
+  for (int i = 0; i < lanes<T>; ++i) v[i] = to_float(p[at(x + i)]);
   return v;
 }
-template <class At, class T> MN_INLINE void scatter_at(float *p, long x, T v, At &&at) {
-  for (int i = 0; i < lanes<T>; ++i) p[at(x + i)] = v[i];
+template <class E, class T, class At> MN_INLINE void scatter_at(E *p, long x, T v, At &&at) {
+  for (int i = 0; i < lanes<T>; ++i) p[at(x + i)] = from_float<E>(v[i]);
 }
 
 // Lanes of positions x, x + 1, ...; those in [low, high) are read, the others are zero and touch no memory.
-template <class T> MN_INLINE T load_between(const float *p, long x, long low, long high) {
+template <class T, class E> MN_INLINE T load_between(const E *p, long x, long low, long high) {
   if (x >= low && x + lanes<T> <= high) return load<T>(p);
   const long first = low > x ? low - x : 0, last = high - x < lanes<T> ? high - x : lanes<T>;
 #if defined(__AVX512F__)
-  if constexpr (lanes<T> == 16)
+  if constexpr (lanes<T> == 16 && std::is_same_v<E, float>)
     return first < last ? (T)_mm512_maskz_loadu_ps((__mmask16)((1u << last) - (1u << first)), p) : T{};
 #endif
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+  if constexpr (lanes<T> == 16 && sizeof(E) < 4) {
+    using P = typename Packed<E, 16>::Type;
+    if (first >= last) return T{};
+    const auto mask = (__mmask16)((1u << last) - (1u << first));
+    if constexpr (sizeof(E) == 2) return widen<T, E>((P)_mm256_maskz_loadu_epi16(mask, p));
+    else return widen<T, E>((P)_mm_maskz_loadu_epi8(mask, p));
+  }
+#endif
   T v{};
-  for (long i = first; i < last; ++i) v[i] = p[i];
+  for (long i = first; i < last; ++i) v[i] = to_float(p[i]);
   return v;
 }
-template <class T, class At> MN_INLINE T gather_at(const float *p, long x, long low, long high, At &&at) {
+template <class T, class E, class At> MN_INLINE T gather_at(const E *p, long x, long low, long high, At &&at) {
   T v{};
   for (int i = 0; i < lanes<T>; ++i)
-    if (x + i >= low && x + i < high) v[i] = p[at(x + i)];
+    if (x + i >= low && x + i < high) v[i] = to_float(p[at(x + i)]);
   return v;
 }
 // ``then`` for the positions in [low, high), ``otherwise`` for the others.

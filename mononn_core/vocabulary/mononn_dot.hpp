@@ -1,0 +1,284 @@
+// Register-tiled products and direct convolutions of elements narrower than float in generated CPU code: uint8 by int8
+// with exact int32 sums, and bfloat16 with float sums. See mononn_conv.hpp.
+//
+// GROUP neighbouring terms of a sum lie side by side in a lane of 4 bytes (4 of int8, 2 of bfloat16). Weights lie in
+// panels of [groups][PANEL][GROUP]; terms past the end of the last group of a sum, or of a run, are zero.
+#pragma once
+#include "mononn_conv.hpp"
+#if defined(__ARM_FEATURE_DOTPROD)
+#include <arm_neon.h>
+#endif
+
+namespace mn {
+
+// Multiply-adds of one group in W columns: ``value`` is a group of A in all lanes, ``row`` a group of W columns of B.
+// EXACT sums take any terms at all times weights of zero, and need not be cut into runs.
+template <class TA, class TB> struct Dot;
+
+template <> struct Dot<uint8_t, int8_t> {
+  static constexpr int GROUP = 4;
+  static constexpr bool EXACT = true;
+  using Sum = Lanes<W>::I;
+  MN_INLINE int32_t bytes(const uint8_t *p) {
+    int32_t four;
+    __builtin_memcpy(&four, p, 4);
+    return four;
+  }
+
+#if (MONONN_VECTOR_BYTES == 64 && defined(__AVX512VNNI__)) || \
+    (MONONN_VECTOR_BYTES == 32 && (defined(__AVXVNNI__) || (defined(__AVX512VNNI__) && defined(__AVX512VL__))))
+  // vpdpbusd does all of it.
+  static constexpr bool OFFSET = false;
+  using Value = Sum;
+  using Row = Sum;
+  MN_INLINE Value value(const uint8_t *p) { return Sum{} + bytes(p); }
+  MN_INLINE Row row(const int8_t *p) { return load<Sum>((const int32_t *)p); }
+  MN_INLINE void add(Sum &c, Value a, Row b) {
+#if MONONN_VECTOR_BYTES == 64
+    c = (Sum)_mm512_dpbusd_epi32((__m512i)c, (__m512i)a, (__m512i)b);
+#elif defined(__AVXVNNI__)
+    c = (Sum)_mm256_dpbusd_avx_epi32((__m256i)c, (__m256i)a, (__m256i)b);
+#else
+    c = (Sum)_mm256_dpbusd_epi32((__m256i)c, (__m256i)a, (__m256i)b);
+#endif
+  }
+
+#elif (MONONN_VECTOR_BYTES == 64 && defined(__AVX512BW__)) || (MONONN_VECTOR_BYTES == 32 && defined(__AVX2__)) || \
+    (MONONN_VECTOR_BYTES == 16 && defined(__SSE2__))
+  // The even and the odd bytes of a lane as 16-bit words, whose products vpmaddwd adds in pairs (vpmaddubsw saturates).
+  static constexpr bool OFFSET = false;
+  typedef int16_t Words __attribute__((vector_size(W * 4)));
+  typedef uint16_t Unsigned __attribute__((vector_size(W * 4)));
+  struct Value {
+    Words even, odd;
+  };
+  using Row = Value;
+  MN_INLINE Value value(const uint8_t *p) {
+    const Unsigned four = (Unsigned)(Sum{} + bytes(p));
+    return {(Words)(four & 0xff), (Words)(four >> 8)};
+  }
+  MN_INLINE Row row(const int8_t *p) {
+    const Words four = (Words)load<Sum>((const int32_t *)p);
+    return {four << 8 >> 8, four >> 8};
+  }
+  MN_INLINE Sum pairs(Words a, Words b) {
+#if MONONN_VECTOR_BYTES == 64
+    return (Sum)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+#elif MONONN_VECTOR_BYTES == 32
+    return (Sum)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#else
+    return (Sum)_mm_madd_epi16((__m128i)a, (__m128i)b);
+#endif
+  }
+  MN_INLINE void add(Sum &c, Value a, Row b) { c += pairs(a.even, b.even) + pairs(a.odd, b.odd); }
+
+#elif MONONN_VECTOR_BYTES == 16 && defined(__ARM_FEATURE_DOTPROD)
+  // sdot multiplies signed bytes: a - 128, and 128 times the weights' sum besides.
+  static constexpr bool OFFSET = true;
+  using Value = int8x16_t;
+  using Row = int8x16_t;
+  MN_INLINE Value value(const uint8_t *p) { return (Value)((Sum{} + bytes(p)) ^ (int32_t)0x80808080); }
+  MN_INLINE Row row(const int8_t *p) { return vld1q_s8(p); }
+  MN_INLINE void add(Sum &c, Value a, Row b) { c = (Sum)vdotq_s32((int32x4_t)c, a, b); }
+  MN_INLINE Value offset() { return vdupq_n_s8(-128); }
+
+#else
+  // Lane by lane in int32.
+  static constexpr bool OFFSET = false;
+  struct Value {
+    int32_t term[4];
+  };
+  struct Row {
+    Sum term[4];
+  };
+  MN_INLINE Value value(const uint8_t *p) { return {{p[0], p[1], p[2], p[3]}}; }
+  MN_INLINE Row row(const int8_t *p) {
+    const Sum four = load<Sum>((const int32_t *)p);
+    return {{four << 24 >> 24, four << 16 >> 24, four << 8 >> 24, four >> 24}};
+  }
+  MN_INLINE void add(Sum &c, Value a, Row b) {
+    MN_UNROLL for (int t = 0; t < 4; ++t) c += a.term[t] * b.term[t];
+  }
+#endif
+};
+
+template <> struct Dot<bf16, bf16> {
+  static constexpr int GROUP = 2;
+  static constexpr bool EXACT = false, OFFSET = false;
+  using Sum = V;
+  using Pairs = Lanes<W>::I;
+  MN_INLINE Pairs pair(const bf16 *p) {
+    int32_t two;
+    __builtin_memcpy(&two, p, 4);
+    return Pairs{} + two;
+  }
+  MN_INLINE Pairs single(const bf16 *p) { return Pairs{} + (int32_t)p->bits; }
+
+#if MONONN_VECTOR_BYTES == 64 && defined(__AVX512BF16__)
+  using Value = Pairs;
+  using Row = Pairs;
+  MN_INLINE Value value(const bf16 *p) { return pair(p); }
+  MN_INLINE Value first(const bf16 *p) { return single(p); }
+  MN_INLINE Row row(const bf16 *p) { return load<Pairs>((const int32_t *)p); }
+  MN_INLINE void add(Sum &c, Value a, Row b) { c = (V)_mm512_dpbf16_ps((__m512)c, (__m512bh)a, (__m512bh)b); }
+#else
+  struct Value {
+    V low, high;
+  };
+  using Row = Value;
+  MN_INLINE Value split(Pairs v) { return {(V)(v << 16), (V)(v & (int32_t)0xffff0000)}; }
+  MN_INLINE Value value(const bf16 *p) { return split(pair(p)); }
+  MN_INLINE Value first(const bf16 *p) { return split(single(p)); }
+  MN_INLINE Row row(const bf16 *p) { return split(load<Pairs>((const int32_t *)p)); }
+  MN_INLINE void add(Sum &c, Value a, Row b) {
+    c += a.low * b.low;
+    c += a.high * b.high;
+  }
+#endif
+};
+
+// Accumulators that W columns of a row take.
+template <class TA> constexpr int sums_per_vector = 1;
+
+// c += a group of terms of MR rows, which lie at ``at(i)``, times NV vectors of B. PARTIAL: the group's first term only.
+// Offsets (see Dot<>::OFFSET) are summed apart.
+template <class D, bool PARTIAL, int MR, int NV, class TB, class At>
+MN_INLINE void add_group(typename D::Sum (&c)[MR][NV], typename D::Sum (&offset)[NV], const TB *B, At &&at) {
+  typename D::Row row[NV];
+  MN_UNROLL for (int j = 0; j < NV; ++j) row[j] = D::row(B + j * W * D::GROUP);
+  MN_UNROLL for (int j = 0; j < NV * W; j += 16) __builtin_prefetch(B + (16 * NV * W + j) * D::GROUP);
+  MN_UNROLL for (int i = 0; i < MR; ++i) {
+    typename D::Value a;
+    if constexpr (PARTIAL) a = D::first(at(i));
+    else a = D::value(at(i));
+    MN_UNROLL for (int j = 0; j < NV; ++j) D::add(c[i][j], a, row[j]);
+  }
+  if constexpr (D::OFFSET)
+    MN_UNROLL for (int j = 0; j < NV; ++j) D::add(offset[j], D::offset(), row[j]);
+}
+
+// As ``multiply``: c = A B for MR rows and NV vectors of columns, in KU independent sums (of every KU-th group).
+template <class D, int MR, int NV, int KU, class TA, class TB>
+MN_INLINE void multiply_groups(const TA *__restrict A, long lda, const TB *__restrict B, long K,
+                               typename D::Sum (&c)[KU][MR][NV]) {
+  constexpr int GROUP = D::GROUP, STEP = KU > 2 ? KU : 2;
+  typename D::Sum offset[NV] = {};
+  MN_UNROLL for (int u = 0; u < KU; ++u)
+    MN_UNROLL for (int i = 0; i < MR; ++i)
+      MN_UNROLL for (int j = 0; j < NV; ++j) c[u][i][j] = typename D::Sum{};
+  const long end = D::EXACT ? (K + GROUP - 1) / GROUP * GROUP : K / GROUP * GROUP;
+  long k = 0;
+  auto step = [&](int u) __attribute__((always_inline)) {
+    const long g = k + u * GROUP;
+    add_group<D, false>(c[u % KU], offset, B + g * (NV * W), [&](int i) __attribute__((always_inline)) {
+      return A + i * lda + g;
+    });
+  };
+  for (; k + STEP * GROUP <= end; k += STEP * GROUP) {
+    MN_UNROLL for (int u = 0; u < STEP; ++u) step(u);
+  }
+  for (; k < end; k += GROUP) step(0);
+  if constexpr (!D::EXACT)
+    if (k < K)
+      add_group<D, true>(c[0], offset, B + k * (NV * W), [&](int i) __attribute__((always_inline)) {
+        return A + i * lda + k;
+      });
+  MN_UNROLL for (int u = 1; u < KU; ++u)
+    MN_UNROLL for (int i = 0; i < MR; ++i)
+      MN_UNROLL for (int j = 0; j < NV; ++j) c[0][i][j] += c[u][i][j];
+  if constexpr (D::OFFSET)
+    MN_UNROLL for (int i = 0; i < MR; ++i)
+      MN_UNROLL for (int j = 0; j < NV; ++j) c[0][i][j] -= offset[j];
+}
+
+// As ``tile``: MR x (NV vectors) of C = A B, handed to ``epilogue`` in registers. Long sums of floats are cut into runs.
+template <class D, int MR, int NV, int KU, class TA, class TB, class Epilogue>
+MN_INLINE void dot_tile(const TA *__restrict A, long lda, const TB *__restrict B, long K, Epilogue &&epilogue) {
+  using Sum = typename D::Sum;
+  Sum c[KU][MR][NV];
+  multiply_groups<D, MR, NV, KU>(A, lda, B, D::EXACT || K < RUN ? K : RUN, c);
+  if constexpr (!D::EXACT)
+    if (K > RUN) {
+      Sum total[MR][NV];
+      __builtin_memcpy(total, c[0], sizeof total);
+      for (long k = RUN; k < K; k += RUN) {
+        asm volatile("" : : "r"(total) : "memory");  // the total waits in the cache, not in registers
+        multiply_groups<D, MR, NV, KU>(A + k, lda, B + k * (NV * W), K - k < RUN ? K - k : RUN, c);
+        MN_UNROLL for (int i = 0; i < MR; ++i)
+          MN_UNROLL for (int j = 0; j < NV; ++j) total[i][j] += c[0][i][j];
+      }
+      __builtin_memcpy(c[0], total, sizeof total);
+    }
+  epilogue(c[0]);
+}
+
+// M x PANEL of C = A B, at most MOST rows at once. Rows of A are lda elements apart, B is one panel of K terms, at most
+// three bytes past a row's terms are read; ``element(m, n, v)`` takes W neighbouring sums of row m from column n on.
+template <int M, int PANEL, int MOST, bool CHEAP, class TA, class TB, class Element>
+MN_INLINE void dot(const TA *A, long lda, const TB *B, long K, Element &&element) {
+  using D = Dot<TA, TB>;
+  using S = Shape<M, PANEL, MOST>;
+  long row = 0;
+  if constexpr (S::LARGES > 0)
+    for (int b = 0; b < S::LARGES; ++b, row += S::LARGE)
+      dot_tile<D, S::LARGE, S::NV, S::sums(S::LARGE)>(A + row * lda, lda, B, K, [&](auto &c) __attribute__((always_inline)) {
+        finish<CHEAP, S::LARGE, S::NV>(c, row, element);
+      });
+  if constexpr (S::BLOCKS > S::LARGES)
+    for (int b = S::LARGES; b < S::BLOCKS; ++b, row += S::SMALL)
+      dot_tile<D, S::SMALL, S::NV, S::sums(S::SMALL)>(A + row * lda, lda, B, K, [&](auto &c) __attribute__((always_inline)) {
+        finish<CHEAP, S::SMALL, S::NV>(c, row, element);
+      });
+}
+
+// As ``window_tile``: RH x RW output pixels times NV vectors.
+template <class G, class D, int RH, int RW, int NV, class TA, class TB, class Epilogue>
+MN_INLINE void dot_window_tile(const TA *__restrict A, const TB *__restrict B, Epilogue &&epilogue) {
+  constexpr int GROUP = D::GROUP, WHOLE = D::EXACT ? (G::RUN + GROUP - 1) / GROUP : G::RUN / GROUP;
+  constexpr int STEP = WHOLE % 2 == 0 ? 2 : WHOLE % 3 == 0 ? 3 : 1;
+  typename D::Sum c[RH * RW][NV], offset[NV] = {};
+  MN_UNROLL for (int i = 0; i < RH * RW; ++i)
+    MN_UNROLL for (int j = 0; j < NV; ++j) c[i][j] = typename D::Sum{};
+  auto pixel = [](int i) __attribute__((always_inline)) { return G::at(i / RW * G::SH, i % RW * G::SW); };
+  MN_NOUNROLL for (int kh = 0; kh < G::KH; ++kh)
+    MN_NOUNROLL for (int r = 0; r < G::RUNS; ++r) {
+      const TA *a = A + G::at(kh * G::DH, r * G::DW);
+      MN_NOUNROLL for (int k = 0; k < WHOLE; k += STEP) {
+        MN_UNROLL for (int u = 0; u < STEP; ++u)
+          add_group<D, false>(c, offset, B + u * (NV * W * GROUP), [&](int i) __attribute__((always_inline)) {
+            return a + pixel(i) + u * GROUP;
+          });
+        a += STEP * GROUP;
+        B += STEP * NV * W * GROUP;
+      }
+      if constexpr (!D::EXACT && G::RUN % GROUP != 0) {
+        add_group<D, true>(c, offset, B, [&](int i) __attribute__((always_inline)) { return a + pixel(i); });
+        B += NV * W * GROUP;
+      }
+    }
+  if constexpr (D::OFFSET)
+    MN_UNROLL for (int i = 0; i < RH * RW; ++i)
+      MN_UNROLL for (int j = 0; j < NV; ++j) c[i][j] -= offset[j];
+  epilogue(c);
+}
+
+// As ``conv``: ROWS rows of output pixels by PANEL channels, at most MOST pixels at once. B is the panel, of
+// [KH][RUNS][groups of RUN][PANEL][GROUP]; at most three bytes past a run's terms are read.
+template <class Geometry, int ROWS, int PANEL, int MOST, bool CHEAP, class TA, class TB, class Element,
+          class Ahead = Nothing>
+static inline void dot_conv(const TA *A, const TB *B, Element &&element, Ahead &&ahead = Nothing{}) {
+  using G = Geometry;
+  using D = Dot<TA, TB>;
+  constexpr int NV = PANEL / W, HEIGHT = G::OW < MOST ? MOST / G::OW : 1;
+  Cut<ROWS, G::OW, MOST, HEIGHT>::each([&]<int RH, int RW>(long y, long x) __attribute__((always_inline)) {
+    MN_UNROLL for (int i = 0; i < RH * RW; ++i)
+      MN_UNROLL for (int n = 0; n < PANEL; n += 16) ahead(y + i / RW, x + i % RW, n);
+    dot_window_tile<G, D, RH, RW, NV>(A + G::at(y * G::SH, x * G::SW), B, [&](auto &c) __attribute__((always_inline)) {
+      finish<CHEAP, RH * RW, NV>(c, 0, [&](long i, long n, auto v) __attribute__((always_inline)) {
+        element(y + i / RW, x + i % RW, n, v);
+      });
+    });
+  });
+}
+
+}  // namespace mn
