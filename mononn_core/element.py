@@ -17,13 +17,17 @@ WIDE = F64
 """What is computed with where ``COMPUTE`` has too few digits: powers of integers, references, constants' transforms."""
 NARROW = (F16, BF16)
 """Floats that are stored and multiplied only: what is added up, or computed, is ``COMPUTE``."""
-SIDE_BY_SIDE = (COMPUTE, *NARROW)
-"""Floats that the vocabularies load and store several neighbours of at once."""
+BYTES = ("int8", "uint8")
+"""Integers that are stored and multiplied only: what generated code computes of them is a float or an int32."""
+WORD = "int32"
+"""Integers that as many lie side by side in a vector register as of ``COMPUTE``."""
+SIDE_BY_SIDE = (COMPUTE, *NARROW, *BYTES, WORD)
+"""Types that a CPU's vocabulary loads and stores several neighbours of at once."""
 FLOATS = (*NARROW, F32, F64)
 """Floats that one computes with."""
 SMALL_FLOATS = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn")
 """Floats that values are only cast to and from."""
-ACCUMULATORS = {**dict.fromkeys(NARROW, COMPUTE), "int8": "int32", "uint8": "int32"}
+ACCUMULATORS = {**dict.fromkeys(NARROW, COMPUTE), **dict.fromkeys(BYTES, WORD)}
 """Type -> the type that its products are added up in, where that is another."""
 PRECISIONS = {"fp32": F32, "fp16": F16, "bf16": BF16}
 """What a user asks for -> the type that activations and weights are stored and multiplied in."""
@@ -61,6 +65,14 @@ def computed(dtype: str) -> str:
 def accumulator(dtype: str) -> str:
     """The type that products of ``dtype`` are added up in."""
     return ACCUMULATORS.get(dtype, dtype)
+
+
+def product_type(a: str, b: str) -> str:
+    """The type of a tensor of products of ``a`` and ``b``: integers of 8 bits give int32, others their own; "" where
+    they do not go together."""
+    if {a, b} <= {"int8", "uint8"}:
+        return accumulator(a)
+    return a if a == b else ""
 
 
 def is_float(dtype: str) -> bool:

@@ -162,6 +162,11 @@ class Machine:
         found = {p.instruction: p for p in PRODUCTS if p.needs <= self.features}
         return tuple(found.values()) or (MULTIPLY_ADD,)
 
+    def product(self, a: str, b: str) -> ProductInstruction | None:
+        """The instruction of vector registers that multiplies elements of ``a`` by elements of ``b``, if it has one."""
+        fits = (p for p in self.products if (p.a, p.b) == (a, b) and p.needs <= self.features)
+        return next((p for p in fits if itemsize(a) * p.terms <= itemsize(p.sum)), None)
+
     @property
     def compiler_flags(self) -> tuple[str, ...]:
         """-m flags for gcc and clang; empty for scalar code (the compiler's own baseline)."""

@@ -8,8 +8,9 @@ from contextlib import ExitStack
 from mononn_core.codegen.cpu_storage import cpu_template
 from mononn_core.codegen.cpu_sync import CpuSync
 from mononn_core.codegen.cstyle import Printer
+from mononn_core.element import WORD
 from mononn_core.program.abi import ENTRY, STEPS
-from mononn_core.program.expr import Const, Var
+from mononn_core.program.expr import Acc, Const, Var, walk
 from mononn_core.program.ir import Barrier, Loop, Phase, Program
 
 
@@ -33,9 +34,12 @@ class _CpuPrinter(CpuSync):
     def source(self, comment: str, launch: str) -> str:
         self._heading(comment)
         self.out.line('#include "mononn_cpu.hpp"')
-        for header in dict.fromkeys(cpu_template(p).header for p in self.program.phases()):
-            if header:
-                self.out.line(f'#include "{header}"')
+        for header in dict.fromkeys(h for p in self.program.phases() for h in cpu_template(p).headers(p, self)):
+            self.out.line(f'#include "{header}"')
+        if any(Acc(WORD) in walk(r.value) for p in self.program.phases() for r in p.task.results):
+            self.out.line("// Exact sums of integers: what is computed of them is rounded alike on every processor.")
+            for line in ("#if defined(__clang__)", "#pragma clang fp contract(off)", "#endif"):
+                self.out.line(line)
         self.out.line()
         for table in self.program.tables:
             self._table(table.id)

@@ -24,6 +24,10 @@ class CpuTemplate(ABC):
 
     header: ClassVar[str] = ""
 
+    def headers(self, phase: Phase, code: CpuStorage) -> tuple[str, ...]:
+        """Those that a phase needs, beside "mononn_cpu.hpp"."""
+        return (self.header,) if self.header else ()
+
     def scratch_floats(self, task: Task, lanes: int) -> int:
         """What it keeps in a worker's memory for vectors of ``lanes``; the vocabulary's FLOATS are at most this."""
         return 0

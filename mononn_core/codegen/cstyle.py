@@ -15,7 +15,7 @@ from functools import reduce
 from math import isinf, isnan
 from typing import ClassVar
 
-from mononn_core.element import C_SUFFIXES, C_TYPES, COMPUTE, NARROW, itemsize
+from mononn_core.element import BYTES, C_SUFFIXES, C_TYPES, COMPUTE, NARROW, SIDE_BY_SIDE, WORD, itemsize
 from mononn_core.errors import UnsupportedError
 from mononn_core.program.expr import (
     INDEX,
@@ -40,6 +40,10 @@ from mononn_core.program.simplify import bounds, from_linear, linear, simplify
 
 LOGIC = {"and": ("&&", "&"), "or": ("||", "|"), "xor": ("!=", "^")}
 """(scalar, vector) operators."""
+LANES = (COMPUTE, WORD)
+"""Types that vectors hold neighbours in."""
+WORD_OPERATIONS = ("add", "sub", "mul", "neg")
+"""What vectors of ``WORD`` are computed with."""
 Interval = tuple[tuple[Expr, ...], tuple[Expr, ...]]
 """Lower bounds of a variable, and upper bounds, which are excluded."""
 NO_BOUND = 1 << 62
@@ -82,20 +86,23 @@ def varies(e: Expr, var: str, bound: frozenset[str] = frozenset()) -> bool:
 def vectorisable(e: Expr, var: str, bound: frozenset[str] = frozenset()) -> bool:
     """Whether ``e`` can be printed in vector mode along ``var``; ``bound`` names hold vectors."""
     if not varies(e, var, bound):
-        return e.dtype in (COMPUTE, "bool")
+        return e.dtype in (*LANES, "bool")
     match e:
         case Var():
             return e.name in bound
         case Load():
-            return e.dtype == COMPUTE and not _is_gather(e, var)
+            return e.dtype in LANES and not _is_gather(e, var)
         case Cast(value=Load() as narrow, dtype=dtype):
-            return dtype == COMPUTE and narrow.dtype in NARROW and not _is_gather(narrow, var)
+            return dtype in LANES and narrow.dtype in SIDE_BY_SIDE and not _is_gather(narrow, var)
+        case Cast():
+            return e.dtype == COMPUTE and e.value.dtype == WORD and vectorisable(e.value, var, bound)
         case Acc():
-            return e.dtype == COMPUTE
+            return e.dtype in LANES
         case Op():
-            return all(a.dtype == COMPUTE or (e.dtype == "bool" and a.dtype == "bool") for a in e.args) and all(
-                vectorisable(a, var, bound) for a in e.args
-            )
+            kinds = (COMPUTE, "bool") if e.dtype == "bool" else (COMPUTE,)
+            if e.dtype == WORD and e.name in WORD_OPERATIONS:
+                kinds = (WORD,)
+            return all(a.dtype in kinds and vectorisable(a, var, bound) for a in e.args)
         case Select():
             inside, outside = e.then, e.otherwise
             if e.then.dtype != COMPUTE or not all(vectorisable(a, var, bound) for a in (inside, outside)):
@@ -114,8 +121,9 @@ def _is_gather(e: Load, var: str) -> bool:
 
 
 def unrounded(e: Expr) -> Expr:
-    """What a stored narrow value is rounded from, where that is known: the vocabulary's stores round."""
-    return e.value if isinstance(e, Cast) and e.dtype in NARROW and e.value.dtype == COMPUTE else e
+    """What a stored narrow value is converted from, where that is known: the vocabulary's stores convert."""
+    narrow = e.dtype in NARROW or e.dtype in BYTES
+    return e.value if isinstance(e, Cast) and narrow and e.value.dtype == COMPUTE else e
 
 
 def interval(condition: Expr, var: str) -> Interval | None:
@@ -256,21 +264,28 @@ class Printer:
     def _vector(self, e: Expr) -> str:
         if not varies(e, self.vector, self.bound) and not any(isinstance(n, Acc) for n in walk(e)):
             text = self.scalar(e)
-            return text if e.dtype == "bool" else f"mn::splat<T>({text})"
+            return text if e.dtype == "bool" else f"mn::splat<{self._lanes(e)}>({text})"
         match e:
             case Var():
                 return e.name
             case Acc():
                 return self.acc
             case Load():
-                return self._vector_load(e)
+                return self._vector_load(e, e.dtype)
             case Cast(value=Load() as narrow):
-                return self._vector_load(narrow)
+                return self._vector_load(narrow, e.dtype)
+            case Cast():
+                return f"mn::to_float<T>({self._vector(e.value)})"
             case Select():
                 return self._vector_select(e)
             case Op():
                 return self._vector_op(e)
         raise AssertionError(f"{e} is not vectorisable")
+
+    @staticmethod
+    def _lanes(e: Expr) -> str:
+        """C's type of a vector of such values."""
+        return "mn::Int<T>" if e.dtype == WORD else "T"
 
     def _vector_select(self, e: Select) -> str:
         inside = interval(e.condition, self.vector)
@@ -285,18 +300,21 @@ class Printer:
         high = reduce(lambda a, b: op("min", a, b), inside[1] or (Const(NO_BOUND),))
         return ", ".join(self.index(simplify(end, self.ranges)) for end in (low, high))
 
-    def _vector_load(self, e: Load) -> str:
+    def _vector_load(self, e: Load, dtype: str = COMPUTE) -> str:
+        """``e`` as a vector of ``dtype``."""
+        kind = "mn::Int<T>" if WORD in (e.dtype, dtype) and dtype != COMPUTE else "T"
         pointer = self.pointers[e.operand]
         offset = pointer.address(e.index, self.ranges)
         stride = self.stride(offset)
         guard = "" if self.guard == ((), ()) else f", {self._ends(self.guard)}"
-        if stride is None or (guard and stride != 1):
+        if stride is None or (guard and (stride != 1 or kind != "T")):
             position = f"[&](long {self.vector}) {{ return {self.index(offset)}; }}"
-            return f"mn::gather_at<T>({pointer.name}, {self.vector}{guard}, {position})"
+            return f"mn::gather_at<{kind}>({pointer.name}, {self.vector}{guard}, {position})"
         at = f"{pointer.name} + {self.index(offset)}"
         if guard:
-            return f"mn::load_between<T>({at}, {self.vector}{guard})"
-        return f"mn::load<T>({at})" if stride == 1 else f"mn::gather<T>({at}, {stride})"
+            return f"mn::load_between<{kind}>({at}, {self.vector}{guard})"
+        load = "mn::load<T>" if kind == "T" else f"mn::load_int<{kind}>"
+        return f"{load}({at})" if stride == 1 else f"mn::gather<{kind}>({at}, {stride})"
 
     def stride(self, offset: Expr) -> int | None:
         """Elements between neighbours along the vector variable, or None where they are not evenly spaced."""
@@ -329,6 +347,8 @@ class Printer:
                 return f"mn::{e.name}<T>({', '.join(args)})"
             case "pow" if e.args[1] == Const(0.75, COMPUTE):
                 return f"mn::pow_three_quarters<T>({args[0]})"
+            case "round":
+                return f"mn::round<T>({args[0]})"
             case "mod":
                 return f"mn::each<T>({', '.join(args)}, [](float a, float b) {{ return mn::mod(a, b); }})"
             case _ if function.libm:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mononn_core.codegen.cstyle import Printer, c_type, unrounded, vectorisable
+from mononn_core.codegen.cstyle import LANES, Printer, c_type, unrounded, vectorisable
 from mononn_core.codegen.writer import Writer
-from mononn_core.element import COMPUTE, SIDE_BY_SIDE
-from mononn_core.program.expr import Const, Expr, Op, minimum, substitute, walk
+from mononn_core.element import COMPUTE, SIDE_BY_SIDE, WORD
+from mononn_core.program.expr import Acc, Const, Expr, Op, minimum, substitute, walk
 from mononn_core.program.functions import FUNCTIONS
 from mononn_core.program.ir import For, Let, Reduce, Result, Statement, Store
 from mononn_core.program.simplify import simplify
@@ -92,7 +92,7 @@ def _is_vector(store: Statement, var: str, printer: Printer, bound: frozenset[st
     if not isinstance(store, Store) or printer.pointers[store.operand].buffer.dtype not in SIDE_BY_SIDE:
         return False
     value = unrounded(store.value)
-    return value.dtype == COMPUTE and vectorisable(value, var, bound)
+    return value.dtype in LANES and vectorisable(value, var, bound)
 
 
 def write_vector_store(out: Writer, store: Store, printer: Printer) -> None:
@@ -154,7 +154,8 @@ def write_element(out: Writer, result: Result, printer: Printer) -> None:
     """The body of an epilogue's ``(row, column, v)`` function, ``v`` neighbours along the last axis."""
     var = result.axes[-1]
     store = Store(result.operand, result.index, result.value)
-    out.line("using T = decltype(v_);")
+    integers = any(isinstance(e, Acc) and e.dtype == WORD for e in walk(result.value))
+    out.line(f"using T = {'mn::Float<decltype(v_)>' if integers else 'decltype(v_)'};")
     if _is_vector(store, var, printer):
         write_vector_store(out, store, replace(printer, vector=var))
         return

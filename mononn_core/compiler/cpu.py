@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mononn_core.codegen.cpu import print_program
+from mononn_core.codegen.storage import Storage
 from mononn_core.compiler.packing import describe_program, pack_weights
 from mononn_core.compiler.proof import prove
 from mononn_core.compiler.stages import Stages
@@ -42,7 +43,7 @@ class CpuStages(Stages[Schedule]):
 
 def lower_imported(graph: Graph, options: Options, machine: Machine, schedule: Schedule | None = None) -> CpuStages:
     """From an imported Graph on: passes, schedule (or the one given), proof, source."""
-    optimized = pipeline.run(graph)
+    optimized = pipeline.run(graph, options.target)
     groups = CpuGroups(pipeline.prepare(optimized, options.target), options, machine)
     lowered = lower(groups, CpuScheduler(groups).legal(schedule))
     prove(lowered.program, schedule is not None)
@@ -61,10 +62,23 @@ def assemble(
     texts: Mapping[str, str],
 ) -> Artifact:
     """Compile a Program's ``source`` and pack its constants; ``about`` is its :func:`manifest`."""
-    flags = (f"-DMONONN_VECTOR_BYTES={machine.vector_bytes}",)
+    more = (f"-m{feature}" for feature in sorted(product_features(program, machine)))
+    flags = (f"-DMONONN_VECTOR_BYTES={machine.vector_bytes}", *more)
     compiled = compile_shared(source, machine=machine, extra_flags=flags)
     about = {**about, "compile_command": compiled.command}
     return Artifact(about, compiled.code, compile_host(machine).code, pack_weights(program, weights), texts)
+
+
+def product_features(program: Program, machine: Machine) -> frozenset[str]:
+    """Features beyond a machine's level whose instructions the Program's products are made of."""
+    if machine.arch != "x86_64":
+        return frozenset()
+    storage, needed = Storage(program), frozenset[str]()
+    for phase in program.phases():
+        kinds = {o.role: storage.buffer(o.buffer).dtype for o in phase.task.operands if o.role in ("a", "b")}
+        found = machine.product(*kinds.values()) if len(kinds) == 2 else None
+        needed |= found.needs if found is not None else frozenset()
+    return needed - machine.level_features
 
 
 def manifest(program: Program, types: Mapping[str, TensorType], options: Options, machine: Machine) -> dict[str, Any]:
@@ -73,7 +87,7 @@ def manifest(program: Program, types: Mapping[str, TensorType], options: Options
         **describe_program(program, types, options),
         "machine": {
             "arch": machine.arch,
-            "features": sorted(machine.level_features),
+            "features": sorted(machine.level_features | product_features(program, machine)),
             "vector_bytes": machine.vector_bytes,
             "level": machine.level,
         },

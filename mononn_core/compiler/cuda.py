@@ -109,7 +109,7 @@ def lower_imported(graph: Graph, options: Options, schedule: CudaSchedule | None
         clock.append(time.perf_counter())
         seconds[step] = clock[-1] - clock[-2]
 
-    optimized = pipeline.run(graph)
+    optimized = pipeline.run(graph, options.target)
     prepared = pipeline.prepare(optimized, options.target)
     lap("passes")
     groups = CudaGroups(prepared, options, gpu)

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import ml_dtypes
-import numpy as np
-
 from mononn_core.element import SMALL_FLOATS, is_float
 from mononn_core.importer.context import Context, converts
 from mononn_core.importer.convolution import convolve, frame
-from mononn_core.ops.common import numpy_dtype
-
-
-def limits(dtype: str) -> tuple[int, int]:
-    """Smallest and largest number of an integer type, 4- and 2-bit ones included."""
-    info = ml_dtypes.iinfo(numpy_dtype(dtype))
-    return int(info.min), int(info.max)
+from mononn_core.ops.quantise import integer_matmul
 
 
 def spread(ctx: Context, name: str, like: str, axis: int, block: int) -> str:
@@ -38,14 +29,9 @@ def spread(ctx: Context, name: str, like: str, axis: int, block: int) -> str:
 
 def quantised(ctx: Context, x: str, scale: str, zero: str, dtype: str) -> str:
     """round(x / scale) + zero, clamped to ``dtype``; float8 targets are only cast."""
-    ratio = ctx.add("div", x, scale)
     if dtype in SMALL_FLOATS:
-        return ctx.add("cast", ratio, to=dtype, saturate=bool(ctx.attr("saturate", 1)))
-    low, high = limits(dtype)
-    whole = ctx.add("round", ratio)
-    if zero:
-        whole = ctx.add("add", whole, ctx.add("cast", zero, to=ctx.type(whole).dtype))
-    return ctx.add("cast", ctx.add("clip", whole, low=float(low), high=float(high)), to=dtype)
+        return ctx.add("cast", ctx.add("div", x, scale), to=dtype, saturate=bool(ctx.attr("saturate", 1)))
+    return ctx.add("quantize", x, scale, *((zero,) if zero else ()), to=dtype)
 
 
 @converts("QuantizeLinear")
@@ -78,6 +64,9 @@ def dequantize(ctx: Context) -> str:
     x, scale, zero = ctx.input(0), ctx.input(1), ctx.input(2)
     axis, block = _axis(ctx), int(ctx.attr("block_size", 0))
     out = ctx.dtype("output_dtype", ctx.type(scale).dtype)
+    if ctx.type(x).dtype in ("int8", "uint8") and is_float(out) and ctx.type(scale).dtype == out:
+        parts = (spread(ctx, name, x, axis, block) for name in (scale, zero) if name)
+        return ctx.add("dequantize", x, *parts)
     middle = "float32" if not is_float(out) or ctx.type(scale).dtype == "float8_e8m0fnu" else ctx.type(scale).dtype
     value = _cast(ctx, x, middle)
     if zero and not ctx.type(x).dtype.startswith("float"):
@@ -102,37 +91,34 @@ def dynamic_quantize(ctx: Context) -> tuple[str, str, str]:
     return quantised(ctx, x, scale, offset, "uint8"), scale, offset
 
 
-def _centred(ctx: Context, name: str, zero: str, row: bool) -> str:
-    """An integer operand minus its zero point, as int32; per row (of a left operand) or per column."""
-    wide = ctx.add("cast", name, to="int32")
-    if not zero:
-        return wide
-    offset = ctx.add("cast", zero, to="int32")
-    t = ctx.type(offset)
-    if t.rank == 1 and t.size > 1 and row:
-        offset = ctx.reshape(offset, (t.size, 1))
-    elif t.size == 1:
-        offset = ctx.reshape(offset, ())
-    return ctx.add("sub", wide, offset)
+def _points(ctx: Context, zero: str, row: bool) -> str:
+    """A product's zero point: a scalar, or one a row (of a left operand) or a column."""
+    if not zero or ctx.type(zero).rank == 0:
+        return zero
+    size = ctx.type(zero).size
+    if size == 1:
+        return ctx.reshape(zero, ())
+    return ctx.reshape(zero, (size, 1)) if row and ctx.type(zero).rank == 1 else zero
 
 
 @converts("MatMulInteger")
 def matmul_integer(ctx: Context) -> str:
-    a = _centred(ctx, ctx.input(0), ctx.input(2), True)
-    return ctx.add("matmul", a, _centred(ctx, ctx.input(1), ctx.input(3), False))
+    a_zero, b_zero = _points(ctx, ctx.input(2), True), _points(ctx, ctx.input(3), False)
+    return integer_matmul(ctx, ctx.input(0), ctx.input(1), a_zero, b_zero)
 
 
 @converts("QLinearMatMul")
 def quantised_matmul(ctx: Context) -> str:
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = ctx.inputs()
-    product = ctx.add("matmul", _centred(ctx, a, a_zero, True), _centred(ctx, b, b_zero, False))
-    scale = ctx.add(
-        "div",
-        ctx.add("mul", _cast(ctx, a_scale, "float32"), _cast(ctx, b_scale, "float32")),
-        _cast(ctx, y_scale, "float32"),
+    left = _real(ctx, a, _points(ctx, a_scale, True), _points(ctx, a_zero, True))
+    right = _real(ctx, b, _points(ctx, b_scale, False), _points(ctx, b_zero, False))
+    return quantised(
+        ctx, ctx.add("matmul", left, right), _cast(ctx, y_scale, "float32"), y_zero, ctx.type(y_zero).dtype
     )
-    real = ctx.add("mul", ctx.add("cast", product, to="float32"), scale)
-    return quantised(ctx, real, ctx.make(1.0, "float32"), y_zero, ctx.type(y_zero).dtype)
+
+
+def _real(ctx: Context, x: str, scale: str, zero: str) -> str:
+    return ctx.add("dequantize", x, _cast(ctx, scale, "float32"), zero)
 
 
 @converts("ConvInteger")
@@ -141,7 +127,9 @@ def convolution_integer(ctx: Context) -> str:
 
 
 def _integer_convolution(ctx: Context, x: str, x_zero: str, w: str, w_zero: str) -> str:
-    wide = _centred(ctx, x, x_zero, False)
+    wide = ctx.add("cast", x, to="int32")
+    if x_zero:
+        wide = ctx.add("sub", wide, ctx.add("cast", _scalar(ctx, x_zero), to="int32"))
     zero = ctx.add("cast", w_zero, to="int32") if w_zero else ""
     weight = ctx.add("cast", w, to="int32")
     if zero:
@@ -155,11 +143,24 @@ def _integer_convolution(ctx: Context, x: str, x_zero: str, w: str, w_zero: str)
 @converts("QLinearConv")
 def quantised_convolution(ctx: Context) -> str:
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = ctx.inputs()[:8]
-    y = _integer_convolution(ctx, x, x_zero, w, w_zero)
-    spatial = (1,) * (ctx.type(y).rank - 2)
+    scales, zeros = (_per_output(ctx, n, ctx.type(w).rank) for n in (w_scale, w_zero))
+    f = frame(ctx, ctx.type(w).shape[2:], ctx.type(x).shape[2:])
+    left, right = _real(ctx, x, _scalar(ctx, x_scale), _scalar(ctx, x_zero)), _real(ctx, w, scales, zeros)
+    y = convolve(ctx, left, right, f, int(ctx.attr("group", 1)))
     if ctx.has(8):
-        y = ctx.add("add", y, ctx.reshape(ctx.input(8), (ctx.type(8).size, *spatial)))
-    per_channel = ctx.reshape(w_scale, (ctx.type(w_scale).size, *spatial)) if ctx.type(w_scale).size > 1 else w_scale
-    scale = ctx.add("div", ctx.add("mul", x_scale, per_channel), y_scale)
-    real = ctx.add("mul", ctx.add("cast", y, to="float32"), scale)
-    return quantised(ctx, real, ctx.make(np.float32(1)), y_zero, ctx.type(y_zero).dtype)
+        spatial = (1,) * (ctx.type(y).rank - 2)
+        scale = ctx.add("mul", _scalar(ctx, x_scale), w_scale)
+        bias = ctx.add("mul", ctx.add("cast", ctx.input(8), to="float32"), scale)
+        y = ctx.add("add", y, ctx.reshape(bias, (ctx.type(8).size, *spatial)))
+    y_scale = _scalar(ctx, _cast(ctx, y_scale, "float32"))
+    return quantised(ctx, y, y_scale, _scalar(ctx, y_zero), ctx.type(y_zero).dtype)
+
+
+def _scalar(ctx: Context, name: str) -> str:
+    return ctx.reshape(name, ()) if ctx.type(name).size == 1 else name
+
+
+def _per_output(ctx: Context, name: str, rank: int) -> str:
+    """A scale or zero point of a weight [M, ...], shaped to broadcast."""
+    size = ctx.type(name).size
+    return ctx.reshape(name, (size, *(1,) * (rank - 1)) if size > 1 else ())

@@ -41,7 +41,7 @@ class CpuLowering(Lowering):
 
     def activation(self, tensor: str) -> Buffer:
         dtype, (rows, columns) = self.stored[tensor]
-        stride = padded_stride(columns, self.machine) if rows > 1 else columns
+        stride = padded_stride(columns, dtype, self.machine) if rows > 1 else columns
         layout = Layout((((rows, stride),), ((columns, 1),)), max(rows * stride, 1))
         return Buffer(tensor, dtype, (rows, columns), layout, "arena")
 

@@ -1,6 +1,6 @@
 """The operators: importing this package fills the registry, one file a family."""
 
-from mononn_core.ops import attention, conv, elementwise, index, matmul, norm, reduce, scatter, shape, window
+from mononn_core.ops import attention, conv, elementwise, index, matmul, norm, quantise, reduce, scatter, shape, window
 from mononn_core.ops.registry import OpDef, get, names
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "matmul",
     "names",
     "norm",
+    "quantise",
     "reduce",
     "scatter",
     "shape",

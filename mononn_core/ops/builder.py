@@ -30,10 +30,10 @@ def worth_folding(inputs: Iterable[TensorType], outputs: Iterable[TensorType]) -
 def fold(
     node: Node, constants: Mapping[str, Any], types: Mapping[str, TensorType], any_size: bool = False
 ) -> list[Any] | None:
-    """The outputs of a node whose inputs are all constants; None when they are not, or are too large (unless
-    ``any_size``)."""
+    """The outputs of a node whose inputs are all constants; None when they are not, are too large (unless
+    ``any_size``), or when its operator does not fold."""
     names = [n for n in node.inputs if n]
-    if any(n not in constants for n in names):
+    if any(n not in constants for n in names) or not registry.get(node.op).folds:
         return None
     outputs = [types[n] for n in node.outputs]
     if not any_size and not worth_folding((types[n] for n in names), outputs):

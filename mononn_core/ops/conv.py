@@ -2,7 +2,7 @@
 
 x [N, H, W, C], w [KH, KW, C / group, M] -> out [N, OH, OW, M]; output channel m of group g reads the channels of group
 g. Strides and dilations are pairs. Channels last because a pixel's channels are then one run of memory, whatever the
-kernel: every tap is a matrix product of shifted rows.
+kernel: every tap is a matrix product of shifted rows. Of integers of 8 bits the result is int32.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from mononn_core.element import product_type
 from mononn_core.errors import ShapeError
 from mononn_core.graph import TensorType
 from mononn_core.ops.common import integer, integers, present
@@ -21,18 +22,27 @@ Types = Sequence[TensorType | None]
 def _infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
     x, w = present(types)
     group, strides, dilations = integer(attrs, "group"), integers(attrs, "strides"), integers(attrs, "dilations")
-    if x.rank != 4 or w.rank != 4 or x.dtype != w.dtype or x.shape[3] != w.shape[2] * group or w.shape[3] % group:
+    if (
+        x.rank != 4
+        or w.rank != 4
+        or not (summed := product_type(x.dtype, w.dtype))
+        or x.shape[3] != w.shape[2] * group
+        or w.shape[3] % group
+    ):
         raise ShapeError(f"{x} and weight {w} do not fit {group} groups of a convolution with channels last")
     spans = [(k - 1) * d + 1 for k, d in zip(w.shape[:2], dilations, strict=True)]
     sizes = [(n - span) // s + 1 for n, span, s in zip(x.shape[1:3], spans, strides, strict=True)]
     if min(sizes) < 1:
         raise ShapeError(f"windows of {spans[0]} x {spans[1]} do not fit into {x}")
-    return (TensorType(x.dtype, (x.shape[0], *sizes, w.shape[3])),)
+    return (TensorType(summed, (x.shape[0], *sizes, w.shape[3])),)
 
 
 def _evaluate(xp: Any, inputs: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
     """The sum over taps of products of the shifted input, group by group."""
     x, w = inputs
+    summed = product_type(str(x.dtype), str(w.dtype))
+    if summed != str(x.dtype):
+        x, w = x.astype(summed), w.astype(summed)
     group = integer(attrs, "group")
     (sh, sw), (dh, dw) = integers(attrs, "strides"), integers(attrs, "dilations")
     n, height, width, _ = x.shape

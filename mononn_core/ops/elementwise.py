@@ -60,6 +60,7 @@ def elementwise(
     cost: int = 1,
     arity: int = 0,
     onnx: str = "",
+    folds: bool = True,
 ) -> OpDef:
     """Register an elementwise operator of ``cost`` flops an element (and ``arity`` inputs; 0: whatever is given)."""
 
@@ -83,7 +84,9 @@ def elementwise(
         return cost * outputs[0].size
 
     how = point if scalar is not None else None
-    return register(OpDef(name, "elementwise", infer, evaluate, how, None, flops if cost else None, onnx=onnx))
+    return register(
+        OpDef(name, "elementwise", infer, evaluate, how, None, flops if cost else None, onnx=onnx, folds=folds)
+    )
 
 
 def _onnx_name(name: str) -> str:

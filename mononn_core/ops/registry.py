@@ -10,7 +10,8 @@ A Graph operator is defined by
 * ``loop`` (reductions and row operators): the schedule has a loop for it,
 * ``flops``: arithmetic of one application, for the cost model and the roofline,
 * ``onnx``: the ONNX operator that is just this one, input for input and without attributes; "" where none is (then a
-  converter of :mod:`mononn_core.importer` makes it).
+  converter of :mod:`mononn_core.importer` makes it),
+* ``folds``: of constants it is one, computed at once; off where the constants are what is worth storing.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class OpDef:
     flops: Flops | None = None
     loop: bool = False
     onnx: str = ""
+    folds: bool = True
 
 
 _OPS: dict[str, OpDef] = {}
@@ -86,10 +88,16 @@ def infer(node: Node, types: Sequence[TensorType | None]) -> tuple[TensorType, .
 
 
 def is_template(node: Node, graph: Graph) -> bool:
-    """Whether a hand-written template computes ``node``: float32 contractions, convolutions by constants."""
+    """Whether a hand-written template computes ``node``: float32 contractions, convolutions by constants, and products
+    of unsigned by signed integers of 8 bits, constant ones."""
+    types = [graph.types[n] for n in node.inputs if n]
     if node.op == "conv" and not graph.is_constant(node.inputs[1]):
         return False
-    return get(node.op).kind == "contraction" and all(graph.types[n].dtype == COMPUTE for n in node.inputs if n)
+    if [t.dtype for t in types] == ["uint8", "int8"] and graph.is_constant(node.inputs[1]):
+        if node.op == "conv":
+            return types[0].shape[3] % 4 == 0 and node.attrs["group"] == 1
+        return node.op == "matmul" and types[0].rank >= 2 and types[1].rank == 2
+    return get(node.op).kind == "contraction" and all(t.dtype == COMPUTE for t in types)
 
 
 def names() -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mononn_core.element import COMPUTE
 from mononn_core.graph import Graph, Node
 from mononn_core.graph.graph import Attr
 from mononn_core.ops.builder import Builder
@@ -37,6 +38,8 @@ def _members(graph: Graph) -> dict[tuple[str, bool], list[Member]]:
     groups: dict[tuple[str, bool], list[Member]] = {}
     for node in graph.nodes:
         if node.op != "matmul" or node.attrs.get("transpose_b") or node.inputs[0] in graph.constants:
+            continue
+        if graph.types[node.output].dtype != COMPUTE:  # of integers each is scaled and stored narrow by itself
             continue
         left, right = (graph.types[n] for n in node.inputs)
         if node.inputs[1] not in graph.constants or right.rank != 2 or left.rank < 1:

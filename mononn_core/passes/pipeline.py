@@ -23,6 +23,7 @@ from mononn_core.passes import (
     movement,
     norm,
     positions,
+    quantised,
     scatters,
     sink,
     supported,
@@ -83,9 +84,17 @@ FORMS = {"cpu": CPU_FORMS, "cuda": CUDA_FORMS, "cuda-emulated": CUDA_FORMS}
 """target -> (name, pass) in order: what brings a Graph into the forms that the target's templates and loops take."""
 
 
-def run(graph: Graph) -> Graph:
+QUANTISED: dict[str, tuple[tuple[str, Pass], ...]] = {
+    "cpu": (*CLEAN, ("late", quantised.late), *CLEAN, ("integers", quantised.integers)),
+    "cuda": (("floats", quantised.floats),),
+    "cuda-emulated": (("floats", quantised.floats),),
+}
+"""target -> (name, pass) in order: what stands before PIPELINE and says what quantised tensors are multiplied as."""
+
+
+def run(graph: Graph, target: str = "cpu") -> Graph:
     """The optimised Graph: same inputs, outputs and meaning, up to floating-point rounding."""
-    for _, step in PIPELINE:
+    for _, step in (*QUANTISED[target], *PIPELINE):
         graph = step(graph)
     return graph
 

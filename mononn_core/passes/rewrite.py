@@ -65,6 +65,8 @@ class Rewriter:
         """The value of a constant tensor."""
         return self.builder.constants.get(name)
 
+    known = constant
+
     def uniform(self, name: str) -> int | float | bool | None:
         """The value all elements of a constant have; None for anything else."""
         value = self.constant(name)

@@ -1,11 +1,11 @@
 """A transposed right-hand side of a matmul is transposed by a movement of its own, unless it is packed transposed: a
-constant matrix of a product in float32."""
+constant matrix of a product that a template computes."""
 
 from __future__ import annotations
 
-from mononn_core.element import COMPUTE
 from mononn_core.graph import Graph, Node
 from mononn_core.ops.builder import Builder
+from mononn_core.ops.registry import is_template
 from mononn_core.passes.rewrite import restate
 
 
@@ -15,8 +15,8 @@ def run(graph: Graph) -> Graph:
 
 
 def _packed(node: Node, graph: Graph) -> bool:
-    a, b = node.inputs
-    return graph.is_constant(b) and graph.types[b].rank == 2 and graph.types[a].dtype == COMPUTE
+    b = node.inputs[1]
+    return graph.is_constant(b) and graph.types[b].rank == 2 and is_template(node, graph)
 
 
 def _write(node: Node, builder: Builder) -> None:

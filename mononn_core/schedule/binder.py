@@ -9,7 +9,7 @@ from math import ceil
 
 import numpy as np
 
-from mononn_core.element import COMPUTE
+from mononn_core.element import BYTES, COMPUTE
 from mononn_core.program.expr import Acc, Cast, Const, Expr, Load, Ranges, Var, substitute, transform
 from mononn_core.program.ir import Box, Buffer, Layout, Operand, Phase, Result, Task
 from mononn_core.program.simplify import simplify
@@ -96,11 +96,14 @@ class OperandBinder:
         return index
 
 
-def panel_buffer(name: str, shape: tuple[int, int], panel: int, dtype: str = COMPUTE) -> Buffer:
-    """A constant right-hand side [k, n] packed in panels of ``panel`` columns, zero-padded to whole panels."""
+def panel_buffer(name: str, shape: tuple[int, int], panel: int, dtype: str = COMPUTE, terms: int = 1) -> Buffer:
+    """A constant right-hand side [k, n] packed in panels of ``panel`` columns, each in groups of ``terms`` neighbouring
+    rows of a column, zero-padded to whole panels and groups."""
     k, n = shape
-    panels = ceil(n / panel)
-    layout = Layout((((k, panel),), ((panels, k * panel), (panel, 1))), panels * k * panel)
+    panels, groups = ceil(n / panel), ceil(k / terms)
+    rows = ((groups, panel * terms), (terms, 1)) if terms > 1 else ((k, panel),)
+    whole = groups * terms * panel
+    layout = Layout((rows, ((panels, whole), (panel, terms))), panels * whole)
     return Buffer(f"{name}@{panel}", dtype, shape, layout, "weight")
 
 
@@ -123,13 +126,18 @@ class TaskBuilder(ABC):
     ) -> Phase:
         """The phase that does ``task`` for every point of ``extents``."""
 
+    def terms(self, dtype: str) -> int:
+        """Neighbouring terms of a product that lie side by side in packed weights of ``dtype``."""
+        return 1
+
     def pack(self, name: str, panel: int, matrix: Callable[[], np.ndarray]) -> Buffer:
         """The buffer of a constant right-hand side in panels of ``panel`` columns; ``matrix`` is asked for once."""
         known = f"{name}@{panel}"
         if known not in self.packed:
             value = matrix()
             shape = (value.shape[0], value.shape[1])
-            self.packed[known] = (panel_buffer(name, shape, panel, self.weight_type), value)
+            dtype = value.dtype.name if value.dtype.name in BYTES else self.weight_type
+            self.packed[known] = (panel_buffer(name, shape, panel, dtype, self.terms(dtype)), value)
         return self.packed[known][0]
 
     def binder(self, extents: Mapping[str, int]) -> OperandBinder:
@@ -147,7 +155,8 @@ class TaskBuilder(ABC):
         self, stage: FusionGroup, binder: OperandBinder, index: tuple[Expr, ...], inner: Ranges, axes: tuple[str, ...]
     ) -> Result:
         """What a template stores of its element at ``index`` of the root's output, after the stage's chain."""
-        index, value = run_chain(stage, self.views, index, Acc())
+        assert stage.root is not None
+        index, value = run_chain(stage, self.views, index, Acc(self.types[stage.root.output].dtype))
         value = binder.stored(stage.stored, binder.bind(value, inner))
         position = binder.output(stage.stored, matrix_index(self.types[stage.stored].shape, index), inner)
         return Result("out", axes, position, value)

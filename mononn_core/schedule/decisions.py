@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from mononn_core.element import COMPUTE
+from mononn_core.element import BYTES, COMPUTE, itemsize
 from mononn_core.machine import Machine
 from mononn_core.schedule.schedule import Tile
 
@@ -12,10 +12,12 @@ L2_SHARE = 0.8
 """Share of the second-level cache that a task's rows of the left operand may take."""
 
 
-def most_at_once(vectors: int, registers: int) -> int:
-    """Rows of a register tile of ``vectors`` columns whose sums, beside a row of b and values of a, fill the vector
-    registers."""
-    return max(1, (registers - 2 - (vectors if vectors < 4 else 1)) // vectors)
+def most_at_once(vectors: int, machine: Machine, dtype: str = COMPUTE) -> int:
+    """Rows of a register tile of ``vectors`` columns whose sums, beside a row of b and values of a, of ``dtype``, fill
+    the vector registers. Where integers of 8 bits have no instruction, both are kept as two vectors of words."""
+    split = dtype in BYTES and machine.product(dtype, "int8") is None
+    row, value = (2 * vectors, 4) if split else (vectors, 2)
+    return max(1, (machine.vector_registers - value - (row if vectors < 4 else 1)) // vectors)
 
 
 def fewer_at_once(most: int) -> tuple[int, ...]:
@@ -39,14 +41,14 @@ def registers_problem(tile: Tile, most: int) -> str:
     return f"{tile.at_once} rows at once of a panel of {tile.panel} columns are not 1 to {most}, which registers hold"
 
 
-def padded_stride(columns: int, machine: Machine) -> int:
-    """Elements between rows of a stored matrix: whole panels, and never a multiple of 1 KiB, so that the rows of a
-    register tile do not fall into the same few sets of the first-level cache. Short rows (a picture's three channels)
-    lie without gaps."""
-    lanes = machine.lanes(COMPUTE)
+def padded_stride(columns: int, dtype: str, machine: Machine) -> int:
+    """Elements of ``dtype`` between rows of a stored matrix: whole vectors, and never a multiple of 1 KiB, so that the
+    rows of a register tile do not fall into the same few sets of the first-level cache. Short rows (a picture's three
+    channels) lie without gaps."""
+    lanes, kibibyte = machine.lanes(dtype), 1024 // itemsize(dtype)
     if columns <= lanes // 2:
         return columns
     stride = ceil(columns / (2 * lanes)) * 2 * lanes
-    if columns >= 256 and stride % 256 == 0:
-        stride += 16
+    if columns >= kibibyte and stride % kibibyte == 0:
+        stride += 64 // itemsize(dtype)
     return stride

@@ -10,10 +10,10 @@ concatenation of images that roots compute is stored by them, each its channels.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from mononn_core.element import COMPUTE
+from mononn_core.element import COMPUTE, SIDE_BY_SIDE
 from mononn_core.errors import Origin
 from mononn_core.graph import Graph, Node
 from mononn_core.ops import registry
@@ -155,9 +155,16 @@ class _Fusion:
             name = follower.output
             if follower.op in ("pad", "concat"):
                 break
+        while chain and chain[-1].op == "dequantize" and not self._wanted_dequantised(chain[-1].output):
+            name = chain.pop().inputs[0]
         for output in (node.output, *(n.output for n in chain)):
             self.absorbed[output] = name
         self._store(FusionGroup(name, node, tuple(chain)))
+
+    def _wanted_dequantised(self, name: str) -> bool:
+        """Whether a dequantised tensor has to be stored as such, not as the integers that it stands for."""
+        readers = self.consumers[name]
+        return name in self.graph.outputs or any(self._needs_storage(name, r, view=False) for r in readers)
 
     def _follower(self, name: str) -> Node | None:
         """The one consumer of ``name`` that can be computed where ``name`` is produced."""
@@ -179,7 +186,7 @@ class _Fusion:
             return self._is_border(node)
         if definition.kind == "movement" and definition.forward is not None:
             return True
-        return definition.kind == "elementwise" and out.shape == mine.shape and out.dtype == COMPUTE
+        return definition.kind == "elementwise" and out.shape == mine.shape and out.dtype in SIDE_BY_SIDE
 
     def _is_border(self, pad: Node) -> bool:
         """Whether ``pad`` puts constants around an image that a convolution reads, all channels alike."""
@@ -196,9 +203,24 @@ class _Fusion:
         if registry.get(node.op).kind in ("movement",) and self._is_view(name):
             return any(self._needs_storage(name, reader, view=True) for reader in self.consumers[name])
         readers = self.consumers[name]
-        if len({self.absorbed.get(r.outputs[0], r.outputs[0]) for r in readers}) > 1:
+        if not self._is_dequantised(node) and len({self.absorbed.get(n, n) for n in self._evaluated(readers)}) > 1:
             return True
         return any(self._needs_storage(name, reader, view=False) for reader in readers)
+
+    def _evaluated(self, readers: Iterable[Node]) -> Iterator[str]:
+        """Where ``readers`` are evaluated: what is dequantised, wherever it is read."""
+        for reader in readers:
+            if self._is_dequantised(reader) and reader.output not in self.graph.outputs:
+                yield from self._evaluated(self.consumers[reader.output])
+            else:
+                yield reader.outputs[0]
+
+    def _is_dequantised(self, node: Node) -> bool:
+        """Whether ``node`` shows a dequantised tensor, which is computed wherever it is read."""
+        if node.op == "dequantize":
+            return True
+        moves = registry.get(node.op).kind == "movement" and len(node.inputs) == 1
+        return moves and node.inputs[0] in self.producers and self._is_dequantised(self.producers[node.inputs[0]])
 
     def _is_view(self, name: str) -> bool:
         """Whether ``name`` only re-indexes a tensor that is stored (or will be, as its producer is no movement)."""
@@ -230,7 +252,7 @@ class _Fusion:
         """A float tensor computed from integers or bools: stored, so that its float readers stay vectors."""
         node = self.producers[name]
         return (
-            any(n and self.graph.types[n].dtype != COMPUTE for n in node.inputs)
+            any(n and self.graph.types[n].dtype not in SIDE_BY_SIDE for n in node.inputs)
             and registry.get(node.op).kind == "elementwise"
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mononn_core.element import COMPUTE
+from mononn_core.element import COMPUTE, itemsize
 from mononn_core.machine import Machine
 from mononn_core.program.expr import Const, Expr, Var
 from mononn_core.program.ir import Assign, Axis, Phase, Task
@@ -21,6 +21,10 @@ class PhaseBuilder(TaskBuilder):
         super().__init__(views, {}, COMPUTE)
         self.machine = machine
         self.lanes = machine.lanes(COMPUTE)
+
+    def terms(self, dtype: str) -> int:
+        """As many as fill a lane of a vector."""
+        return itemsize(COMPUTE) // itemsize(dtype)
 
     def phase(
         self, name: str, stage: FusionGroup, partition: Partition, extents: Mapping[str, int], task: Task, flops: int

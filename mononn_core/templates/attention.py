@@ -118,7 +118,7 @@ class Attention(Template[AttentionParams], CpuTemplate, CpuScheduled, CudaTempla
             tile_rows, per_owner = rows, batch * heads // owners
             bh = Var(OWNER) * per_owner + bh
         extents = {OWNER: owners, HEAD: per_owner}
-        at_once = most_at_once(PACKED_VECTORS, builder.machine.vector_registers)
+        at_once = most_at_once(PACKED_VECTORS, builder.machine)
         params = {"guard": guarded(node), "at_once": at_once}
         task, flops = build_task(builder, stage, tile_rows, extents, (bh, i0), params)
         return builder.phase(name, stage, partition, extents, task, flops)

@@ -14,6 +14,7 @@ import numpy as np
 from mononn_core.codegen.cpu_storage import CpuStorage
 from mononn_core.codegen.cstyle import Printer
 from mononn_core.codegen.loops import is_cheap
+from mononn_core.element import COMPUTE
 from mononn_core.program.expr import Const, Expr, minimum, op
 from mononn_core.program.ir import Phase, Task
 from mononn_core.program.simplify import simplify
@@ -102,11 +103,15 @@ class Direct(Windowed[ConvParams]):
         code.out.line(f"const bool alone_ = {printer.index(alone)};")
         code.out.line(f"const long first_ = {printer.index(first)};")
 
+    def headers(self, phase: Phase, code: CpuStorage) -> tuple[str, ...]:
+        return ("mononn_dot.hpp",) if _is_narrow(phase, code) else super().headers(phase, code)
+
     def call(self, phase: Phase, rows: int, function: str, printer: Printer, code: CpuStorage) -> str:
         task, params = phase.task, self.params(phase.task)
         panel, cheap = params.panel, "true" if is_cheap(task.results[0]) else "false"
         tile = f"{rows}, {panel}, {params.at_once}, {cheap}"
-        call = f"mn::conv<Windows_, {tile}>({corners(phase, printer, code)}, {function}, ahead_);"
+        kernel = "mn::dot_conv" if _is_narrow(phase, code) else "mn::conv"
+        call = f"{kernel}<Windows_, {tile}>({corners(phase, printer, code)}, {function}, ahead_);"
         if params.grouped[0] == 0:
             return call
         a, b = operand(task, "a"), operand(task, "b")
@@ -114,6 +119,11 @@ class Direct(Windowed[ConvParams]):
         first = f"{code.corner(printer, a)} + first_, {code.corner(printer, b)} + first_ * {panel}"
         one = f"mn::conv<Group_, {tile}, {skip}>({first}, {function}, ahead_);"
         return f"{{ if (alone_) {one} else {call} }}"
+
+
+def _is_narrow(phase: Phase, code: CpuStorage) -> bool:
+    """Whether elements narrower than float are multiplied."""
+    return code.buffer(operand(phase.task, "b").buffer).dtype != COMPUTE
 
 
 TEMPLATE = Direct()

@@ -86,7 +86,7 @@ class Depthwise(CudaWindowed[DepthwiseParams]):
     def by_columns(self, conv: Conv, owners: int, lanes: int) -> bool:
         return self.panels(conv, lanes)[0] // lanes % owners == 0
 
-    def most_at_once(self, panel: int, builder: PhaseBuilder) -> int:
+    def most_at_once(self, conv: Conv, panel: int, builder: PhaseBuilder) -> int:
         """A vector of each pixel, in half of the registers: weights have the others."""
         return builder.machine.vector_registers // 2 - 2
 

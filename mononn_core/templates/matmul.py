@@ -64,20 +64,21 @@ class Matmul(CudaProduct, CpuTemplate, CpuScheduled):
     def tile(self, stage: FusionGroup, builder: PhaseBuilder, partition: Partition) -> Tile:
         p = product_of(stage, builder)
         width, (by_rows, by_columns) = p.n // partition.segments, _owners(partition)
-        rows, blocks = (p.m, 1) if p.batch > 1 else _blocks(ceil(p.m / by_rows), p.k, by_rows, builder.machine)
+        size = itemsize(_left_type(stage, builder))
+        rows, blocks = (p.m, 1) if p.batch > 1 else _blocks(ceil(p.m / by_rows), p.k * size, by_rows, builder.machine)
         panel = _panel_vectors(rows) * builder.lanes
         while panel > builder.lanes and panel * by_columns > max(width, builder.lanes):
             panel //= 2
         while partition.segments > 1 and panel > builder.lanes and (width // by_columns) % panel:
             panel //= 2
-        return Tile(rows, blocks, panel, _most(panel, builder))
+        return Tile(rows, blocks, panel, _most(stage, panel, builder))
 
     def tiles(self, stage: FusionGroup, builder: PhaseBuilder, group: GroupSchedule) -> Iterator[Tile]:
         assert group.tile is not None
         share = group.tile.rows * group.tile.blocks
         for vectors in PANEL_VECTORS:
             for blocks in range(1, max(1, share // SMALLEST_BLOCK) + 1):
-                for at_once in fewer_at_once(_most(vectors * builder.lanes, builder)):
+                for at_once in fewer_at_once(_most(stage, vectors * builder.lanes, builder)):
                     yield Tile(ceil(share / blocks), blocks, vectors * builder.lanes, at_once)
 
     def problem(self, stage: FusionGroup, builder: PhaseBuilder, group: GroupSchedule) -> str:
@@ -90,7 +91,7 @@ class Matmul(CudaProduct, CpuTemplate, CpuScheduled):
         width = p.n // partition.segments
         if tile.panel % lanes or tile.panel // lanes not in PANEL_VECTORS:
             return f"a panel of {tile.panel} columns is not 1, 2, 4 or 8 vectors of {lanes}"
-        if too_many := registers_problem(tile, _most(tile.panel, builder)):
+        if too_many := registers_problem(tile, _most(stage, tile.panel, builder)):
             return too_many
         if tile.panel > lanes and tile.panel * by_columns > width:
             return f"a panel of {tile.panel} columns leaves an owner without any of {width}"
@@ -135,6 +136,9 @@ class Matmul(CudaProduct, CpuTemplate, CpuScheduled):
 
     # -- C++ --------------------------------------------------------------------------------------------------------
 
+    def headers(self, phase: Phase, code: CpuStorage) -> tuple[str, ...]:
+        return ("mononn_dot.hpp",) if _is_narrow(phase, code) else ()
+
     def write_call(self, phase: Phase, printer: Printer, code: CpuStorage) -> None:
         task, out, params = phase.task, code.out, self.params(phase.task)
         panel, at_once = params.panel, params.at_once
@@ -148,6 +152,7 @@ class Matmul(CudaProduct, CpuTemplate, CpuScheduled):
         a, b = (operand(task, role) for role in self.roles)
         rows, rows_text = code.extents(phase, a, 0, printer)
         columns, columns_text = code.extents(phase, b, 1, printer)
+        narrow = _is_narrow(phase, code)
         result = task.results[0]
         m, n = result.axes
         inner = code.element_printer(printer, result.axes, (a.box.size[0], panel))
@@ -157,7 +162,8 @@ class Matmul(CudaProduct, CpuTemplate, CpuScheduled):
         with out.block(f"auto element_ = [&](long {m}, long {n}, auto v_) {{", "};"):
             write_element(out, result, inner)
         lda, ldb = (row_stride(printer.pointers[o.role].buffer) for o in (a, b))
-        places = f"{code.corner(printer, a)}, {lda}, {code.corner(printer, b)}, {ldb}"
+        left, right = f"{code.corner(printer, a)}, {lda}", code.corner(printer, b)
+        places = f"{left}, {right}" if narrow else f"{left}, {right}, {ldb}"
         function = "element_"
         outside = ragged and not _may_overread(b, printer)
         if outside:  # a register tile would read past the caller's array (or the file) in the last panel
@@ -169,7 +175,8 @@ class Matmul(CudaProduct, CpuTemplate, CpuScheduled):
         guard = f"if (end_ == {panel}) " if outside else "if (end_ > 0) " if min(columns) == 0 else ""
         cheap = "true" if is_cheap(result) else "false"
         call = f"{panel}, {at_once}, {cheap}>({places}, {a.box.size[1]}, {function});"
-        code.choose([(rows_text, r, f"{guard}mn::matmul<{r}, {call}") for r in rows if r > 0], 0 in rows)
+        function = "mn::dot" if narrow else "mn::matmul"
+        code.choose([(rows_text, r, f"{guard}{function}<{r}, {call}") for r in rows if r > 0], 0 in rows)
 
 
 def _owners(partition: Partition) -> tuple[int, int]:
@@ -183,14 +190,25 @@ def _panel_vectors(rows: int) -> int:
     return 8 if rows <= 3 else 4 if rows <= 6 else 2
 
 
-def _most(panel: int, builder: PhaseBuilder) -> int:
+def _left_type(stage: FusionGroup, builder: PhaseBuilder) -> str:
+    """The element type of a."""
+    assert stage.root is not None
+    return builder.types[stage.root.inputs[0]].dtype
+
+
+def _most(stage: FusionGroup, panel: int, builder: PhaseBuilder) -> int:
     """Rows of a register tile, at most."""
-    return most_at_once(panel // builder.lanes, builder.machine.vector_registers)
+    return most_at_once(panel // builder.lanes, builder.machine, _left_type(stage, builder))
 
 
-def _blocks(share: int, k: int, owners: int, machine: Machine) -> tuple[int, int]:
-    """(rows of a block, blocks) for the ``share`` rows of ``k`` terms of each of so many owners."""
-    blocks = max(1, ceil(share * k * itemsize(COMPUTE) / (L2_SHARE * machine.l2_bytes)))
+def _is_narrow(phase: Phase, code: CpuStorage) -> bool:
+    """Whether elements narrower than float are multiplied."""
+    return code.buffer(operand(phase.task, "b").buffer).dtype != COMPUTE
+
+
+def _blocks(share: int, nbytes: int, owners: int, machine: Machine) -> tuple[int, int]:
+    """(rows of a block, blocks) for the ``share`` rows of ``nbytes`` of each of so many owners."""
+    blocks = max(1, ceil(share * nbytes / (L2_SHARE * machine.l2_bytes)))
     blocks = min(blocks, max(1, share // SMALLEST_BLOCK))
     if owners > 1:  # blocks that end where the owner's rows do, so that its rows are the same in every stage
         blocks = next((n for n in range(blocks, share // SMALLEST_BLOCK + 1) if share % n == 0), blocks)

@@ -54,7 +54,8 @@ class WindowParams(Windows):
 
 @dataclass(frozen=True)
 class Conv:
-    """The extents of a ``conv`` node: images [N, H, W, C] and their windows, in ``group`` groups of channels."""
+    """The extents of a ``conv`` node: images [N, H, W, C] of ``dtype`` and their windows, in ``group`` groups of
+    channels."""
 
     x: tuple[int, ...]
     out: tuple[int, ...]
@@ -62,6 +63,7 @@ class Conv:
     strides: Pair
     dilations: Pair
     group: int
+    dtype: str = COMPUTE
 
     @staticmethod
     def of(stage: FusionGroup, builder: TaskBuilder) -> Conv:
@@ -73,7 +75,7 @@ class Conv:
         x, w, out = types[node.inputs[0]].shape, types[node.inputs[1]].shape, types[node.output].shape
         pairs = (w[:2], integers(node.attrs, "strides"), integers(node.attrs, "dilations"))
         kernel, strides, dilations = ((v, h) for v, h in pairs)
-        return Conv(x, out, kernel, strides, dilations, integer(node.attrs, "group"))
+        return Conv(x, out, kernel, strides, dilations, integer(node.attrs, "group"), types[node.inputs[0]].dtype)
 
     @property
     def channels(self) -> int:
@@ -213,11 +215,11 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
         panel = self.panels(conv, builder.lanes)[0]
         rows, blocks = self.block(conv, panel, _share(conv, partition), pitch, builder)
         dealt = self.dealt(panel, partition)
-        return Tile(rows, blocks, dealt, self.most_at_once(dealt, builder))
+        return Tile(rows, blocks, dealt, self.most_at_once(conv, dealt, builder))
 
     def block(self, conv: Conv, panel: int, share: int, pitch: int, builder: PhaseBuilder) -> tuple[int, int]:
         """(image rows of a task, tasks) for the ``share`` of an owner; of several images, tasks divide each one's."""
-        pixel_bytes = self.reads(conv, panel) * itemsize(COMPUTE)
+        pixel_bytes = self.reads(conv, panel) * itemsize(conv.dtype)
         most = max(1, int(L2_SHARE * builder.machine.l2_bytes) // max(1, conv.strides[0] * pitch * pixel_bytes))
         tasks = ceil(share / most)
         while conv.out[0] > 1 and share % tasks:
@@ -227,8 +229,9 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
     def tiles(self, stage: FusionGroup, builder: PhaseBuilder, group: GroupSchedule) -> Iterator[Tile]:
         assert group.tile is not None
         share = group.tile.rows * group.tile.blocks
-        for panel in (self.dealt(p, group.partition) for p in self.panels(Conv.of(stage, builder), builder.lanes)):
-            for at_once in fewer_at_once(self.most_at_once(panel, builder)):
+        conv = Conv.of(stage, builder)
+        for panel in (self.dealt(p, group.partition) for p in self.panels(conv, builder.lanes)):
+            for at_once in fewer_at_once(self.most_at_once(conv, panel, builder)):
                 for blocks in range(1, share + 1):
                     yield Tile(ceil(share / blocks), blocks, panel, at_once)
 
@@ -241,7 +244,7 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
         panels = [self.dealt(panel, partition) for panel in self.panels(conv, builder.lanes)]
         if tile.panel not in panels:
             return f"a panel of {tile.panel} channels is not {' or '.join(map(str, panels))}"
-        if too_many := registers_problem(tile, self.most_at_once(tile.panel, builder)):
+        if too_many := registers_problem(tile, self.most_at_once(conv, tile.panel, builder)):
             return too_many
         share = _share(conv, partition)
         if conv.out[0] > 1 and share % tile.rows:
@@ -322,9 +325,9 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
         box = Box((Const(0), n0), (packed.shape[0], panel), (packed.shape[0], packed.shape[1]))
         binder.add("b", packed.id, box, packed=True)
 
-    def most_at_once(self, panel: int, builder: PhaseBuilder) -> int:
+    def most_at_once(self, conv: Conv, panel: int, builder: PhaseBuilder) -> int:
         """Pixels of a register tile, at most."""
-        return most_at_once(panel // builder.lanes, builder.machine.vector_registers)
+        return most_at_once(panel // builder.lanes, builder.machine, conv.dtype)
 
     def packed_panel(self, conv: Conv, panel: int) -> int:
         """Columns that lie together in the packed weights."""

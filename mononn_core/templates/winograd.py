@@ -100,7 +100,7 @@ class Winograd(Windowed[WindowParams]):
 
     def panels(self, conv: Conv, lanes: int) -> tuple[int, ...]:
         """Two vectors of output channels, or one where there are no two."""
-        if conv.group > 1 or not applies(conv.windows(conv.x[2], conv.out[1])):
+        if conv.group > 1 or conv.dtype != COMPUTE or not applies(conv.windows(conv.x[2], conv.out[1])):
             return ()
         return (2 * lanes, lanes) if conv.channels > lanes else (lanes,)
 

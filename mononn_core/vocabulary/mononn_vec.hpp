@@ -30,6 +30,7 @@ using V = Lanes<W>::F;
 using V1 = Lanes<1>::F;
 template <class T> constexpr int lanes = sizeof(T) / 4;
 template <class T> using Int = typename Lanes<lanes<T>>::I;
+template <class T> using Float = typename Lanes<lanes<T>>::F;
 template <class T> using Lane = std::remove_cvref_t<decltype(T{}[0])>;  // float or int32_t
 
 // bfloat16: the upper half of a float's bits.
@@ -69,6 +70,8 @@ template <class E, class T> MN_INLINE typename Packed<E, lanes<T>>::Type narrow(
   else if constexpr (std::is_same_v<E, bf16>) return round_bf16<T>(v);
   else return __builtin_convertvector(__builtin_convertvector(v, Int<T>), P);
 }
+
+template <class T> MN_INLINE T to_float(Int<T> v) { return __builtin_convertvector(v, T); }
 
 // One element.
 MN_INLINE float to_float(float x) { return x; }
@@ -286,6 +289,18 @@ template <class T> MN_INLINE T sqrt(T x) {
 #endif
   T r;
   for (int i = 0; i < lanes<T>; ++i) r[i] = __builtin_sqrtf(x[i]);
+  return r;
+}
+// To the nearest whole number, ties to even.
+template <class T> MN_INLINE T round(T x) {
+#if defined(__AVX512F__)
+  if constexpr (lanes<T> == 16) return (T)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#endif
+#if defined(__AVX__)
+  if constexpr (lanes<T> == 8) return (T)_mm256_round_ps((__m256)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#endif
+  T r;
+  for (int i = 0; i < lanes<T>; ++i) r[i] = __builtin_rintf(x[i]);
   return r;
 }
 // x to the power 0.75, local response normalisation's usual exponent.

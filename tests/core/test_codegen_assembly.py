@@ -49,7 +49,7 @@ def test_inner_loop(level: str, rows: int, register: str, tmp_path: Path) -> Non
     panel = 2 * machine.vector_bytes // 4
     flags = (f"-DMONONN_VECTOR_BYTES={machine.vector_bytes}",)
     code = compile_shared(
-        SOURCE % (rows, panel, most_at_once(2, machine.vector_registers), panel), machine=machine, extra_flags=flags
+        SOURCE % (rows, panel, most_at_once(2, machine), panel), machine=machine, extra_flags=flags
     ).code
     (body,) = inner_loops(code, tmp_path)
     multiply_adds = [t for t in body if "vfmadd" in t]

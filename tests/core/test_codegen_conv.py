@@ -52,8 +52,9 @@ class Case:
             store = f"for (int i = 0; i < mn::W && n + i < {columns}; ++i) p[i] = v[i]"
         place = f"float *p = out + (y * {self.width} + x) * {columns} + n"
         element = f"[&](long y, long x, long n, mn::V v) {{ {place}; {store}; }}"
-        registers = machine.vector_registers
-        most = most_at_once(self.n // machine.lanes("float32"), registers) if self.n else registers // 2 - 2
+        most = (
+            most_at_once(self.n // machine.lanes("float32"), machine) if self.n else machine.vector_registers // 2 - 2
+        )
         call = f"mn::depthwise<{geometry}, {self.rows}, {most}, {self.group}>(a, b, {self.lda}, {element})"
         if self.n:
             cheap = str(self.cheap).lower()

@@ -43,6 +43,11 @@ def bits(*shape: int) -> np.ndarray:
 
 A, B = floats(2, 3, 4), floats(3, 1)
 NONZERO = np.where((w := whole(3, 1)) == 0, 3, w)
+QUANTISED = [
+    ("uint8", [np.float32(0.7), np.uint8(120)]),
+    ("int8", [positive(3, 1), whole(3, 1, dtype="int8")]),
+    ("uint8", [np.float32(0.9)]),
+]
 SPECIAL = np.array([1.0, -np.inf, np.nan, np.inf, -0.0, 0.0], dtype="float32")
 # fmt: off
 REAL = (
@@ -58,6 +63,11 @@ CASES: list[tuple[str, list[np.ndarray], dict[str, Any]]] = [
     *((op, [whole(2, 3), NONZERO[:, 0]], {}) for op in ["add", "sub", "mul", "div", "min", "max"]),
     *((op, [whole(3, 2), whole(2)], {}) for op in ["equal", "less", "greater", "less_equal", "greater_equal"]),
     *((op, [A, A.copy()], {}) for op in ["equal", "less_equal"]),
+    *(("quantize", [A * 100, *more], {"to": to}) for to, more in QUANTISED),
+    *(
+        ("dequantize", [whole(2, 3, 4, low=low, high=low + 256, dtype=to), *more], {})
+        for low, (to, more) in zip((0, -128, 0), QUANTISED, strict=True)
+    ),
     *((op, [bits(2, 3), bits(3)], {}) for op in ["and", "or", "xor"]),
     *((f"bitwise_{op}", [whole(2, 3), whole(3)], {}) for op in ("and", "or", "xor")),
     ("bitwise_not", [whole(4)], {}),

@@ -1,0 +1,177 @@
+"""``quantize`` and ``dequantize``: between real numbers and integers of 8 bits (or others) on a linear scale.
+
+    quantize(x, scale[, zero]; to) = saturate(round(x / scale) + zero)
+    dequantize(q, scale[, zero]) = (q - zero) scale
+
+Rounding is half to even (ONNX, QuantizeLinear and DequantizeLinear). Scale and zero point broadcast over x. A quantised
+constant is not folded into the larger tensor of reals that it stands for until nothing wants it as it is
+(:mod:`mononn_core.passes.quantised`). Generated code multiplies by a constant scale's reciprocal: where x / scale lies
+within a rounding of a half, the result may be the neighbouring integer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import ml_dtypes
+import numpy as np
+
+from mononn_core.element import WORD
+from mononn_core.errors import ShapeError
+from mononn_core.graph import TensorType
+from mononn_core.graph.graph import Attr
+from mononn_core.ops.common import numpy_dtype, text
+from mononn_core.ops.elementwise import elementwise
+from mononn_core.ops.registry import Attrs
+from mononn_core.program.expr import Cast, Const, Expr, Op, op
+
+
+def limits(dtype: str) -> tuple[int, int]:
+    """Smallest and largest number of an integer type, of :mod:`ml_dtypes` too."""
+    info = ml_dtypes.iinfo(numpy_dtype(dtype))
+    return int(info.min), int(info.max)
+
+
+def _quantized_type(types: Sequence[TensorType], attrs: Attrs) -> str:
+    if len(types) not in (2, 3) or types[0].dtype != types[1].dtype:
+        raise ShapeError("quantize takes x, a scale of its type and perhaps a zero point")
+    return text(attrs, "to")
+
+
+def _dequantized_type(types: Sequence[TensorType], attrs: Attrs) -> str:
+    if len(types) not in (2, 3):
+        raise ShapeError("dequantize takes x, a scale and perhaps a zero point")
+    return types[1].dtype
+
+
+def _quantize(xp: Any, attrs: Attrs, x: Any, scale: Any, *zero: Any) -> Any:
+    to = text(attrs, "to")
+    low, high = limits(to)
+    whole = xp.round(x / scale)
+    if zero:
+        whole = whole + zero[0].astype(x.dtype)
+    return xp.clip(whole, low, high).astype(numpy_dtype(to))
+
+
+def _quantize_point(attrs: Attrs, x: Expr, scale: Expr, *zero: Expr) -> Expr:
+    to = text(attrs, "to")
+    low, high = limits(to)
+    if isinstance(scale, Const) and scale.value != 0:
+        whole = op("round", op("mul", x, _reciprocal(scale)))
+    else:
+        whole = op("round", op("div", x, scale))
+    if zero and not _is_zero(zero[0]):
+        whole = op("add", whole, _as(zero[0], x.dtype))
+    least, most = (Const(float(n), x.dtype) for n in (low, high))
+    return Cast(op("min", op("max", whole, least), most), to)
+
+
+def _dequantize(xp: Any, attrs: Attrs, x: Any, scale: Any, *zero: Any) -> Any:
+    value = x.astype(scale.dtype)
+    return (value - zero[0].astype(scale.dtype) if zero else value) * scale
+
+
+def _dequantize_point(attrs: Attrs, x: Expr, scale: Expr, *zero: Expr) -> Expr:
+    point = zero[0] if zero else Const(0)
+    passing = _passing(x, point, scale.dtype)
+    if passing is not None:
+        return op("mul", passing, scale)
+    value = _as(x, scale.dtype)
+    return op("mul", value if _is_zero(point) else op("sub", value, _as(point, scale.dtype)), scale)
+
+
+def _passing(x: Expr, zero: Expr, dtype: str) -> Expr | None:
+    """x - zero of an x that was quantised just now, by the same constant zero point: never an integer on its way."""
+    clamped = _parts(x.value, "min") if isinstance(x, Cast) else None
+    raised = _parts(clamped[0], "max") if clamped else None
+    if clamped is None or raised is None:
+        return None
+    whole, shift = _parts(raised[0], "add") or (raised[0], Const(0))
+    if not isinstance(zero, Const) or shift.value != zero.value or _name(whole) != "round" or whole.dtype != dtype:
+        return None
+    least, most = (Const(float(n.value) - float(zero.value), dtype) for n in (raised[1], clamped[1]))
+    return op("min", op("max", whole, least), most)
+
+
+def _parts(e: Expr, name: str) -> tuple[Expr, Const] | None:
+    """The operands of operation ``name`` of something and a constant."""
+    if not isinstance(e, Op) or e.name != name or not isinstance(e.args[1], Const):
+        return None
+    return e.args[0], e.args[1]
+
+
+def _name(e: Expr) -> str:
+    return e.name if isinstance(e, Op) else ""
+
+
+def _is_zero(e: Expr) -> bool:
+    return isinstance(e, Const) and e.value == 0
+
+
+def _as(e: Expr, dtype: str) -> Expr:
+    """``e`` as a float; a constant is one at once."""
+    return Const(float(e.value), dtype) if isinstance(e, Const) else Cast(e, dtype)
+
+
+def _reciprocal(scale: Const) -> Const:
+    """1 / scale, rounded once."""
+    value = np.asarray(1 / np.float64(scale.value)).astype(numpy_dtype(scale.dtype))
+    return Const(value.item(), scale.dtype)
+
+
+elementwise("quantize", _quantize, _quantize_point, _quantized_type, cost=4)
+elementwise("dequantize", _dequantize, _dequantize_point, _dequantized_type, cost=2, folds=False)
+
+
+class Adder(Protocol):
+    """What appends nodes to a Graph: an importer's context, or a rewriter."""
+
+    def add(self, op: str, *inputs: str, **attrs: Attr) -> str: ...
+    def make(self, value: Any, dtype: str | None = None) -> str: ...
+    def type(self, tensor: str) -> TensorType: ...
+    def known(self, name: str) -> np.ndarray[Any, Any] | None: ...
+
+
+def integer_matmul(to: Adder, a: str, b: str, a_zero: str, b_zero: str) -> str:
+    """The int32 product (a - a_zero) (b - b_zero) of integers of 8 bits, by one of unsigned a and signed b.
+
+    (a - z) (b - y) = a b - z sum over k of b - y sum over k of a + K z y: the second term is constant where b is.
+
+    Args:
+        a: [..., M, K]. b: [..., K, N].
+        a_zero: a scalar, or [..., M, 1]. b_zero: a scalar, or [..., N] ("": 0, of both).
+    """
+    a, z = as_signed(to, a, a_zero, "uint8")
+    b, y = as_signed(to, b, b_zero, "int8")
+    total, terms = to.add("matmul", a, b), to.type(a).shape[-1]
+    keep = to.type(b).rank > 1
+    if z:
+        sums = _column_sums(to, b, keep)
+        if y:
+            sums = to.add("sub", sums, to.add("mul", y, to.make(terms, WORD)))
+        total = to.add("add", total, to.add("neg", to.add("mul", z, sums)))
+    if y:
+        rows = to.add("reduce_sum", to.add("cast", a, to=WORD), axes=(to.type(a).rank - 1,), keepdims=keep)
+        total = to.add("sub", total, to.add("mul", rows, y))
+    return total
+
+
+def _column_sums(to: Adder, b: str, keep: bool) -> str:
+    """The sums of b's columns, constant where b is."""
+    axis, known = max(to.type(b).rank - 2, 0), to.known(b)
+    if known is not None:
+        return to.make(known.sum(axis, dtype=WORD, keepdims=keep))
+    return to.add("reduce_sum", to.add("cast", b, to=WORD), axes=(axis,), keepdims=keep)
+
+
+def as_signed(to: Adder, x: str, zero: str, dtype: str) -> tuple[str, str]:
+    """x as ``dtype``, moved by 128 where it is of the other signedness, and its zero point then: int32, "" for 0."""
+    own = to.type(x).dtype
+    point = to.add("cast", zero, to=WORD) if zero else ""
+    if own != dtype:
+        shift = to.make(-128 if dtype == "int8" else 128, WORD)
+        x = to.add("cast", to.add("add", to.add("cast", x, to=WORD), shift), to=dtype)
+        point = to.add("add", point, shift) if point else shift
+    known = to.known(point) if point else None
+    return x, "" if known is not None and not known.any() else point

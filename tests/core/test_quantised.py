@@ -1,0 +1,160 @@
+"""Quantised models: products of integers, exact on every processor; tensors are stored as they are quantised."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+from mononn_core import compiler
+from mononn_core.compiler.cpu import product_features
+from mononn_core.graph import Graph
+from mononn_core.importer import load
+from mononn_core.machine import Machine
+from mononn_core.ops.evaluate import run as evaluate
+from mononn_core.passes import pipeline
+from mononn_core.program.interpret import run
+from mononn_core.runtime.session import Session
+from tests.core.networks import Builder
+
+HERE = Machine.probe()
+LEVELS = {"here": HERE, "plain": replace(HERE, features=HERE.level_features)}
+LEVELS |= {name: Machine.named(name) for name in ("avx2", "scalar") if Machine.named(name).features <= HERE.features}
+STEP = 0.04
+"""Of all activations."""
+
+
+class Quantised(Builder):
+    """A network in the QDQ form: activations of one type, weights of another."""
+
+    def __init__(self, activations: str, weights: str, per_channel: bool, dynamic: bool = False) -> None:
+        super().__init__(f"{activations} {weights}")
+        self.activations, self.weights_type, self.per_channel = activations, weights, per_channel
+        zero = np.array({"uint8": 117, "int8": -9}[activations], activations)
+        self.scale, self.zero = self.constant(np.float32(STEP)), self.constant(zero)
+
+    def rounded(self, x: str, output: str = "") -> str:
+        """Quantised and dequantised."""
+        q = self.add("QuantizeLinear", x, self.scale, self.zero)
+        return self.add("DequantizeLinear", q, self.scale, self.zero, output=output)
+
+    def quantised_weight(self, *shape: int, axis: int) -> str:
+        low, high, zero = (-128, 128, 0) if self.weights_type == "int8" else (0, 256, 131)
+        value = self.constant(self.random.integers(low, high, shape).astype(self.weights_type))
+        size = (shape[axis],) if self.per_channel else ()
+        fan = np.prod(shape) / shape[axis]
+        scale = self.constant((self.random.random(size) + 0.5).astype(np.float32) * np.float32(fan**-0.5 / 70))
+        points = self.constant(np.full(size, zero, self.weights_type))
+        return self.add("DequantizeLinear", value, scale, points, **({"axis": axis} if self.per_channel else {}))
+
+
+def perceptron(activations: str = "uint8", weights: str = "int8", per_channel: bool = True, rows: int = 19) -> bytes:
+    """x [rows, 37] -> y [rows, 45]: two products, a residual sum, ragged in every direction."""
+    b = Quantised(activations, weights, per_channel)
+    x = b.rounded("x")
+    y = b.add("Add", b.add("MatMul", x, b.quantised_weight(37, 70, axis=1)), b.weight(70))
+    y = b.rounded(b.add("Relu", y))
+    z = b.add("Gemm", y, b.quantised_weight(45, 70, axis=0), b.weight(45), transB=1)
+    w = b.add("MatMul", x, b.quantised_weight(37, 45, axis=1))
+    b.rounded(b.add("Add", b.rounded(z), b.rounded(w)), output="y")
+    return b.model({"x": (TensorProto.FLOAT, (rows, 37))}, {"y": (rows, 45)})
+
+
+def image(activations: str = "uint8", weights: str = "int8", per_channel: bool = True) -> bytes:
+    """x [1, 3, 13, 14] -> y [1, 24, 7, 7]: a strided stem of three channels, a border, a residual sum, a pooling."""
+    b = Quantised(activations, weights, per_channel)
+    y = b.add("Conv", b.rounded("x"), b.quantised_weight(20, 3, 5, 5, axis=0), pads=[2, 2, 2, 2], strides=[1, 1])
+    y = b.rounded(b.add("Relu", y))
+    z = b.add("Conv", y, b.quantised_weight(20, 20, 3, 3, axis=0), b.weight(20), pads=[1, 1, 1, 1])
+    z = b.rounded(b.add("Relu", b.add("Add", b.rounded(z), y)))
+    z = b.rounded(b.add("MaxPool", z, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]))
+    b.rounded(b.add("Conv", z, b.quantised_weight(24, 20, 1, 1, axis=0)), output="y")
+    return b.model({"x": (TensorProto.FLOAT, (1, 3, 13, 14))}, {"y": (1, 24, 7, 7)})
+
+
+def real(graph: Graph, x: np.ndarray) -> np.ndarray:
+    """The imported Graph on x; its sums of products in double precision round to the same integers, but for ties."""
+    return evaluate(graph, {"x": x})["y"]
+
+
+FORMS = [("uint8", "int8", True), ("int8", "int8", True), ("uint8", "uint8", False), ("int8", "uint8", True)]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("network", [perceptron, image])
+def test_networks(network, form: tuple[str, str, bool]) -> None:  # type: ignore[no-untyped-def]
+    """Near the Graph as imported, in integers; the same bits on every processor and for any number of workers."""
+    model = network(*form)
+    answers = []
+    for machine in LEVELS.values():
+        stages = compiler.lower(model, threads=2, machine=machine)
+        whole = (form[:2] != ("int8", "uint8") and network is perceptron) or form[1] == "int8"
+        products = [n for n in stages.optimized.nodes if n.op in ("matmul", "conv")]
+        assert len(products) == 3
+        integers = [stages.optimized.types[n.output].dtype == "int32" for n in products]
+        assert all(integers) or not whole
+        x = np.random.default_rng(3).standard_normal(stages.graph.types["x"].shape).astype(np.float32)
+        want = real(stages.graph, x)
+        artifact = compiler.build(stages)
+        for workers in (1, 2, 4):
+            with Session(artifact, threads=workers) as session:
+                answers.append(session.run({"x": x})["y"])
+        np.testing.assert_array_equal(answers[-1], answers[-2])
+        steps = np.abs(answers[-1] - want) / STEP
+        assert steps.max() < 1.01 and (steps > 0.01).mean() < 0.01, "more than a rare tie differs"
+    for answer in answers if all(integers) else ():
+        np.testing.assert_array_equal(answer, answers[0])
+
+
+@pytest.mark.parametrize("network", [perceptron, image])
+def test_the_virtual_machine_agrees(network) -> None:  # type: ignore[no-untyped-def]
+    stages = compiler.lower(network(), threads=2, machine=Machine.named("avx2"))
+    x = np.random.default_rng(4).standard_normal(stages.graph.types["x"].shape).astype(np.float32)
+    given = {"x": x.reshape(stages.program.buffer("x").shape)}
+    seen = run(stages.program, given, stages.lowered.weights, workers=2)["y"]
+    steps = np.abs(seen.reshape(-1) - real(stages.graph, x).reshape(-1)) / STEP
+    assert steps.max() < 1.01 and (steps > 0.01).mean() < 0.01
+
+
+def test_quantised_tensors_are_stored_narrow() -> None:
+    """Of the perceptron's activations only the result is float32 in memory; weights are bytes."""
+    stages = compiler.lower(perceptron(), threads=2, machine=Machine.named("avx2"))
+    stored = {b.dtype for b in stages.program.buffers if b.space == "arena"}
+    assert stored == {"uint8"}
+    packed = {b.dtype for b in stages.program.buffers if b.space == "weight" and "@" in b.id}
+    assert packed == {"int8"}
+
+
+def test_features_beyond_the_level_are_named_where_they_are_used() -> None:
+    machine = replace(Machine.named("avx512"), features=Machine.named("avx512").features | {"avx512vnni"})
+    program = compiler.lower(perceptron(), threads=2, machine=machine).program
+    assert product_features(program, machine) == {"avx512vnni"}
+    assert product_features(program, Machine.named("avx512")) == frozenset()
+
+
+@pytest.mark.parametrize("a_type", ["uint8", "int8"])
+@pytest.mark.parametrize("b_type", ["uint8", "int8"])
+def test_integer_products_are_exact(a_type: str, b_type: str) -> None:
+    """MatMulInteger with zero points of both sides, over all numbers of the types; a gigabyte of terms could not
+    overflow what a word holds here."""
+    b = Builder("integers")
+    low = {"uint8": 0, "int8": -128}
+    w = b.random.integers(low[b_type], low[b_type] + 256, (1031, 21)).astype(b_type)
+    zeros = [b.constant(np.array(z, t)) for z, t in ((7, a_type), (101, b_type))]
+    product = b.add("MatMulInteger", "x", b.constant(w), *zeros)
+    b.add("Cast", product, to=TensorProto.FLOAT, output="y")
+    kind = getattr(TensorProto, a_type.upper())
+    model = b.model({"x": (kind, (5, 1031))}, {"y": (5, 21)})
+    x = b.random.integers(low[a_type], low[a_type] + 256, (5, 1031)).astype(a_type)
+    want = ((x.astype(np.int64) - 7) @ (w.astype(np.int64) - 101)).astype(np.float32)
+    for machine in LEVELS.values():
+        with Session(compiler.build(compiler.lower(model, threads=2, machine=machine)), threads=2) as session:
+            np.testing.assert_array_equal(session.run({"x": x})["y"], want)
+
+
+def test_a_gpu_multiplies_real_numbers() -> None:
+    graph = pipeline.run(load(perceptron(), {}), "cuda")
+    assert "dequantize" not in {n.op for n in graph.nodes if n.inputs[0] in graph.constants}
+    assert all(graph.types[n.output].dtype == "float32" for n in graph.nodes if n.op == "matmul")
