@@ -22,7 +22,7 @@ extern "C" __attribute__((visibility("default"))) void tiles(const float *A, con
 """
 
 
-def inner_loops(code: bytes, folder: Path) -> list[list[str]]:
+def inner_loops(code: bytes, folder: Path, mnemonic: str = "vfmadd") -> list[list[str]]:
     """Bodies of the innermost loops that multiply and add: from a backward jump's target to the jump."""
     (folder / "tile.so").write_bytes(code)
     listing = subprocess.run(
@@ -35,7 +35,7 @@ def inner_loops(code: bytes, folder: Path) -> list[list[str]]:
         jump = re.match(r"j\w+\s+([0-9a-f]+)", text)
         if jump and position.get(jump[1], i) < i:
             body = [t for _, t in lines[position[jump[1]] : i]]
-            if any("vfmadd" in t for t in body) and not any(re.match(r"j\w+\s", t) for t in body):
+            if any(mnemonic in t for t in body) and not any(re.match(r"j\w+\s", t) for t in body):
                 loops.append(body)
     return loops
 
