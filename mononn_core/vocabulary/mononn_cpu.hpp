@@ -173,12 +173,13 @@ MN_INLINE void tile(const float *__restrict A, long lda, const float *__restrict
   epilogue(c[0]);
 }
 
-// M rows and a panel of columns in register tiles of at most MOST rows, cut evenly.
-template <int M, int PANEL, int MOST> struct Shape {
+// M rows and a panel of columns in register tiles of at most MOST rows, cut evenly. CHAINS independent sums hide the
+// latency of a multiply-add.
+template <int M, int PANEL, int MOST, int CHAINS = 8> struct Shape {
   static constexpr int NV = PANEL / W;
   static constexpr int BLOCKS = (M + MOST - 1) / MOST;
   static constexpr int SMALL = M / BLOCKS, LARGE = SMALL + 1, LARGES = M % BLOCKS;
-  static constexpr int sums(int mr) { return mr * NV >= 8 ? 1 : (8 + mr * NV - 1) / (mr * NV); }
+  static constexpr int sums(int mr) { return mr * NV >= CHAINS ? 1 : (CHAINS + mr * NV - 1) / (mr * NV); }
 };
 
 // Run an epilogue over a finished tile. Cheap ones are unrolled on registers; others loop over a copy in the cache.

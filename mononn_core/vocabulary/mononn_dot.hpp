@@ -12,7 +12,8 @@
 namespace mn {
 
 // Multiply-adds of one group in W columns: ``value`` is a group of A in all lanes, ``row`` a group of W columns of B.
-// EXACT sums take any terms at all times weights of zero, and need not be cut into runs.
+// EXACT sums take any terms at all times weights of zero, and need not be cut into runs. CHAINS independent sums hide an
+// addition's latency.
 template <class TA, class TB> struct Dot;
 
 template <> struct Dot<uint8_t, int8_t> {
@@ -29,6 +30,7 @@ template <> struct Dot<uint8_t, int8_t> {
     (MONONN_VECTOR_BYTES == 32 && (defined(__AVXVNNI__) || (defined(__AVX512VNNI__) && defined(__AVX512VL__))))
   // vpdpbusd does all of it.
   static constexpr bool OFFSET = false;
+  static constexpr int CHAINS = 8;
   using Value = Sum;
   using Row = Sum;
   MN_INLINE Value value(const uint8_t *p) { return Sum{} + bytes(p); }
@@ -47,6 +49,7 @@ template <> struct Dot<uint8_t, int8_t> {
     (MONONN_VECTOR_BYTES == 16 && defined(__SSE2__))
   // The even and the odd bytes of a lane as 16-bit words, whose products vpmaddwd adds in pairs (vpmaddubsw saturates).
   static constexpr bool OFFSET = false;
+  static constexpr int CHAINS = 2;
   typedef int16_t Words __attribute__((vector_size(W * 4)));
   typedef uint16_t Unsigned __attribute__((vector_size(W * 4)));
   struct Value {
@@ -70,11 +73,15 @@ template <> struct Dot<uint8_t, int8_t> {
     return (Sum)_mm_madd_epi16((__m128i)a, (__m128i)b);
 #endif
   }
-  MN_INLINE void add(Sum &c, Value a, Row b) { c += pairs(a.even, b.even) + pairs(a.odd, b.odd); }
+  MN_INLINE void add(Sum &c, Value a, Row b) {
+    c += pairs(a.even, b.even) + pairs(a.odd, b.odd);
+    asm("" : "+v"(c));  // or compilers add several groups up apart, for which registers do not suffice
+  }
 
 #elif MONONN_VECTOR_BYTES == 16 && defined(__ARM_FEATURE_DOTPROD)
   // sdot multiplies signed bytes: a - 128, and 128 times the weights' sum besides.
   static constexpr bool OFFSET = true;
+  static constexpr int CHAINS = 8;
   using Value = int8x16_t;
   using Row = int8x16_t;
   MN_INLINE Value value(const uint8_t *p) { return (Value)((Sum{} + bytes(p)) ^ (int32_t)0x80808080); }
@@ -85,6 +92,7 @@ template <> struct Dot<uint8_t, int8_t> {
 #else
   // Lane by lane in int32.
   static constexpr bool OFFSET = false;
+  static constexpr int CHAINS = 8;
   struct Value {
     int32_t term[4];
   };
@@ -103,7 +111,7 @@ template <> struct Dot<uint8_t, int8_t> {
 };
 
 template <> struct Dot<bf16, bf16> {
-  static constexpr int GROUP = 2;
+  static constexpr int GROUP = 2, CHAINS = 8;
   static constexpr bool EXACT = false, OFFSET = false;
   using Sum = V;
   using Pairs = Lanes<W>::I;
@@ -137,21 +145,32 @@ template <> struct Dot<bf16, bf16> {
 #endif
 };
 
-// Accumulators that W columns of a row take.
+// Accumulators that W columns of a row take. Tiles of MR rows and NV vectors fit the registers where these do:
+//   MR NV + min(MR, NV) + 1        with one instruction for a group's products and sums,
+//   MR NV + 2 min(MR, NV) + 5      where a group is taken apart into terms.
 template <class TA> constexpr int sums_per_vector = 1;
 
 // c += a group of terms of MR rows, which lie at ``at(i)``, times NV vectors of B. PARTIAL: the group's first term only.
-// Offsets (see Dot<>::OFFSET) are summed apart.
+// Offsets (see Dot<>::OFFSET) are summed apart. The side that takes fewer registers waits in them.
 template <class D, bool PARTIAL, int MR, int NV, class TB, class At>
 MN_INLINE void add_group(typename D::Sum (&c)[MR][NV], typename D::Sum (&offset)[NV], const TB *B, At &&at) {
+  auto value = [&](int i) __attribute__((always_inline)) {
+    if constexpr (PARTIAL) return D::first(at(i));
+    else return D::value(at(i));
+  };
+  MN_UNROLL for (int j = 0; j < NV * W; j += 16) __builtin_prefetch(B + (16 * NV * W + j) * D::GROUP);
   typename D::Row row[NV];
   MN_UNROLL for (int j = 0; j < NV; ++j) row[j] = D::row(B + j * W * D::GROUP);
-  MN_UNROLL for (int j = 0; j < NV * W; j += 16) __builtin_prefetch(B + (16 * NV * W + j) * D::GROUP);
-  MN_UNROLL for (int i = 0; i < MR; ++i) {
-    typename D::Value a;
-    if constexpr (PARTIAL) a = D::first(at(i));
-    else a = D::value(at(i));
-    MN_UNROLL for (int j = 0; j < NV; ++j) D::add(c[i][j], a, row[j]);
+  if constexpr (NV <= MR) {
+    MN_UNROLL for (int i = 0; i < MR; ++i) {
+      const typename D::Value a = value(i);
+      MN_UNROLL for (int j = 0; j < NV; ++j) D::add(c[i][j], a, row[j]);
+    }
+  } else {
+    typename D::Value a[MR];
+    MN_UNROLL for (int i = 0; i < MR; ++i) a[i] = value(i);
+    MN_UNROLL for (int j = 0; j < NV; ++j)
+      MN_UNROLL for (int i = 0; i < MR; ++i) D::add(c[i][j], a[i], row[j]);
   }
   if constexpr (D::OFFSET)
     MN_UNROLL for (int j = 0; j < NV; ++j) D::add(offset[j], D::offset(), row[j]);
@@ -217,7 +236,7 @@ MN_INLINE void dot_tile(const TA *__restrict A, long lda, const TB *__restrict B
 template <int M, int PANEL, int MOST, bool CHEAP, class TA, class TB, class Element>
 MN_INLINE void dot(const TA *A, long lda, const TB *B, long K, Element &&element) {
   using D = Dot<TA, TB>;
-  using S = Shape<M, PANEL, MOST>;
+  using S = Shape<M, PANEL, MOST, D::CHAINS>;
   long row = 0;
   if constexpr (S::LARGES > 0)
     for (int b = 0; b < S::LARGES; ++b, row += S::LARGE)
