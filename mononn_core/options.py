@@ -22,7 +22,7 @@ class Options:
 
     Attributes:
         target: "cpu"; "cuda": an NVIDIA GPU; "cuda-emulated": the same CUDA source on host threads, slowly.
-        precision: of products, activations and weights: "fp32"; on GPUs also "fp16" and "bf16", which are only stored
+        precision: of products, activations and weights: "fp32", "bf16" or, on GPUs, "fp16"; the latter are only stored
             and multiplied: sums and all other arithmetic are float32, inputs and outputs keep the model's types.
         threads: workers the schedule is balanced for (a run may use another number, with the same output bits); of no
             meaning on GPUs, where the schedule chooses the threads of a block.
@@ -80,8 +80,8 @@ class Options:
             if self.launch == "phases":
                 raise OptionError('launch "phases" is a CPU\'s; on a GPU choose "once" or "graph"')
             return
-        if self.precision != "fp32":
-            raise OptionError(f"precision {self.precision!r} is a GPU's; choose fp32, or target cuda")
+        if self.precision == "fp16":
+            raise OptionError("precision 'fp16' is a GPU's; choose fp32 or bf16, or target cuda")
         if self.launch == "graph":
             raise OptionError('launch "graph" is a GPU\'s; on a CPU choose "once" or "phases"')
         if self.arch or self.gpu:

@@ -107,7 +107,7 @@ def _shapes(sub: argparse.ArgumentParser) -> None:
 def _compilation(sub: argparse.ArgumentParser) -> None:
     _shapes(sub)
     sub.add_argument("--target", choices=TARGETS, default="cpu")
-    sub.add_argument("--precision", choices=PRECISIONS, default="fp32", help="fp16 and bf16: on GPUs")
+    sub.add_argument("--precision", choices=PRECISIONS, default="fp32", help="fp16: on GPUs")
     help_text = f"GPU architecture to compile for, of {', '.join(ARCHITECTURES)}; repeat for more"
     sub.add_argument("--arch", action="append", default=[], metavar="sm_90a", help=help_text)
     sub.add_argument("--gpu", default="", metavar="NAME", help="GPU the schedule is made for, as H100")

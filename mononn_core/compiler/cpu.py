@@ -14,6 +14,8 @@ from mononn_core.compiler.packing import describe_program, pack_weights
 from mononn_core.compiler.proof import prove
 from mononn_core.compiler.stages import Stages
 from mononn_core.decide.cpu import CpuScheduler
+from mononn_core.element import COMPUTE, PRECISIONS
+from mononn_core.errors import OptionError
 from mononn_core.graph import Graph, TensorType
 from mononn_core.lower.cpu import lower
 from mononn_core.machine import Machine
@@ -43,6 +45,9 @@ class CpuStages(Stages[Schedule]):
 
 def lower_imported(graph: Graph, options: Options, machine: Machine, schedule: Schedule | None = None) -> CpuStages:
     """From an imported Graph on: passes, schedule (or the one given), proof, source."""
+    kind = PRECISIONS[options.precision]
+    if kind != COMPUTE and machine.product(kind, kind) is None:
+        raise OptionError(f"this processor multiplies no {kind}, so that fp32 is faster; compile with precision fp32")
     optimized = pipeline.run(graph, options.target)
     groups = CpuGroups(pipeline.prepare(optimized, options.target), options, machine)
     lowered = lower(groups, CpuScheduler(groups).legal(schedule))

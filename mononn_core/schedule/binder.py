@@ -10,6 +10,7 @@ from math import ceil
 import numpy as np
 
 from mononn_core.element import BYTES, COMPUTE
+from mononn_core.graph import Node
 from mononn_core.program.expr import Acc, Cast, Const, Expr, Load, Ranges, Var, substitute, transform
 from mononn_core.program.ir import Box, Buffer, Layout, Operand, Phase, Result, Task
 from mononn_core.program.simplify import simplify
@@ -96,7 +97,7 @@ class OperandBinder:
         return index
 
 
-def panel_buffer(name: str, shape: tuple[int, int], panel: int, dtype: str = COMPUTE, terms: int = 1) -> Buffer:
+def panel_buffer(buffer: str, shape: tuple[int, int], panel: int, dtype: str = COMPUTE, terms: int = 1) -> Buffer:
     """A constant right-hand side [k, n] packed in panels of ``panel`` columns, each in groups of ``terms`` neighbouring
     rows of a column, zero-padded to whole panels and groups."""
     k, n = shape
@@ -104,7 +105,7 @@ def panel_buffer(name: str, shape: tuple[int, int], panel: int, dtype: str = COM
     rows = ((groups, panel * terms), (terms, 1)) if terms > 1 else ((k, panel),)
     whole = groups * terms * panel
     layout = Layout((rows, ((panels, whole), (panel, terms))), panels * whole)
-    return Buffer(f"{name}@{panel}", dtype, shape, layout, "weight")
+    return Buffer(buffer, dtype, shape, layout, "weight")
 
 
 class TaskBuilder(ABC):
@@ -130,14 +131,22 @@ class TaskBuilder(ABC):
         """Neighbouring terms of a product that lie side by side in packed weights of ``dtype``."""
         return 1
 
-    def pack(self, name: str, panel: int, matrix: Callable[[], np.ndarray]) -> Buffer:
-        """The buffer of a constant right-hand side in panels of ``panel`` columns; ``matrix`` is asked for once."""
-        known = f"{name}@{panel}"
+    def multiplied(self, node: Node) -> str:
+        """The type that a contraction's left operand has when it is multiplied."""
+        own = self.types[node.inputs[0]].dtype
+        return own if own in BYTES else self.weight_type
+
+    def pack(self, node: Node, name: str, panel: int, matrix: Callable[[], np.ndarray]) -> Buffer:
+        """The buffer of a contraction's constant right-hand side in panels of ``panel`` columns; ``matrix`` is called
+        once."""
+        own, narrow = self.types[node.inputs[1]].dtype, self.multiplied(node)
+        dtype = own if own in BYTES else narrow
+        terms = self.terms(dtype)
+        known = f"{name}@{panel}" + (f"x{terms}" if terms > 1 else "")
         if known not in self.packed:
             value = matrix()
             shape = (value.shape[0], value.shape[1])
-            dtype = value.dtype.name if value.dtype.name in BYTES else self.weight_type
-            self.packed[known] = (panel_buffer(name, shape, panel, dtype, self.terms(dtype)), value)
+            self.packed[known] = (panel_buffer(known, shape, panel, dtype, terms), value)
         return self.packed[known][0]
 
     def binder(self, extents: Mapping[str, int]) -> OperandBinder:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from mononn_core.graph import Graph
+from mononn_core.element import COMPUTE, PRECISIONS, itemsize
+from mononn_core.graph import Graph, Node
 from mononn_core.machine import Machine
+from mononn_core.ops.registry import is_template
 from mononn_core.options import Options
 from mononn_core.program.ir import Phase
 from mononn_core.program.template import NEST
 from mononn_core.schedule.border import build_border
-from mononn_core.schedule.fuse import FusionGroup, fuse
+from mononn_core.schedule.fuse import FusionGroup, fuse, stored_behind
 from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.schedule.schedule import GroupSchedule
 from mononn_core.schedule.template import scheduled
-from mononn_core.schedule.views import matrix_shape
+from mononn_core.schedule.views import Views, matrix_shape
 
 
 class CpuGroups:
@@ -22,7 +24,8 @@ class CpuGroups:
         self.graph, self.machine = graph, machine
         self.owners, self.prefetch = options.threads, options.prefetch
         self.stages, self.views = fuse(graph, options.fuse, options.epilogues, joined=True)
-        self.builder = PhaseBuilder(self.views, machine)
+        storage, products = narrowed(self.stages, self.views, PRECISIONS[options.precision])
+        self.builder = PhaseBuilder(self.views, machine, storage, products)
         self.by_name = {stage.own: (number, stage) for number, stage in enumerate(self.stages)}
         self._built: dict[GroupSchedule, tuple[Phase, ...]] = {}
 
@@ -45,7 +48,37 @@ class CpuGroups:
         (rows, columns) of the matrix."""
         stage, bands = self.stage(group), group.partition.bands
         kind = self.graph.types[stage.stored]
+        dtype = self.builder.storage.get(stage.stored, kind.dtype)
         rows, columns = matrix_shape(kind.shape)
         if bands is not None and group.template == NEST:  # the others read the bands
-            return bands.buffer, kind.dtype, (bands.size * group.partition.owners, columns)
-        return stage.stored, kind.dtype, (rows, columns)
+            return bands.buffer, dtype, (bands.size * group.partition.owners, columns)
+        return stage.stored, dtype, (rows, columns)
+
+
+def narrowed(stages: tuple[FusionGroup, ...], views: Views, dtype: str) -> tuple[dict[str, str], dict[str, str]]:
+    """(tensor -> the type it is stored in, contraction's result -> the type it multiplies in), where that is ``dtype``
+    instead of the Graph's: products by constants whose left side is stored by some group and read by no template that
+    takes float32 alone."""
+    if dtype == COMPUTE:
+        return {}, {}
+    graph, products, wide = views.graph, dict[str, set[str]](), set[str]()
+    for root in (s.root for s in stages if s.root is not None and is_template(s.root, views.graph)):
+        if _by_constant(root, graph, dtype):
+            products[root.output] = stored_behind(root.inputs[:1], views)
+        else:
+            wide |= stored_behind(root.inputs, views)
+    fits = {t for t in views.stored if graph.types[t].dtype == COMPUTE} - wide - set(graph.outputs)
+    found = {name: tensors for name, tensors in products.items() if tensors and tensors <= fits}
+    return dict.fromkeys(sorted(set().union(*found.values())), dtype), dict.fromkeys(found, dtype)
+
+
+def _by_constant(root: Node, graph: Graph, dtype: str) -> bool:
+    """Whether a product or convolution is by constants of which whole groups of terms lie side by side."""
+    if root.op not in ("matmul", "conv") or graph.types[root.inputs[0]].dtype != COMPUTE:
+        return False
+    if not graph.is_constant(root.inputs[1]):
+        return False
+    if root.op == "conv":
+        together = itemsize(COMPUTE) // itemsize(dtype)
+        return root.attrs["group"] == 1 and graph.types[root.inputs[0]].shape[3] % together == 0
+    return graph.types[root.inputs[1]].rank == 2

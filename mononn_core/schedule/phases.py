@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mononn_core.element import COMPUTE, itemsize
+from mononn_core.graph import Node
 from mononn_core.machine import Machine
 from mononn_core.program.expr import Const, Expr, Var
 from mononn_core.program.ir import Assign, Axis, Phase, Task
@@ -17,10 +18,15 @@ from mononn_core.schedule.views import Views
 class PhaseBuilder(TaskBuilder):
     """Builds phases for a CPU: every task has an owner."""
 
-    def __init__(self, views: Views, machine: Machine) -> None:
-        super().__init__(views, {}, COMPUTE)
-        self.machine = machine
+    def __init__(self, views: Views, machine: Machine, storage: Mapping[str, str], products: Mapping[str, str]) -> None:
+        """``products``: a contraction's result -> the type that its operands are multiplied in, where that is none of
+        the Graph's. ``storage``: see :class:`mononn_core.schedule.binder.OperandBinder`."""
+        super().__init__(views, storage, COMPUTE)
+        self.machine, self.products = machine, products
         self.lanes = machine.lanes(COMPUTE)
+
+    def multiplied(self, node: Node) -> str:
+        return self.products.get(node.output) or super().multiplied(node)
 
     def terms(self, dtype: str) -> int:
         """As many as fill a lane of a vector."""

@@ -193,7 +193,7 @@ def _panel_vectors(rows: int) -> int:
 def _left_type(stage: FusionGroup, builder: PhaseBuilder) -> str:
     """The element type of a."""
     assert stage.root is not None
-    return builder.types[stage.root.inputs[0]].dtype
+    return builder.multiplied(stage.root)
 
 
 def _most(stage: FusionGroup, panel: int, builder: PhaseBuilder) -> int:

@@ -68,7 +68,7 @@ class Conv:
     @staticmethod
     def of(stage: FusionGroup, builder: TaskBuilder) -> Conv:
         assert stage.root is not None
-        return Conv.of_node(stage.root, builder.types)
+        return replace(Conv.of_node(stage.root, builder.types), dtype=builder.multiplied(stage.root))
 
     @staticmethod
     def of_node(node: Node, types: Mapping[str, TensorType]) -> Conv:
@@ -321,7 +321,9 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
         size = (windows.pixels(windows.rows), self.reads(conv, panel))
         binder.add("a", view.tensor, Box((pixel, channel), size, (end, view.column + conv.x[3])))
         constant, width = builder.views.graph.constants[weight], self.packed_panel(conv, panel)
-        packed = builder.pack(weight + self.tag(conv), width, lambda: self.weight_matrix(conv, panel, constant))
+        packed = builder.pack(
+            stage.root, weight + self.tag(conv), width, lambda: self.weight_matrix(conv, panel, constant)
+        )
         box = Box((Const(0), n0), (packed.shape[0], panel), (packed.shape[0], packed.shape[1]))
         binder.add("b", packed.id, box, packed=True)
 

@@ -94,8 +94,8 @@ def bordered_image() -> Case:
     first = Windows((3, 3), (1, 1), (1, 1), PITCH, WIDTH, 2)
     second = Windows((2, 1), (2, 1), (1, 1), WIDTH, WIDTH, 1)
     area, height = HEIGHT * WIDTH, 2
-    w_packed = panel_buffer("w", (9 * CHANNELS, OUTPUTS), PANEL)
-    d_packed = panel_buffer("d", (2, OUTPUTS), PANEL)
+    w_packed = panel_buffer(f"w@{PANEL}", (9 * CHANNELS, OUTPUTS), PANEL)
+    d_packed = panel_buffer(f"d@{PANEL}", (2, OUTPUTS), PANEL)
     buffers = (
         buffer("x", (area, CHANNELS), "input"),
         buffer("y", (height * WIDTH, OUTPUTS), "output"),
