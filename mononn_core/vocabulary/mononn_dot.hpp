@@ -11,9 +11,9 @@
 
 namespace mn {
 
-// Multiply-adds of one group in W columns: ``value`` is a group of A in all lanes, ``row`` a group of W columns of B.
-// EXACT sums take any terms at all times weights of zero, and need not be cut into runs. CHAINS independent sums hide an
-// addition's latency.
+// Multiply-adds of one group in W columns: ``value`` is a group of A in all lanes (``first``: its first term alone),
+// ``row`` a group of W columns of B. EXACT sums take any terms at all times weights of zero, and are not cut into runs.
+// CHAINS independent sums hide the latency of ``add``.
 template <class TA, class TB> struct Dot;
 
 template <> struct Dot<uint8_t, int8_t> {
@@ -150,7 +150,7 @@ template <> struct Dot<bf16, bf16> {
 //   MR NV + 2 min(MR, NV) + 5      where a group is taken apart into terms.
 template <class TA> constexpr int sums_per_vector = 1;
 
-// c += a group of terms of MR rows, which lie at ``at(i)``, times NV vectors of B. PARTIAL: the group's first term only.
+// c += a group of terms of MR rows, which lie at ``at(i)``, times NV vectors of B. PARTIAL: the group's first term.
 // Offsets (see Dot<>::OFFSET) are summed apart. The side that takes fewer registers waits in them.
 template <class D, bool PARTIAL, int MR, int NV, class TB, class At>
 MN_INLINE void add_group(typename D::Sum (&c)[MR][NV], typename D::Sum (&offset)[NV], const TB *B, At &&at) {
@@ -210,7 +210,7 @@ MN_INLINE void multiply_groups(const TA *__restrict A, long lda, const TB *__res
       MN_UNROLL for (int j = 0; j < NV; ++j) c[0][i][j] -= offset[j];
 }
 
-// As ``tile``: MR x (NV vectors) of C = A B, handed to ``epilogue`` in registers. Long sums of floats are cut into runs.
+// As ``tile``: MR x (NV vectors) of C = A B, handed to ``epilogue`` in registers; long sums of floats in runs.
 template <class D, int MR, int NV, int KU, class TA, class TB, class Epilogue>
 MN_INLINE void dot_tile(const TA *__restrict A, long lda, const TB *__restrict B, long K, Epilogue &&epilogue) {
   using Sum = typename D::Sum;
@@ -240,14 +240,14 @@ MN_INLINE void dot(const TA *A, long lda, const TB *B, long K, Element &&element
   long row = 0;
   if constexpr (S::LARGES > 0)
     for (int b = 0; b < S::LARGES; ++b, row += S::LARGE)
-      dot_tile<D, S::LARGE, S::NV, S::sums(S::LARGE)>(A + row * lda, lda, B, K, [&](auto &c) __attribute__((always_inline)) {
-        finish<CHEAP, S::LARGE, S::NV>(c, row, element);
-      });
+      dot_tile<D, S::LARGE, S::NV, S::sums(S::LARGE)>(
+          A + row * lda, lda, B, K,
+          [&](auto &c) __attribute__((always_inline)) { finish<CHEAP, S::LARGE, S::NV>(c, row, element); });
   if constexpr (S::BLOCKS > S::LARGES)
     for (int b = S::LARGES; b < S::BLOCKS; ++b, row += S::SMALL)
-      dot_tile<D, S::SMALL, S::NV, S::sums(S::SMALL)>(A + row * lda, lda, B, K, [&](auto &c) __attribute__((always_inline)) {
-        finish<CHEAP, S::SMALL, S::NV>(c, row, element);
-      });
+      dot_tile<D, S::SMALL, S::NV, S::sums(S::SMALL)>(
+          A + row * lda, lda, B, K,
+          [&](auto &c) __attribute__((always_inline)) { finish<CHEAP, S::SMALL, S::NV>(c, row, element); });
 }
 
 // As ``window_tile``: RH x RW output pixels times NV vectors.
