@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from math import ceil
 
-from mononn_core.element import BYTES, COMPUTE, itemsize
+from mononn_core.element import COMPUTE, itemsize
 from mononn_core.machine import Machine
 from mononn_core.schedule.schedule import Tile
 
+PARTNERS = {"uint8": "int8"}
+"""Type of a product's left operand -> its right one's, where that is another."""
 L2_SHARE = 0.8
 """Share of the second-level cache that a task's rows of the left operand may take."""
 
 
 def most_at_once(vectors: int, machine: Machine, dtype: str = COMPUTE) -> int:
-    """Rows of a register tile of ``vectors`` columns whose sums, beside a row of b and values of a, of ``dtype``, fill
-    the vector registers. Where integers of 8 bits have no instruction, both are kept as two vectors of words."""
-    split = dtype in BYTES and machine.product(dtype, "int8") is None
-    row, value = (2 * vectors, 4) if split else (vectors, 2)
-    return max(1, (machine.vector_registers - value - (row if vectors < 4 else 1)) // vectors)
+    """Rows of a register tile of ``vectors`` columns whose sums fill the vector registers, beside what a step of the
+    kernel for left operands of ``dtype`` holds: a row of b or a column of a, whichever is shorter, and a value of the
+    other; two registers each, and constants, where no instruction multiplies groups of terms."""
+    registers = machine.vector_registers
+    if dtype == COMPUTE:
+        return max(1, (registers - 2 - (vectors if vectors < 4 else 1)) // vectors)
+    each, others = (1, 1) if machine.product(dtype, PARTNERS.get(dtype, dtype)) is not None else (2, 5)
+    fits = (rows for rows in range(1, registers) if rows * vectors + each * min(rows, vectors) + others <= registers)
+    return max(fits, default=1)
 
 
 def fewer_at_once(most: int) -> tuple[int, ...]:

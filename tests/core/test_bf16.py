@@ -1,0 +1,113 @@
+"""Precision bf16 on a CPU: what is stored and multiplied in 16 bits, what stays float32, how near the answers are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+from mononn_core import compiler
+from mononn_core.errors import OptionError
+from mononn_core.machine import Machine
+from mononn_core.ops.evaluate import run as evaluate
+from mononn_core.program.interpret import run
+from mononn_core.runtime.session import Session
+from tests.core.networks import Builder, encoder
+
+NARROW = replace(Machine.named("avx512"), features=Machine.named("avx512").features | {"avx512bf16"})
+LIMIT = 2e-2
+"""Of the relative L2 error: what the comparison grants networks in bf16."""
+
+
+def pictures() -> bytes:
+    """x [1, 3, 18, 17]: a stem of three channels, 3x3 and strided 1x1 convolutions, a residual sum, a depthwise one."""
+    b = Builder("pictures")
+
+    def conv(x: str, *shape: int, **attributes: object) -> str:
+        w = b.random.standard_normal(shape) * np.prod(shape[1:]) ** -0.5
+        return b.add("Conv", x, b.constant(w.astype(np.float32)), b.weight(shape[0]), **attributes)
+
+    stem = b.add("Relu", conv("x", 24, 3, 3, 3, pads=[1, 1, 1, 1]))
+    y = b.add("Relu", conv(stem, 24, 24, 3, 3, pads=[1, 1, 1, 1]))
+    y = b.add("Relu", b.add("Add", conv(y, 24, 24, 1, 1), stem))
+    y = b.add("Relu", conv(y, 24, 1, 3, 3, group=24, pads=[1, 1, 1, 1], strides=[2, 2]))
+    y = b.add("GlobalAveragePool", conv(y, 40, 24, 1, 1))
+    b.add("Flatten", y, output="y")
+    return b.model({"x": (TensorProto.FLOAT, (1, 3, 18, 17))}, {"y": (1, 40)})
+
+
+def perceptron() -> bytes:
+    """x [7, 33] -> y [7, 21]: an odd number of terms, a product of the caller's own array."""
+    b = Builder("perceptron")
+    y = b.add("Relu", b.linear("x", 33, 45))
+    y = b.add("Gelu", b.linear(y, 45, 67))
+    b.add("Identity", b.linear(y, 67, 21), output="y")
+    return b.model({"x": (TensorProto.FLOAT, (7, 33))}, {"y": (7, 21)})
+
+
+NETWORKS = {
+    "encoder": lambda: encoder(layers=2, tokens=12, width=64, heads=4, hidden=128),
+    "pictures": pictures,
+    "perceptron": perceptron,
+}
+
+
+def inputs(stages: compiler.CpuStages) -> dict[str, np.ndarray]:
+    random, graph = np.random.default_rng(5), stages.graph
+    types = {name: graph.types[name] for name in graph.inputs}
+    return {
+        n: random.integers(0, 2, t.shape).astype(t.dtype)
+        if "int" in t.dtype
+        else random.standard_normal(t.shape).astype(t.dtype)
+        for n, t in types.items()
+    }
+
+
+def error(value: np.ndarray, want: np.ndarray) -> float:
+    return float(np.linalg.norm(value.astype(float) - want) / np.linalg.norm(want))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_answers(name: str) -> None:
+    """The virtual machine, and the compiled function where the processor has the instruction."""
+    stages = compiler.lower(NETWORKS[name](), threads=2, machine=NARROW, precision="bf16")
+    given = inputs(stages)
+    want = evaluate(stages.graph, given)["y"]
+    shaped = {n: given[n].reshape(stages.program.buffer(n).shape) for n in given}
+    seen = run(stages.program, shaped, stages.lowered.weights, workers=2)["y"].reshape(want.shape)
+    assert 1e-5 < error(seen, want) < LIMIT
+    if not NARROW.features <= Machine.probe().features:
+        pytest.skip("this processor multiplies no bf16")
+    artifact, answers = compiler.build(stages), []
+    for workers in (1, 2, 4):
+        with Session(artifact, threads=workers) as session:
+            answers.append(session.run(given)["y"])
+        np.testing.assert_array_equal(answers[-1], answers[0])
+    assert error(answers[0], want) < LIMIT and error(answers[0], seen) < LIMIT
+
+
+def test_what_is_narrow() -> None:
+    """Weights of products and what these read; not what a template for float32 reads, nor inputs and outputs."""
+    stages = compiler.lower(pictures(), threads=2, machine=NARROW, precision="bf16")
+    packed = {b.id: b.dtype for b in stages.program.buffers if b.space == "weight" and "@" in b.id}
+    assert sorted(packed.values()).count("bfloat16") == 3, "the 3x3 one and both of 1x1"
+    by_template = {p.task.template: p for p in stages.program.phases()}
+    dtype = {b.id: b.dtype for b in stages.program.buffers}
+    depthwise = {o.role: dtype[str(o.buffer)] for o in by_template["depthwise"].task.operands}
+    assert depthwise["a"] == "float32" and depthwise["out"] == "bfloat16"
+    assert {b.dtype for b in stages.program.buffers if b.space in ("input", "output")} == {"float32"}
+    assert "winograd" not in by_template
+
+
+def test_weights_are_half_as_large() -> None:
+    model = encoder(layers=2, tokens=12, width=64, heads=4, hidden=128)
+    sizes = [compiler.lower(model, machine=NARROW, precision=p).program.weight_bytes for p in ("bf16", "fp32")]
+    assert sizes[0] < 0.6 * sizes[1]
+
+
+@pytest.mark.parametrize("level", ["avx512", "avx2", "neon", "scalar"])
+def test_a_processor_without_it_says_so(level: str) -> None:
+    with pytest.raises(OptionError, match=r"multiplies no bfloat16.*precision fp32"):
+        compiler.lower(perceptron(), machine=Machine.named(level), precision="bf16")
