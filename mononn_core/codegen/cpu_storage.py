@@ -10,7 +10,7 @@ from mononn_core.codegen.storage import Storage
 from mononn_core.element import COMPUTE, itemsize
 from mononn_core.errors import UnsupportedError
 from mononn_core.program.ir import Buffer, Operand, Phase, Slot, Task
-from mononn_core.program.template import get
+from mononn_core.program.template import get, operand
 
 BASES = {"arena": "call->arena", "weight": "call->weights"}
 
@@ -38,6 +38,11 @@ class CpuTemplate(ABC):
     @abstractmethod
     def write_call(self, phase: Phase, printer: Printer, code: CpuStorage) -> None:
         """Print one task: its epilogue as a function, and the call that is handed it."""
+
+
+def is_narrow(phase: Phase, code: CpuStorage, role: str = "b") -> bool:
+    """Whether an operand's elements are narrower than a float."""
+    return itemsize(code.buffer(operand(phase.task, role).buffer).dtype) < itemsize(COMPUTE)
 
 
 def cpu_template(phase: Phase) -> CpuTemplate:

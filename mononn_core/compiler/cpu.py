@@ -22,6 +22,7 @@ from mononn_core.machine import Machine
 from mononn_core.options import Options
 from mononn_core.passes import pipeline
 from mononn_core.program.ir import Program
+from mononn_core.program.template import get, operand
 from mononn_core.runtime.artifact import Artifact
 from mononn_core.runtime.toolchain import compile_host, compile_shared
 from mononn_core.schedule.groups import CpuGroups
@@ -80,8 +81,9 @@ def product_features(program: Program, machine: Machine) -> frozenset[str]:
         return frozenset()
     storage, needed = Storage(program), frozenset[str]()
     for phase in program.phases():
-        kinds = {o.role: storage.buffer(o.buffer).dtype for o in phase.task.operands if o.role in ("a", "b")}
-        found = machine.product(*kinds.values()) if len(kinds) == 2 else None
+        roles = get(phase.task.template).roles[:2]
+        kinds = [storage.buffer(operand(phase.task, role).buffer).dtype for role in roles]
+        found = machine.product(*kinds) if kinds else None
         needed |= found.needs if found is not None else frozenset()
     return needed - machine.level_features
 

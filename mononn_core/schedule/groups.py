@@ -57,28 +57,31 @@ class CpuGroups:
 
 def narrowed(stages: tuple[FusionGroup, ...], views: Views, dtype: str) -> tuple[dict[str, str], dict[str, str]]:
     """(tensor -> the type it is stored in, contraction's result -> the type it multiplies in), where that is ``dtype``
-    instead of the Graph's: products by constants whose left side is stored by some group and read by no template that
-    takes float32 alone."""
+    instead of the Graph's: of operands that are all stored by some group, and read by no template as float32."""
     if dtype == COMPUTE:
         return {}, {}
     graph, products, wide = views.graph, dict[str, set[str]](), set[str]()
-    for root in (s.root for s in stages if s.root is not None and is_template(s.root, views.graph)):
-        if _by_constant(root, graph, dtype):
-            products[root.output] = stored_behind(root.inputs[:1], views)
-        else:
-            wide |= stored_behind(root.inputs, views)
+    for root in (s.root for s in stages if s.root is not None and is_template(s.root, graph)):
+        narrow = _narrow_inputs(root, graph, dtype)
+        if narrow:
+            products[root.output] = stored_behind(narrow, views)
+        wide |= stored_behind(root.inputs[len(narrow) :], views)
     fits = {t for t in views.stored if graph.types[t].dtype == COMPUTE} - wide - set(graph.outputs)
     found = {name: tensors for name, tensors in products.items() if tensors and tensors <= fits}
     return dict.fromkeys(sorted(set().union(*found.values())), dtype), dict.fromkeys(found, dtype)
 
 
-def _by_constant(root: Node, graph: Graph, dtype: str) -> bool:
-    """Whether a product or convolution is by constants of which whole groups of terms lie side by side."""
-    if root.op not in ("matmul", "conv") or graph.types[root.inputs[0]].dtype != COMPUTE:
-        return False
+def _narrow_inputs(root: Node, graph: Graph, dtype: str) -> tuple[str, ...]:
+    """The operands that a template can read as ``dtype``: of products and convolutions by constants, and of attention,
+    where whole groups of terms lie side by side."""
+    together = itemsize(COMPUTE) // itemsize(dtype)
+    types = [graph.types[name] for name in root.inputs if name]
+    if types[0].dtype != COMPUTE:
+        return ()
+    if root.op == "attention":
+        return root.inputs[:3] if types[0].shape[3] % together == 0 else ()
     if not graph.is_constant(root.inputs[1]):
-        return False
+        return ()
     if root.op == "conv":
-        together = itemsize(COMPUTE) // itemsize(dtype)
-        return root.attrs["group"] == 1 and graph.types[root.inputs[0]].shape[3] % together == 0
-    return graph.types[root.inputs[1]].rank == 2
+        return root.inputs[:1] if root.attrs["group"] == 1 and types[0].shape[3] % together == 0 else ()
+    return root.inputs[:1] if types[1].rank == 2 else ()

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mononn_core.codegen.cpu_storage import CpuStorage, CpuTemplate
+from mononn_core.codegen.cpu_storage import CpuStorage, CpuTemplate, is_narrow
 from mononn_core.codegen.cstyle import Printer
 from mononn_core.codegen.cuda_expressions import CudaPrinter, unguarded_loads
 from mononn_core.codegen.cuda_lanes import store_width
@@ -118,7 +118,7 @@ class Attention(Template[AttentionParams], CpuTemplate, CpuScheduled, CudaTempla
             tile_rows, per_owner = rows, batch * heads // owners
             bh = Var(OWNER) * per_owner + bh
         extents = {OWNER: owners, HEAD: per_owner}
-        at_once = most_at_once(PACKED_VECTORS, builder.machine)
+        at_once = most_at_once(PACKED_VECTORS, builder.machine, builder.multiplied(node))
         params = {"guard": guarded(node), "at_once": at_once}
         task, flops = build_task(builder, stage, tile_rows, extents, (bh, i0), params)
         return builder.phase(name, stage, partition, extents, task, flops)
@@ -131,6 +131,9 @@ class Attention(Template[AttentionParams], CpuTemplate, CpuScheduled, CudaTempla
         panel = PACKED_VECTORS * lanes
         padded = ceil(keys / panel) * panel
         return padded * depth + keys * ceil(width / panel) * panel + min(rows, self.params(task).at_once) * padded
+
+    def headers(self, phase: Phase, code: CpuStorage) -> tuple[str, ...]:
+        return ("mononn_dot.hpp",) if is_narrow(phase, code, "q") else ()
 
     def write_call(self, phase: Phase, printer: Printer, code: CpuStorage) -> None:
         task, out = phase.task, code.out
@@ -154,8 +157,9 @@ class Attention(Template[AttentionParams], CpuTemplate, CpuScheduled, CudaTempla
         if params.at_once < 1:
             raise UnsupportedError(f"phase {phase.id!r}: an attention on a CPU says how many rows it has at once")
         guard = "true" if params.guard else "false"
+        struct = "mn::DotAttention" if is_narrow(phase, code, "q") else "mn::Attention"
         for r in (r for r in rows if r > 0):
-            shape = f"mn::Attention<{r}, {k.box.size[0]}, {q.box.size[1]}, {v.box.size[1]}, {params.at_once}, {guard}>"
+            shape = f"{struct}<{r}, {k.box.size[0]}, {q.box.size[1]}, {v.box.size[1]}, {params.at_once}, {guard}>"
             code.assert_fits(phase, shape)
             calls.append((rows_text, r, f"{shape}::run({', '.join(parts)}, local_, score_, element_);"))
         code.choose(calls, 0 in rows)

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mononn_core.codegen.cpu_storage import CpuStorage
+from mononn_core.codegen.cpu_storage import CpuStorage, is_narrow
 from mononn_core.codegen.cstyle import Printer
 from mononn_core.codegen.loops import is_cheap
-from mononn_core.element import COMPUTE
 from mononn_core.program.expr import Const, Expr, minimum, op
 from mononn_core.program.ir import Phase, Task
 from mononn_core.program.simplify import simplify
@@ -104,13 +103,13 @@ class Direct(Windowed[ConvParams]):
         code.out.line(f"const long first_ = {printer.index(first)};")
 
     def headers(self, phase: Phase, code: CpuStorage) -> tuple[str, ...]:
-        return ("mononn_dot.hpp",) if _is_narrow(phase, code) else super().headers(phase, code)
+        return ("mononn_dot.hpp",) if is_narrow(phase, code) else super().headers(phase, code)
 
     def call(self, phase: Phase, rows: int, function: str, printer: Printer, code: CpuStorage) -> str:
         task, params = phase.task, self.params(phase.task)
         panel, cheap = params.panel, "true" if is_cheap(task.results[0]) else "false"
         tile = f"{rows}, {panel}, {params.at_once}, {cheap}"
-        kernel = "mn::dot_conv" if _is_narrow(phase, code) else "mn::conv"
+        kernel = "mn::dot_conv" if is_narrow(phase, code) else "mn::conv"
         call = f"{kernel}<Windows_, {tile}>({corners(phase, printer, code)}, {function}, ahead_);"
         if params.grouped[0] == 0:
             return call
@@ -119,11 +118,6 @@ class Direct(Windowed[ConvParams]):
         first = f"{code.corner(printer, a)} + first_, {code.corner(printer, b)} + first_ * {panel}"
         one = f"mn::conv<Group_, {tile}, {skip}>({first}, {function}, ahead_);"
         return f"{{ if (alone_) {one} else {call} }}"
-
-
-def _is_narrow(phase: Phase, code: CpuStorage) -> bool:
-    """Whether elements narrower than float are multiplied."""
-    return code.buffer(operand(phase.task, "b").buffer).dtype != COMPUTE
 
 
 TEMPLATE = Direct()

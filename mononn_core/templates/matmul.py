@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil, gcd
 
-from mononn_core.codegen.cpu_storage import CpuStorage, CpuTemplate
+from mononn_core.codegen.cpu_storage import CpuStorage, CpuTemplate, is_narrow
 from mononn_core.codegen.cstyle import Printer
 from mononn_core.codegen.loops import is_cheap, write_element
 from mononn_core.codegen.storage import row_stride
-from mononn_core.element import COMPUTE, itemsize
+from mononn_core.element import itemsize
 from mononn_core.errors import UnsupportedError
 from mononn_core.machine import Machine
 from mononn_core.program.expr import Const, Expr, Var
@@ -137,7 +137,7 @@ class Matmul(CudaProduct, CpuTemplate, CpuScheduled):
     # -- C++ --------------------------------------------------------------------------------------------------------
 
     def headers(self, phase: Phase, code: CpuStorage) -> tuple[str, ...]:
-        return ("mononn_dot.hpp",) if _is_narrow(phase, code) else ()
+        return ("mononn_dot.hpp",) if is_narrow(phase, code) else ()
 
     def write_call(self, phase: Phase, printer: Printer, code: CpuStorage) -> None:
         task, out, params = phase.task, code.out, self.params(phase.task)
@@ -152,7 +152,7 @@ class Matmul(CudaProduct, CpuTemplate, CpuScheduled):
         a, b = (operand(task, role) for role in self.roles)
         rows, rows_text = code.extents(phase, a, 0, printer)
         columns, columns_text = code.extents(phase, b, 1, printer)
-        narrow = _is_narrow(phase, code)
+        narrow = is_narrow(phase, code)
         result = task.results[0]
         m, n = result.axes
         inner = code.element_printer(printer, result.axes, (a.box.size[0], panel))
@@ -199,11 +199,6 @@ def _left_type(stage: FusionGroup, builder: PhaseBuilder) -> str:
 def _most(stage: FusionGroup, panel: int, builder: PhaseBuilder) -> int:
     """Rows of a register tile, at most."""
     return most_at_once(panel // builder.lanes, builder.machine, _left_type(stage, builder))
-
-
-def _is_narrow(phase: Phase, code: CpuStorage) -> bool:
-    """Whether elements narrower than float are multiplied."""
-    return code.buffer(operand(phase.task, "b").buffer).dtype != COMPUTE
 
 
 def _blocks(share: int, nbytes: int, owners: int, machine: Machine) -> tuple[int, int]:

@@ -300,4 +300,84 @@ static inline void dot_conv(const TA *A, const TB *B, Element &&element, Ahead &
   });
 }
 
+// As ``Attention``, of bfloat16: both products take pairs of terms, probabilities are rounded for the second one.
+// Scores, their exponentials and sums are floats. D and all strides are even.
+template <int R, int T, int D, int E, int MOST, bool GUARD> struct DotAttention : Attention<R, T, D, E, MOST, GUARD> {
+  using Base = Attention<R, T, D, E, MOST, GUARD>;
+  using Base::EP, Base::PANEL, Base::ROWS, Base::TP;
+  using Product = Dot<bf16, bf16>;
+  static constexpr int PAIRS = (T + 1) / 2;
+  static constexpr long FLOATS = (long)TP * (D / 2) + (long)PAIRS * EP + (long)ROWS * TP;
+
+  template <class Score, class Element>
+  static inline void run(const bf16 *q, long ldq, const bf16 *k, long ldk, const bf16 *v, long ldv, float *local,
+                         Score &&score, Element &&element) {
+    static_assert(D % 2 == 0);
+    float *kt = local, *vp = kt + (long)TP * (D / 2), *s = vp + (long)PAIRS * EP;
+    pack_transposed<D / 2, T, PANEL>(kt, (const float *)k, ldk / 2);  // pairs of a row are words
+    pack_pairs(vp, v, ldv);
+    using S = Shape<R, PANEL, MOST>;
+    long row = 0;
+    for (int b = 0; b < S::LARGES; ++b, row += S::LARGE) block<S::LARGE>(q, ldq, kt, vp, s, row, score, element);
+    for (int b = S::LARGES; b < S::BLOCKS; ++b, row += S::SMALL)
+      if constexpr (S::SMALL > 0) block<S::SMALL>(q, ldq, kt, vp, s, row, score, element);
+  }
+
+  // dst[panel][PAIRS][PANEL][2] = rows of src in pairs; what lies past T and E is zero.
+  static inline void pack_pairs(float *dst, const bf16 *src, long stride) {
+    constexpr int WHOLE = E / W * W;
+    auto words = [&](int t, int e) __attribute__((always_inline)) {
+      const auto low = load_bits<W>(src + t * stride + e);
+      return t + 1 < T ? low | load_bits<W>(src + (t + 1) * stride + e) << 16 : low;
+    };
+    auto bits = [&](int t, int e) { return t < T && e < E ? (uint32_t)src[t * stride + e].bits : 0; };
+    for (int t = 0; t < T; t += 2) {
+      auto at = [&](int e) { return dst + ((long)(e / PANEL) * PAIRS + t / 2) * PANEL + e % PANEL; };
+      for (int e = 0; e < WHOLE; e += W) store<V>(at(e), (V)words(t, e));
+      for (int e = WHOLE; e < EP; ++e) {
+        const uint32_t word = bits(t, e) | bits(t + 1, e) << 16;
+        __builtin_memcpy(at(e), &word, 4);
+      }
+    }
+  }
+  template <int N> MN_INLINE typename Lanes<N>::I load_bits(const bf16 *p) {
+    typename Packed<bf16, N>::Type v;
+    __builtin_memcpy(&v, p, sizeof v);
+    return __builtin_convertvector(v, typename Lanes<N>::I);
+  }
+
+  template <int MR, class Score, class Element>
+  static inline void block(const bf16 *q, long ldq, const float *kt, const float *vp, float *s, long row, Score &score,
+                           Element &element) {
+    constexpr int NV = PANEL / W, PANELS = TP / PANEL;
+    for (int p = 0; p < PANELS; ++p) scores<MR, NV>(q + row * ldq, ldq, kt + (long)p * PANEL * (D / 2), s + p * PANEL);
+    if constexpr (TP > PANELS * PANEL)
+      scores<MR, 1>(q + row * ldq, ldq, kt + (long)PANELS * PANEL * (D / 2), s + PANELS * PANEL);
+    float scale[MR];
+    MN_NOUNROLL for (int i = 0; i < MR; ++i) scale[i] = Base::most(s + (long)i * TP, row + i, score);
+    MN_NOUNROLL for (int i = 0; i < MR; ++i) {
+      float *mine = s + (long)i * TP;
+      scale[i] = Base::exponentials(mine, scale[i]);
+      for (int j = 0; j < TP; j += W) store<V>((bf16 *)mine + j, load<V>(mine + j));
+    }
+    for (int p = 0; p < EP / PANEL; ++p)
+      dot_tile<Product, MR, NV, 1>((const bf16 *)s, 2 * TP, (const bf16 *)(vp + (long)p * PAIRS * PANEL), T,
+                                   [&](auto &c) __attribute__((always_inline)) {
+        MN_UNROLL for (int i = 0; i < MR; ++i)
+          MN_UNROLL for (int j = 0; j < NV; ++j) {
+            V o = c[i][j] * scale[i];
+            if constexpr (EP == E) element(row + i, (long)p * PANEL + j * W, o);
+            else ragged(row + i, (long)p * PANEL + j * W, E, o, element);
+          }
+      });
+  }
+
+  template <int MR, int NV> MN_INLINE void scores(const bf16 *q, long ldq, const float *panel, float *s) {
+    dot_tile<Product, MR, NV, 1>(q, ldq, (const bf16 *)panel, D, [&](auto &c) __attribute__((always_inline)) {
+      MN_UNROLL for (int i = 0; i < MR; ++i)
+        MN_UNROLL for (int j = 0; j < NV; ++j) store<V>(s + (long)i * TP + j * W, c[i][j]);
+    });
+  }
+};
+
 }  // namespace mn

@@ -49,6 +49,7 @@ def perceptron() -> bytes:
 
 NETWORKS = {
     "encoder": lambda: encoder(layers=2, tokens=12, width=64, heads=4, hidden=128),
+    "odd encoder": lambda: encoder(layers=1, tokens=13, width=60, heads=6, hidden=31),
     "pictures": pictures,
     "perceptron": perceptron,
 }
