@@ -95,7 +95,7 @@ def is_template(node: Node, graph: Graph) -> bool:
         return False
     if [t.dtype for t in types] == ["uint8", "int8"] and graph.is_constant(node.inputs[1]):
         if node.op == "conv":
-            return types[0].shape[3] % 4 == 0 and node.attrs["group"] == 1
+            return node.attrs["group"] == 1
         return node.op == "matmul" and types[0].rank >= 2 and types[1].rank == 2
     return get(node.op).kind == "contraction" and all(t.dtype == COMPUTE for t in types)
 

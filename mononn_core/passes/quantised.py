@@ -18,15 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from mononn_core.element import BYTES, COMPUTE, WORD, itemsize
+from mononn_core.element import BYTES, COMPUTE, WORD
 from mononn_core.graph import Graph, Node
 from mononn_core.ops import registry
 from mononn_core.ops.common import integer, text
 from mononn_core.ops.quantise import as_signed, integer_matmul
 from mononn_core.passes.rewrite import Rewriter, rewrite
-
-TOGETHER = itemsize(WORD)
-"""Terms of a product of bytes that lie side by side."""
 
 
 def moved(rewriter: Rewriter, node: Node) -> str | None:
@@ -125,10 +122,6 @@ def convolution(rewriter: Rewriter, node: Node) -> str | None:
         return None
     point = rewriter.reshape(x_zero[0], ()) if x_zero else ""
     x, point = as_signed(rewriter, x, point, "uint8")
-    if missing := -rewriter.type(x).shape[3] % TOGETHER:  # more channels, with weights of zero
-        after = (0, 0, 0, missing)
-        x = rewriter.add("pad", x, before=(0,) * 4, after=after, mode="constant", value=0)
-        wide = np.pad(wide, ((0, 0), (0, 0), (0, missing), (0, 0)))
     total = rewriter.add("conv", x, rewriter.make(wide.astype("int8")), **dict(node.attrs))
     if point:
         sums = rewriter.make(-wide.sum((0, 1, 2), dtype=WORD))

@@ -48,10 +48,10 @@ def registers_problem(tile: Tile, most: int) -> str:
 
 
 def padded_stride(columns: int, dtype: str, machine: Machine) -> int:
-    """Elements of ``dtype`` between rows of a stored matrix: whole vectors, and never a multiple of 1 KiB, so that the
+    """Elements of ``dtype`` between rows of a stored matrix: whole panels, and never a multiple of 1 KiB, so that the
     rows of a register tile do not fall into the same few sets of the first-level cache. Short rows (a picture's three
     channels) lie without gaps."""
-    lanes, kibibyte = machine.lanes(dtype), 1024 // itemsize(dtype)
+    lanes, kibibyte = machine.lanes(COMPUTE), 1024 // itemsize(dtype)
     if columns <= lanes // 2:
         return columns
     stride = ceil(columns / (2 * lanes)) * 2 * lanes

@@ -14,6 +14,7 @@ import numpy as np
 from mononn_core.codegen.cpu_storage import CpuStorage, is_narrow
 from mononn_core.codegen.cstyle import Printer
 from mononn_core.codegen.loops import is_cheap
+from mononn_core.element import COMPUTE, itemsize
 from mononn_core.program.expr import Const, Expr, minimum, op
 from mononn_core.program.ir import Phase, Task
 from mononn_core.program.simplify import simplify
@@ -23,10 +24,12 @@ from mononn_core.templates.windowed import Conv, Windowed, WindowParams, corners
 
 @dataclass(frozen=True)
 class ConvParams(WindowParams):
-    """``grouped``: (input channels of a group, its output channels, all input channels) where a panel may span several
+    """``together``: terms of a tap that lie side by side, so that each tap has whole groups of rows of b.
+    ``grouped``: (input channels of a group, its output channels, all input channels) where a panel may span several
     groups: it promises zeros in b where n's group does not read c."""
 
     grouped: tuple[int, int, int] = (0, 0, 0)
+    together: int = 1
 
 
 class Direct(Windowed[ConvParams]):
@@ -37,12 +40,14 @@ class Direct(Windowed[ConvParams]):
     efficiency = 0.9
 
     def terms(self, task: Task, channels: Array) -> Array:
-        return self.windows(task).taps * channels
+        params = self.params(task)
+        return params.taps * (-(-channels // params.together) * params.together)
 
     def compute(self, task: Task, running: Running) -> Array:
         a, b = running.matrix("a"), running.matrix("b")
         taps = self.windows(task).taps_of(a)
-        parts = b.reshape(len(taps), a.shape[1], b.shape[1])  # a panel past the last has no columns
+        rows = b.shape[0] // len(taps)
+        parts = b.reshape(len(taps), rows, b.shape[1])[:, : a.shape[1]]  # a panel past the last has no columns
         return np.asarray(sum(np.matmul(tap, part) for tap, part in zip(taps, parts, strict=True)))
 
     def panels(self, conv: Conv, lanes: int) -> tuple[int, ...]:
@@ -69,7 +74,8 @@ class Direct(Windowed[ConvParams]):
         """[taps * what a panel reads, M]."""
         (mine, width), channels, reads = conv.of_group, conv.channels, self.reads(conv, panel)
         if conv.group == 1:
-            return w.reshape(conv.taps * mine, channels)
+            missing = -mine % _together(conv)
+            return np.pad(w, ((0, 0), (0, 0), (0, missing), (0, 0))).reshape(-1, channels)
         n = np.arange(channels)
         first = np.minimum(n // panel * panel // width * mine, conv.x[3] - reads)
         rows = n // width * mine - first
@@ -83,7 +89,8 @@ class Direct(Windowed[ConvParams]):
 
     def more_params(self, conv: Conv, panel: int) -> dict[str, object]:
         spans = conv.group > 1 and self.reads(conv, panel) > conv.of_group[0]
-        return {"grouped": (*conv.of_group, conv.x[3])} if spans else {}
+        together = {"together": _together(conv)} if _together(conv) > 1 else {}
+        return {**together, **({"grouped": (*conv.of_group, conv.x[3])} if spans else {})}
 
     def write_more(self, phase: Phase, shape: str, printer: Printer, code: CpuStorage) -> None:
         """Whether all of a panel's results are of one group, and which of the channels that are read are the group's:
@@ -118,6 +125,11 @@ class Direct(Windowed[ConvParams]):
         first = f"{code.corner(printer, a)} + first_, {code.corner(printer, b)} + first_ * {panel}"
         one = f"mn::conv<Group_, {tile}, {skip}>({first}, {function}, ahead_);"
         return f"{{ if (alone_) {one} else {call} }}"
+
+
+def _together(conv: Conv) -> int:
+    """Terms that fill a lane of a vector."""
+    return itemsize(COMPUTE) // itemsize(conv.dtype)
 
 
 TEMPLATE = Direct()

@@ -2,7 +2,7 @@
 // with exact int32 sums, and bfloat16 with float sums. See mononn_conv.hpp.
 //
 // GROUP neighbouring terms of a sum lie side by side in a lane of 4 bytes (4 of int8, 2 of bfloat16). Weights lie in
-// panels of [groups][PANEL][GROUP]; terms past the end of the last group of a sum, or of a run, are zero.
+// panels of [groups][PANEL][GROUP]; terms past the end of the last group of a sum, or of a tap, are zero.
 #pragma once
 #include "mononn_conv.hpp"
 #if defined(__ARM_FEATURE_DOTPROD)
@@ -253,14 +253,17 @@ MN_INLINE void dot(const TA *A, long lda, const TB *B, long K, Element &&element
 // As ``window_tile``: RH x RW output pixels times NV vectors.
 template <class G, class D, int RH, int RW, int NV, class TA, class TB, class Epilogue>
 MN_INLINE void dot_window_tile(const TA *__restrict A, const TB *__restrict B, Epilogue &&epilogue) {
-  constexpr int GROUP = D::GROUP, WHOLE = D::EXACT ? (G::RUN + GROUP - 1) / GROUP : G::RUN / GROUP;
+  constexpr int GROUP = D::GROUP;
+  constexpr bool JOINED = G::DENSE && G::C % GROUP == 0;  // else every tap has groups of its own
+  constexpr int RUNS = JOINED ? 1 : G::KW, TERMS = JOINED ? G::KW * G::C : G::C;
+  constexpr int WHOLE = D::EXACT ? (TERMS + GROUP - 1) / GROUP : TERMS / GROUP;
   constexpr int STEP = WHOLE % 2 == 0 ? 2 : WHOLE % 3 == 0 ? 3 : 1;
   typename D::Sum c[RH * RW][NV], offset[NV] = {};
   MN_UNROLL for (int i = 0; i < RH * RW; ++i)
     MN_UNROLL for (int j = 0; j < NV; ++j) c[i][j] = typename D::Sum{};
   auto pixel = [](int i) __attribute__((always_inline)) { return G::at(i / RW * G::SH, i % RW * G::SW); };
   MN_NOUNROLL for (int kh = 0; kh < G::KH; ++kh)
-    MN_NOUNROLL for (int r = 0; r < G::RUNS; ++r) {
+    MN_NOUNROLL for (int r = 0; r < RUNS; ++r) {
       const TA *a = A + G::at(kh * G::DH, r * G::DW);
       MN_NOUNROLL for (int k = 0; k < WHOLE; k += STEP) {
         MN_UNROLL for (int u = 0; u < STEP; ++u)
@@ -270,7 +273,7 @@ MN_INLINE void dot_window_tile(const TA *__restrict A, const TB *__restrict B, E
         a += STEP * GROUP;
         B += STEP * NV * W * GROUP;
       }
-      if constexpr (!D::EXACT && G::RUN % GROUP != 0) {
+      if constexpr (!D::EXACT && TERMS % GROUP != 0) {
         add_group<D, true>(c, offset, B, [&](int i) __attribute__((always_inline)) { return a + pixel(i); });
         B += NV * W * GROUP;
       }
@@ -282,7 +285,7 @@ MN_INLINE void dot_window_tile(const TA *__restrict A, const TB *__restrict B, E
 }
 
 // As ``conv``: ROWS rows of output pixels by PANEL channels, at most MOST pixels at once. B is the panel, of
-// [KH][RUNS][groups of RUN][PANEL][GROUP]; at most three bytes past a run's terms are read.
+// [KH][KW][groups of C][PANEL][GROUP]; at most three bytes past a pixel's channels are read.
 template <class Geometry, int ROWS, int PANEL, int MOST, bool CHEAP, class TA, class TB, class Element,
           class Ahead = Nothing>
 static inline void dot_conv(const TA *A, const TB *B, Element &&element, Ahead &&ahead = Nothing{}) {
