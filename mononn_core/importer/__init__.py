@@ -1,6 +1,7 @@
 """ONNX to Graph. Importing this package registers every converter; only it and ``backend.py`` import onnx."""
 
 from mononn_core.importer import (
+    contrib,
     control,
     convolution,
     einsum,
@@ -23,6 +24,7 @@ from mononn_core.importer.survey import check
 
 __all__ = [
     "check",
+    "contrib",
     "control",
     "convolution",
     "einsum",

@@ -197,23 +197,23 @@ class Context:
 
 
 Converter = Callable[[Context], Converted]
-_CONVERTERS: dict[str, Converter] = {}
-"""By operator of ONNX's own domain."""
+_CONVERTERS: dict[tuple[str, str], Converter] = {}
+"""By domain and operator; ONNX's own domain is ""."""
 
 
-def converts(*op_types: str) -> Callable[[Converter], Converter]:
-    """Register a converter of ONNX operators; registering one twice is an error at import."""
+def converts(*op_types: str, domain: str = "") -> Callable[[Converter], Converter]:
+    """Register a converter of a domain's operators; registering one twice is an error at import."""
 
     def add(converter: Converter) -> Converter:
         for op_type in op_types:
-            if op_type in _CONVERTERS:
+            if (domain, op_type) in _CONVERTERS:
                 raise ValueError(f"ONNX operator {op_type!r} has two converters")
-            _CONVERTERS[op_type] = converter
+            _CONVERTERS[domain, op_type] = converter
         return converter
 
     return add
 
 
 def converter_of(domain: str, op_type: str) -> Converter | None:
-    """The converter of an ONNX operator, or None."""
-    return None if domain else _CONVERTERS.get(op_type)
+    """The converter of an operator, or None."""
+    return _CONVERTERS.get((domain, op_type))

@@ -77,8 +77,11 @@ def dequantize(ctx: Context) -> str:
 
 @converts("DynamicQuantizeLinear")
 def dynamic_quantize(ctx: Context) -> tuple[str, str, str]:
-    """uint8 over the range of x and zero."""
-    x = ctx.input(0)
+    return dynamically(ctx, ctx.input(0))
+
+
+def dynamically(ctx: Context, x: str) -> tuple[str, str, str]:
+    """x as uint8 over the range of x and zero, its scale and zero point."""
     axes = tuple(range(ctx.type(x).rank))
     zero = ctx.like(0, x)
     low = ctx.add("min", ctx.add("reduce_min", x, axes=axes, keepdims=False), zero)
@@ -110,15 +113,16 @@ def matmul_integer(ctx: Context) -> str:
 @converts("QLinearMatMul")
 def quantised_matmul(ctx: Context) -> str:
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = ctx.inputs()
-    left = _real(ctx, a, _points(ctx, a_scale, True), _points(ctx, a_zero, True))
-    right = _real(ctx, b, _points(ctx, b_scale, False), _points(ctx, b_zero, False))
+    left = real(ctx, a, _points(ctx, a_scale, True), _points(ctx, a_zero, True))
+    right = real(ctx, b, _points(ctx, b_scale, False), _points(ctx, b_zero, False))
     return quantised(
         ctx, ctx.add("matmul", left, right), _cast(ctx, y_scale, "float32"), y_zero, ctx.type(y_zero).dtype
     )
 
 
-def _real(ctx: Context, x: str, scale: str, zero: str) -> str:
-    return ctx.add("dequantize", x, _cast(ctx, scale, "float32"), zero)
+def real(ctx: Context, x: str, scale: str, zero: str) -> str:
+    """What x stands for, in float32; its scale and zero point ("": 0) broadcast over it."""
+    return ctx.add("dequantize", x, _cast(ctx, scale, "float32"), *((zero,) if zero else ()))
 
 
 @converts("ConvInteger")
@@ -145,7 +149,7 @@ def quantised_convolution(ctx: Context) -> str:
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = ctx.inputs()[:8]
     scales, zeros = (_per_output(ctx, n, ctx.type(w).rank) for n in (w_scale, w_zero))
     f = frame(ctx, ctx.type(w).shape[2:], ctx.type(x).shape[2:])
-    left, right = _real(ctx, x, _scalar(ctx, x_scale), _scalar(ctx, x_zero)), _real(ctx, w, scales, zeros)
+    left, right = real(ctx, x, _scalar(ctx, x_scale), _scalar(ctx, x_zero)), real(ctx, w, scales, zeros)
     y = convolve(ctx, left, right, f, int(ctx.attr("group", 1)))
     if ctx.has(8):
         spatial = (1,) * (ctx.type(y).rank - 2)

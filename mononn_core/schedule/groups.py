@@ -83,5 +83,5 @@ def _narrow_inputs(root: Node, graph: Graph, dtype: str) -> tuple[str, ...]:
     if not graph.is_constant(root.inputs[1]):
         return ()
     if root.op == "conv":
-        return root.inputs[:1] if root.attrs["group"] == 1 else ()
+        return root.inputs[:1] if root.attrs["group"] == 1 and types[0].shape[3] % together == 0 else ()
     return root.inputs[:1] if types[1].rank == 2 else ()
