@@ -320,10 +320,8 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
         end = view.first + int(windows.last_pixel(conv.out[1] - 1)) if conv.out[0] == 1 else rows
         size = (windows.pixels(windows.rows), self.reads(conv, panel))
         binder.add("a", view.tensor, Box((pixel, channel), size, (end, view.column + conv.x[3])))
-        constant, width = builder.views.graph.constants[weight], self.packed_panel(conv, panel)
-        packed = builder.pack(
-            stage.root, weight + self.tag(conv), width, lambda: self.weight_matrix(conv, panel, constant)
-        )
+        w, width = builder.views.graph.constants[weight], self.packed_panel(conv, panel)
+        packed = builder.pack(stage.root, weight + self.tag(conv), width, lambda: self.weight_matrix(conv, panel, w))
         box = Box((Const(0), n0), (packed.shape[0], panel), (packed.shape[0], packed.shape[1]))
         binder.add("b", packed.id, box, packed=True)
 
