@@ -23,6 +23,7 @@ shell.prefix(
 
 
 include: "workflows/rules/models.smk"
+include: "workflows/rules/quantise.smk"
 include: "workflows/rules/build.smk"
 include: "workflows/rules/measure.smk"
 include: "workflows/rules/profile.smk"

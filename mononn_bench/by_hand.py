@@ -185,6 +185,7 @@ def _prepare(options: Namespace) -> tuple[Path, dict[str, Path], dict[str, Path]
     get_model(options.model)
     names = list(dict.fromkeys(options.systems or [system.name for system in REAL]))
     chosen = {"systems": names, "threads": options.threads, "targets": [options.target], "defaults": options.defaults}
+    chosen["precisions"] = [options.precision]
     plan = make_plan({"models": {options.model: {"weights": options.weights}}, **chosen})
     _prepare_environments(plan)
     _prepare_model(plan, options.model)
@@ -207,7 +208,7 @@ def _prepare(options: Namespace) -> tuple[Path, dict[str, Path], dict[str, Path]
         )
     builds = {b.system: b.folder for b in made}
     environments = {b.system: b.environment.folder for b in made}
-    return plan.models[options.model].folder, builds, environments
+    return made[0].model.folder, builds, environments
 
 
 def _prepare_environments(plan: Plan) -> None:
@@ -221,16 +222,30 @@ def _prepare_environments(plan: Plan) -> None:
 
 def _prepare_model(plan: Plan, name: str) -> None:
     model = plan.models[name]
-    python = read_environment(plan.environments[plan.EXPORTER].folder).interpreter
-    command = [python, "-m", "mononn_bench.cli"]
+    _prepare_step(plan, plan.EXPORTER, f"export {model.export_options} {_to(model.folder)}", name, model.record)
+    _prepare_step(plan, plan.EXPORTER, f"reference {model.reference_options}", name, model.reference)
+    if name in plan.quantised:
+        made = plan.quantised[name]
+        quantise = f"quantise {shlex.join(['--model-folder', str(model.folder)])} {_to(made.folder)}"
+        _prepare_step(plan, plan.QUANTISER, quantise, name, made.record)
+        _prepare_step(plan, plan.EXPORTER, f"reference {made.reference_options}", name, made.reference)
+
+
+def _to(folder: Path) -> str:
+    return shlex.join(["--output", str(folder)])
+
+
+def _prepare_step(plan: Plan, environment: str, options: str, name: str, result: Path) -> None:
+    """Run a sub-command in one of the plan's environments, unless its `result` stands."""
+    if result.exists():
+        return
+    python = read_environment(plan.environments[environment].folder).interpreter
     variables = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
-    export = ["export", *shlex.split(model.export_options), "--output", str(model.folder)]
-    reference = ["reference", "--model-folder", str(model.folder)]
-    for step, result in ((export, model.record), (reference, model.reference)):
-        if not result.exists():
-            _say(f"{step[0]} {name}")
-            if subprocess.run([*command, *step], env=variables, check=False).returncode != 0:
-                raise BenchError(f"The step '{step[0]}' for {name} failed; its message stands above.")
+    step, *rest = shlex.split(options)
+    _say(f"{step} {name}")
+    command = [python, "-m", "mononn_bench.cli", step, *rest]
+    if subprocess.run(command, env=variables, check=False).returncode != 0:
+        raise BenchError(f"The step '{step}' for {name} failed; its message stands above.")
 
 
 def _command(record: CaseRecord) -> str:
@@ -243,6 +258,7 @@ def _command(record: CaseRecord) -> str:
     weights = " --weights pretrained" if record.model.weights == "pretrained" else ""
     cold = " --cold" if settings.cold else ""
     cold += " --defaults" if record.view == "defaults" else ""
+    cold += "" if record.precision == "fp32" else f" --precision {record.precision}"
     return f"mononn-bench measure --model {_name(record.model)} --systems {systems} {numbers}{cold}{weights}"
 
 

@@ -73,11 +73,23 @@ def export(options: Namespace) -> int:
     return 0
 
 
+def quantise(options: Namespace) -> int:
+    """Write the folder of a model's 8-bit file."""
+    from mononn_bench.models.quantise import write_quantised_model
+
+    record = write_quantised_model(options.model_folder, options.output)
+    print(f"{record.name}: {record.weight_bytes / 1e6:.1f} MB of weights")
+    return 0
+
+
 def reference(options: Namespace) -> int:
     """Compute right answers beside the model."""
-    from mononn_bench.models.reference import write_reference
+    from mononn_bench.models.reference import write_quantised_reference, write_reference
 
-    record = write_reference(options.model_folder, options.seed)
+    if options.unquantised:
+        record = write_quantised_reference(options.model_folder, options.unquantised)
+    else:
+        record = write_reference(options.model_folder, options.seed)
     print(f"{record.sets} input sets, {record.method}")
     return 0
 

@@ -68,12 +68,27 @@ class Tensor:
 
 
 @dataclass(frozen=True)
+class Quantisation:
+    """How an 8-bit file was made: the tool, its versions and options, the seed and number of the input sets that it was
+    calibrated with, and the digest of the file before.
+    """
+
+    tool: str
+    versions: Mapping[str, str]
+    options: Mapping[str, str]
+    calibration_seed: int
+    calibration_sets: int
+    unquantised_digest: str
+
+
+@dataclass(frozen=True)
 class ModelRecord:
     """model.json beside model.onnx.
 
     `digest` is the SHA-256 of model.onnx (and of its external data). `flops` counts the direct algorithm of products
     and convolutions, two per multiply-add; `compulsory_bytes` is weights + inputs + outputs, each read or written once.
-    `weights_digest` is the SHA-256 of the published file that pretrained weights come from.
+    `weights_digest` is the SHA-256 of the published file that pretrained weights come from, `quantisation` how an 8-bit
+    file was made of another.
     """
 
     name: str
@@ -91,13 +106,15 @@ class ModelRecord:
     compulsory_bytes: int
     versions: Mapping[str, str]
     weights_digest: str = ""
+    quantisation: Quantisation | None = None
     schema_version: int = SCHEMA_VERSION
 
 
 @dataclass(frozen=True)
 class ReferenceRecord:
-    """reference.json: where reference.npz came from, with `<set>/in/<name>` and `<set>/out/<name>` (float64).
-    `fp32_errors` has the relative L2 error that the same implementation makes in float32, where known, by output.
+    """reference.json: where reference.npz came from, with `<set>/in/<name>` and `<set>/out/<name>` (float64), of an
+    8-bit file also `<set>/unquantised/<name>`. `fp32_errors` has the relative L2 error that the same implementation
+    makes in float32, where known, by output.
     """
 
     model_digest: str

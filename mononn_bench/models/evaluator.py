@@ -1,10 +1,12 @@
 """onnx's own evaluator of ONNX models, where it is right.
 
-Two of its ways lead to other answers than the specification's and every runtime's, so they are gone round here:
+Some of its ways lead to other answers than the specification's and every runtime's, so they are gone round here:
 
 1. Operators of old opsets: it knows a Softmax of one axis only, and its BatchNormalization of opset 9 to 13 takes the
    batch's own statistics. A model of an opset below 15 is converted to 18 first, by onnx's converter.
 2. LRN: it sums squares for as many channels as the batch has images. It stands below as the specification has it.
+3. QuantizeLinear and DequantizeLinear go through int32, which numbers far out of range overflow before they are
+   saturated, and through float32, in which a bias of 32 bits is rounded. Below they compute in the scale's own type.
 """
 
 from __future__ import annotations
@@ -34,9 +36,43 @@ class LRN(OpRun):
         return (x / (float(bias) + float(alpha) / size * total) ** float(beta),)
 
 
+def _along(x: NDArray[Any], values: NDArray[Any], axis: int) -> NDArray[Any]:
+    """A scale or zero point, one of all or one a place of `axis`, shaped to broadcast over `x`."""
+    return values.reshape(()) if values.size == 1 else values.reshape(-1, *(1,) * (x.ndim - 1 - axis % x.ndim))
+
+
+class QuantizeLinear(OpRun):
+    """Division by the scale, rounding half to even, zero point, saturation (ONNX, QuantizeLinear-13), in x's type."""
+
+    op_domain = ""
+
+    def _run(
+        self, x: NDArray[Any], scale: NDArray[Any], zero: NDArray[Any] | None = None, axis: int = 1, **_: Any
+    ) -> tuple[NDArray[Any]]:
+        kind = np.dtype(np.uint8) if zero is None else zero.dtype
+        shift = 0 if zero is None else _along(x, zero, axis).astype(x.dtype)
+        whole = np.rint(x / _along(x, scale, axis)) + shift
+        return (np.clip(whole, np.iinfo(kind).min, np.iinfo(kind).max).astype(kind),)
+
+
+class DequantizeLinear(OpRun):
+    """(x - zero point) times the scale (ONNX, DequantizeLinear-13), in the scale's type."""
+
+    op_domain = ""
+
+    def _run(
+        self, x: NDArray[Any], scale: NDArray[Any], zero: NDArray[Any] | None = None, axis: int = 1, **_: Any
+    ) -> tuple[NDArray[Any]]:
+        shift = 0 if zero is None else _along(x, zero, axis).astype(scale.dtype)
+        return ((x.astype(scale.dtype) - shift) * _along(x, scale, axis),)
+
+
+OWN = [LRN, QuantizeLinear, DequantizeLinear]
+
+
 def make_evaluator(model: onnx.ModelProto) -> ReferenceEvaluator:
     """An evaluator of `model` in the precision its tensors have."""
     version = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), CONVERTED_TO)
     if version < CONVERTED_BELOW:
         model = version_converter.convert_version(model, CONVERTED_TO)
-    return ReferenceEvaluator(model, new_ops=[LRN])
+    return ReferenceEvaluator(model, new_ops=OWN)

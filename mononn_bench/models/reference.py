@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from mononn_bench.models.zoo import get_model
 from mononn_bench.record import ModelRecord, ReferenceRecord
 
 SETS = TIMED_SETS + UNSEEN_SETS
+BY_ONNX = "onnx ReferenceEvaluator, float64"
 ROUNDED_SETS = 2
 """Input sets that are answered in float32 too, to see what its rounding costs."""
 
@@ -34,23 +37,55 @@ def write_reference(folder: Path, seed: int) -> ReferenceRecord:
     answers = evaluate_module(model, folder / WEIGHTS, inputs) if module else evaluate_onnx(folder / ONNX, inputs)
     few = inputs[:ROUNDED_SETS]
     rounded = evaluate_module(model, folder / WEIGHTS, few, double=False) if module else _rounded(folder / ONNX, few)
-    stored = {}
-    for index, (given, answer) in enumerate(zip(inputs, answers, strict=True)):
-        stored.update({f"{index}/in/{name}": array for name, array in given.items()})
-        stored.update({f"{index}/out/{name}": array for name, array in answer.items()})
-    partial = folder / ".reference.npz"
-    np.savez(partial, **stored)  # type: ignore[arg-type]
-    partial.replace(folder / "reference.npz")
     record = ReferenceRecord(
         model_digest=model.digest,
-        method="PyTorch, float64" if module else "onnx ReferenceEvaluator, float64",
+        method="PyTorch, float64" if module else BY_ONNX,
         family="pytorch" if module else "onnx",
         sets=SETS,
         seed=seed,
-        digest=hashlib.sha256((folder / "reference.npz").read_bytes()).hexdigest(),
+        digest="",
         versions=package_versions(TOOLS),
         fp32_errors=largest_errors(rounded, answers),
     )
+    return _stored(folder, record, {"in": inputs, "out": answers})
+
+
+def write_quantised_reference(folder: Path, unquantised: Path) -> ReferenceRecord:
+    """As `write_reference`, for an 8-bit file: that graph's own answers, the scales being what they are in the file,
+    and those of the model it was made of, whose reference stands in the folder `unquantised`.
+    """
+    model = read_record(ModelRecord, folder / RECORD)
+    before = read_record(ReferenceRecord, unquantised / "reference.json")
+    with np.load(unquantised / "reference.npz") as stored:
+        inputs, exact = (
+            [{t.name: stored[f"{i}/{part}/{t.name}"] for t in ends} for i in range(before.sets)]
+            for part, ends in (("in", model.inputs), ("out", model.outputs))
+        )
+    answers = evaluate_onnx(folder / ONNX, inputs)
+    rounded = _rounded(folder / ONNX, inputs[:ROUNDED_SETS])
+    record = replace(
+        before,
+        model_digest=model.digest,
+        method=f"{BY_ONNX}, of the quantised graph",
+        family="onnx",
+        versions=package_versions(TOOLS),
+        fp32_errors=largest_errors(rounded, answers),
+    )
+    return _stored(folder, record, {"in": inputs, "out": answers, "unquantised": exact})
+
+
+def _stored(folder: Path, record: ReferenceRecord, parts: Mapping[str, Sequence[Arrays]]) -> ReferenceRecord:
+    """Write reference.npz with `<set>/<part>/<name>`, then the record, completed by the file's digest."""
+    stored = {
+        f"{index}/{part}/{name}": array
+        for part, sets in parts.items()
+        for index, arrays in enumerate(sets)
+        for name, array in arrays.items()
+    }
+    partial = folder / ".reference.npz"
+    np.savez(partial, **stored)  # type: ignore[arg-type]
+    partial.replace(folder / "reference.npz")
+    record = replace(record, digest=hashlib.sha256((folder / "reference.npz").read_bytes()).hexdigest())
     write_record(record, folder / "reference.json")
     return record
 

@@ -19,6 +19,7 @@ from mononn_bench.workflow.machine import ASKED, AUTO, settled
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = ROOT / "workflows" / "schemas" / "config.schema.yaml"
+FP32, INT8 = "fp32", "int8"
 DEFAULT, SUITES, RESULTS = ROOT / "workflows" / "config.yaml", ROOT / "workflows" / "suites", "results"
 
 
@@ -70,7 +71,7 @@ class WorkflowConfig:
     cache: Path
     models: tuple[ModelChoice, ...]
     systems: tuple[str, ...]
-    precision: str
+    precisions: tuple[str, ...]
     targets: tuple[str, ...]
     threads: int
     measuring: Measuring
@@ -102,7 +103,7 @@ def load_config(mapping: Mapping[str, Any]) -> WorkflowConfig:
         cache=Path(filled["cache"]),
         models=_model_choices(filled["models"]),
         systems=tuple(filled["systems"]),
-        precision=filled["precision"],
+        precisions=tuple(filled["precisions"]),
         targets=tuple(filled["targets"]),
         threads=filled["threads"],
         measuring=Measuring(**filled["measuring"]),

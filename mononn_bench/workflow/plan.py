@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from mononn_bench.models.zoo import get_model
 from mononn_bench.report.names import PAGE, report_files
 from mononn_bench.systems import built_as, get_system
 from mononn_bench.systems.base import System
-from mononn_bench.workflow.config import ROOT, Measuring, ModelChoice, WorkflowConfig, load_config, named
+from mononn_bench.workflow.config import INT8, ROOT, ModelChoice, WorkflowConfig, load_config, named
 from mononn_bench.workflow.identity import (
     adapter_sources,
     digest,
@@ -25,138 +24,31 @@ from mononn_bench.workflow.identity import (
     source_id,
 )
 from mononn_bench.workflow.machine import CUDA
+from mononn_bench.workflow.parts import (
+    Build,
+    Case,
+    Environment,
+    Model,
+    case_name,
+    case_options,
+    inputs_of,
+    slug,
+)
 
 PACKAGE = ROOT / "mononn_bench"
 RECORDS = (PACKAGE / "record.py", PACKAGE / "profiled.py")
 DRIVER = "driver"
-
-
-@dataclass(frozen=True)
-class Environment:
-    """A virtual environment: where it stands, what it is made from, and its interpreter.
-
-    `existing` holds the option that takes an interpreter as it is; empty where the environment is built.
-    """
-
-    name: str
-    requirements: Path
-    folder: Path
-    python: Path
-    existing: str
-
-    @property
-    def stamp(self) -> Path:
-        """The JSON that says how the environment came out."""
-        return self.folder / "environment.json"
-
-
-@dataclass(frozen=True)
-class Model:
-    """A model as files: `folder` holds model.onnx, model.json and the reference."""
-
-    choice: ModelChoice
-    identity: str
-    folder: Path
-
-    @property
-    def record(self) -> Path:
-        """The model's own record: digest, arithmetic, bytes, kind of weights."""
-        return self.folder / "model.json"
-
-    @property
-    def reference(self) -> Path:
-        """The record of the reference answers, which stand in reference.npz beside it."""
-        return self.folder / "reference.json"
-
-    @property
-    def sources(self) -> list[Path]:
-        """The user's own file; a catalogued model has none."""
-        return [] if self.choice.path is None else [Path(self.choice.path)]
-
-    @property
-    def export_options(self) -> str:
-        """How `mononn-bench export` is told which model this is."""
-        options = ["--model", self.choice.name, "--weights", self.choice.weights]
-        if self.choice.path is not None:
-            options = ["--model", self.choice.name, "--path", str(Path(self.choice.path).resolve())]
-        for name, shape in self.choice.shapes.items():
-            options += ["--shape", f"{name}={'x'.join(map(str, shape))}"]
-        return shlex.join(options)
-
-
-@dataclass(frozen=True)
-class Build:
-    """One system's build of one model for one target. Variants of a load alone share that of their system."""
-
-    model: Model
-    system: str
-    target: str
-    identity: str
-    folder: Path
-    environment: Environment
-    config: WorkflowConfig
-
-    @property
-    def shares(self) -> int:
-        """Of the machine's 1000 shares: half, or all where the system tunes by timing."""
-        return 1000 if get_system(self.system).tunes_by_timing else 500
-
-    @property
-    def threads(self) -> int:
-        """Cores of the workflow that the build takes, as it takes shares."""
-        return max(1, self.config.threads * self.shares // 1000)
-
-    @property
-    def options(self) -> str:
-        """How `mononn-bench build` is told what to build with what."""
-        limits = self.config.limits
-        return shlex.join(
-            [
-                f"--system={built_as(self.system)}",
-                f"--model-folder={self.model.folder}",
-                f"--environment={self.environment.folder}",
-                f"--precision={self.config.precision}",
-                f"--target={self.target}",
-                f"--threads={self.config.threads}",
-                f"--time-limit={limits.build_seconds}",
-                f"--memory-limit={limits.memory_mb}",
-                *(["--defaults"] if self.config.defaults else []),
-            ]
-        )
-
-    @property
-    def record(self) -> Path:
-        """The build's record: status and reason, seconds, versions, options."""
-        return self.folder / "build.json"
-
-
-@dataclass(frozen=True)
-class Case:
-    """One case: its builds, how it is measured, and the record that leaves."""
-
-    model: Model
-    builds: tuple[Build, ...]
-    measuring: Measuring
-    record: Path
-
-    @property
-    def inputs(self) -> list[Path]:
-        """The files it is measured from."""
-        return _inputs(self.builds)
-
-    @property
-    def options(self) -> str:
-        """How `mononn-bench measure` is told what to measure, and how."""
-        how = self.measuring
-        options = [f"--rounds={how.rounds}", f"--cycles={how.cycles}", f"--block-seconds={how.block_seconds}"]
-        options += [f"--seed={how.seed}", f"--starts={how.starts}", *(["--cold"] if how.cold else [])]
-        return shlex.join([*_parts(self.builds), *options])
+NOT_EXPORTING = ("zoo.py", "quantise.py")
+"""What of models/ makes no exported model: of the catalogue its entry counts, and an 8-bit file is made of what was
+exported.
+"""
 
 
 class Plan:
     """All paths of one configuration. The same configuration, sources and Python make the same plan on any machine."""
 
     EXPORTER = "torch"
+    QUANTISER = "quantise"
 
     def __init__(self, config: WorkflowConfig) -> None:
         self.config = config
@@ -171,7 +63,8 @@ class Plan:
     def environments(self) -> dict[str, Environment]:
         """Every environment the configuration needs, by name."""
         names = {environment_of(s, target) for target in self.config.targets for s in self.systems(target)}
-        return {name: self._environment(name) for name in sorted(names | {self.EXPORTER})}
+        names |= {self.EXPORTER, *([self.QUANTISER] if INT8 in self.config.precisions else [])}
+        return {name: self._environment(name) for name in sorted(names)}
 
     def systems(self, target: str) -> tuple[str, ...]:
         """The systems of a case on `target`: on a GPU those that stand for the configuration's there.
@@ -187,26 +80,41 @@ class Plan:
 
     @cached_property
     def models(self) -> dict[str, Model]:
-        """Every model, by name."""
-        sources = source_id(p for p in sorted((PACKAGE / "models").glob("*.py")) if p.name != "zoo.py")
+        """Every model as it is exported, by name."""
+        sources = source_id(p for p in sorted((PACKAGE / "models").glob("*.py")) if p.name not in NOT_EXPORTING)
         return {choice.name: self._model(choice, sources) for choice in self.config.models}
+
+    @cached_property
+    def quantised(self) -> dict[str, Model]:
+        """The 8-bit file of every model, by name; none where the configuration does not ask for int8."""
+        if INT8 not in self.config.precisions:
+            return {}
+        by = source_id([PACKAGE / "models" / "quantise.py"]), self.environments[self.QUANTISER].folder.name
+        identities = {name: digest(*by, model.identity) for name, model in self.models.items()}
+        return {
+            name: Model(model.choice, identities[name], self.cache / "quantised" / f"{name}-{identities[name]}", model)
+            for name, model in self.models.items()
+        }
 
     @cached_property
     def builds(self) -> dict[tuple[str, str], Build]:
         """Every build, by the names of its model and of its folder there (see `slug`)."""
         return {
-            (b.model.choice.name, slug(built_as(b.system), b.target)): b
+            (b.model.choice.name, slug(built_as(b.system), b.target, b.precision)): b
             for builds in self.groups.values()
             for b in builds
         }
 
     @cached_property
     def groups(self) -> dict[str, tuple[Build, ...]]:
-        """The builds that are measured side by side, by the name of their model, and of their target but the CPU."""
+        """The builds that are measured side by side, by the name of their model, their precision and their target."""
         made = {
-            case_name(model.choice.name, target): tuple(self._build(model, s, target) for s in self.systems(target))
+            case_name(model.choice.name, precision, target): tuple(
+                self._build(model, s, precision, target) for s in self.systems(target)
+            )
             for target in self.config.targets
-            for model in self.models.values()
+            for precision in self.config.precisions
+            for model in (self.quantised if precision == INT8 else self.models).values()
         }
         return {name: builds for name, builds in made.items() if builds}
 
@@ -224,11 +132,11 @@ class Plan:
 
     def inputs(self, group: str) -> list[Path]:
         """The files that a group is profiled from."""
-        return _inputs(self.groups[group])
+        return inputs_of(self.groups[group])
 
     def profile_options(self, group: str) -> str:
         """How `mononn-bench profile` is told what to look into."""
-        return shlex.join(_parts(self.groups[group]))
+        return shlex.join(case_options(self.groups[group]))
 
     @cached_property
     def report_identity(self) -> str:
@@ -310,7 +218,7 @@ class Plan:
         data = sorted(path for path in system.data.rglob("*") if path.is_file()) if system.data else []
         return digest(sources, [file_digest(path, self.cache) for path in data]) if data else sources
 
-    def _build(self, model: Model, variant: str, target: str) -> Build:
+    def _build(self, model: Model, variant: str, precision: str, target: str) -> Build:
         system = built_as(variant)
         environment = self.environments[environment_of(system, target)]
         config = self.config
@@ -318,47 +226,20 @@ class Plan:
             self._adapters[system],
             environment.folder.name,
             model.identity,
-            (config.precision, target, config.threads, config.defaults),
+            (precision, target, config.threads, config.defaults),
             (config.limits.build_seconds, config.limits.memory_mb),
             sorted(get_system(system).chosen.items()),
         )
-        folder = self.cache / "builds" / self.machine / model.choice.name / f"{slug(system, target)}-{identity}"
-        return Build(model, variant, target, identity, folder, environment, config)
+        folder = (
+            self.cache / "builds" / self.machine / model.choice.name / f"{slug(system, target, precision)}-{identity}"
+        )
+        return Build(model, variant, precision, target, identity, folder, environment, config)
 
     def _case(self, group: str, builds: tuple[Build, ...], protocol: str, number: str, later: int) -> Case:
         measuring = replace(self.config.measuring, repeats=1, seed=self.config.measuring.seed + later)
         identity = digest(protocol, [(b.system, b.identity) for b in builds], repr(measuring), repr(self.config.limits))
         record = self.results / "raw" / f"{group}{number}-{identity}.json"
         return Case(builds[0].model, builds, measuring, record)
-
-
-def _inputs(builds: Sequence[Build]) -> list[Path]:
-    """The records that stand for what builds are run from; each is written when the rest of its folder is."""
-    model = builds[0].model
-    stamps = dict.fromkeys(build.environment.stamp for build in builds)
-    answers = model.reference.with_suffix(".npz")
-    return [*(build.record for build in builds), *stamps, model.record, model.reference, answers]
-
-
-def _parts(builds: Sequence[Build]) -> list[str]:
-    """The options that name a model, its builds and their environments."""
-    config = builds[0].config
-    parts = [f"--model-folder={builds[0].model.folder}", f"--threads={config.threads}", f"--target={builds[0].target}"]
-    for build in builds:
-        parts += [f"--build={build.system}={build.folder}"]
-        parts += [f"--environment={build.system}={build.environment.folder}"]
-    return [*parts, f"--answer-limit={config.limits.answer_seconds}", f"--memory-limit={config.limits.memory_mb}"]
-
-
-def slug(system: str, target: str = "cpu") -> str:
-    """A system's name as part of a path: `mononn[launch=phases]` becomes mononn.launch-phases; and its target."""
-    name = re.sub(r"[\[,]", ".", system).replace("=", "-").rstrip("]")
-    return name if target == "cpu" else f"{name}.{target}"
-
-
-def case_name(model: str, target: str) -> str:
-    """A model's name and, but for the CPU, its target."""
-    return model if target == "cpu" else f"{model}-{target}"
 
 
 def environment_of(system: str, target: str) -> str:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from mononn_bench.codec import write_text
 from mononn_bench.models.zoo import get_model
-from mononn_bench.workflow.plan import Case, Plan
+from mononn_bench.workflow.parts import Case
+from mononn_bench.workflow.plan import Plan
 
 OURS = "mononn"
 DURATIONS = "durations.json"
@@ -18,6 +19,7 @@ DURATIONS = "durations.json"
 ENVIRONMENT_S = {"torch": 120.0, "zentorch": 100.0}
 BUILD_S = {"mononn": 20.0, "torch-inductor": 90.0, "zentorch": 90.0, "xla": 30.0, "tvm": 60.0}
 USUAL_S = {"environment": 40.0, "export": 25.0, "reference": 20.0, "build": 6.0, "profile": 8.0, "report": 20.0}
+USUAL_S |= {"quantise": 30.0, "quantised reference": 60.0}
 LOAD_S, ALONE_S, SENTINEL_S, MACHINE_S = 3.0, 5.0, 0.3, 1.0
 FULL_SIZE_RUN_S, RUNS_OF_A_BLOCK = 0.12, 5
 PACE = (0.5, 3.0)
@@ -55,6 +57,9 @@ def steps_to_make(plan: Plan) -> dict[str, Step]:
     for name, model in plan.models.items():
         add(f"Exporting {name}", model.record, USUAL_S["export"])
         add(f"Computing the reference answers of {name}", model.reference, USUAL_S["reference"])
+    for name, model in plan.quantised.items():
+        add(f"Quantising {name}", model.record, USUAL_S["quantise"])
+        add(f"Computing the reference answers of {name} in int8", model.reference, USUAL_S["quantised reference"])
     for (name, folder), build in plan.builds.items():
         seconds = BUILD_S.get(build.system.partition("[")[0], USUAL_S["build"])
         add(f"Building {name} with {folder}", build.record, seconds)

@@ -20,7 +20,7 @@ from mononn_bench.models.folder import write_catalogued_model, write_user_model
 from mononn_bench.models.reference import write_reference
 from mononn_bench.record import CaseRecord, Settings
 from mononn_bench.systems.environment import adopt_environment
-from mononn_bench.workflow.plan import slug
+from mononn_bench.workflow.parts import slug
 
 ROOT = Path(__file__).parents[2]
 QUICK = Settings(

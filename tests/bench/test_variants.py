@@ -14,7 +14,7 @@ from mononn_bench.errors import BadOptionError, UnknownNameError
 from mononn_bench.measure import eviction
 from mononn_bench.measure.case import COLD_SAMPLES
 from mononn_bench.systems import get_system
-from mononn_bench.workflow.plan import slug
+from mononn_bench.workflow.parts import slug
 from tests.bench.conftest import QUICK, Measure
 
 PHASES = "mononn[launch=phases]"

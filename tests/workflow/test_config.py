@@ -110,7 +110,7 @@ def test_a_hundred_comparisons_half_of_them_on_a_large_network():
         ({"models": {"mlp": {"weight": "seeded"}}}, ["'models.mlp.weight'", "did you mean 'weights'"]),
         ({"models": {"bert-bse": None}}, ["model", "'bert-bse'", "did you mean 'bert-base'"]),
         ({"systems": ["mononn", "onnx-runtime"]}, ["system", "'onnx-runtime'", "did you mean 'onnxruntime'"]),
-        ({"precision": "fp23"}, ["precision", "'fp23'", "fp32"]),
+        ({"precisions": ["fp23"]}, ["precisions.0", "'fp23'", "fp32, bf16, int8"]),
         ({"threads": 0}, ["threads", "0"]),
         ({"threads": "many"}, ["threads", "many"]),
         ({"measuring": {"rounds": "four"}}, ["measuring.rounds", "integer"]),

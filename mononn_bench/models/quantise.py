@@ -1,0 +1,132 @@
+"""The 8-bit file of a model, by ONNX Runtime's tool: what every system that reads quantised ONNX files is given.
+
+Import this file only where onnxruntime and onnx are installed.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import version_converter
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from onnxruntime.quantization.shape_inference import quant_pre_process
+
+from mononn_bench.codec import read_record, write_record
+from mononn_bench.errors import ModelError
+from mononn_bench.models.arithmetic import count_arithmetic
+from mononn_bench.models.folder import ONNX, RECORD, WEIGHTS, digest_model, package_versions
+from mononn_bench.models.inputs import Arrays, make_inputs
+from mononn_bench.models.onnxfile import EXTERNAL_DATA_FROM, strip_metadata, write_onnx
+from mononn_bench.models.user import describe_inputs
+from mononn_bench.models.zoo import IDENTITY, InputSpec, get_model
+from mononn_bench.record import ModelRecord, Quantisation
+
+TOOLS = ("numpy", "onnx", "onnxruntime")
+CALIBRATION_SEED, CALIBRATION_SETS = 1000, 16
+"""Seed and number of the input sets that ranges of activations are taken from; measured ones have another seed."""
+OLDEST_OPSET, CONVERTED_TO = 13, 18
+"""Scales of single channels came with the opset 13."""
+OPTIONS = {
+    "quant_format": "QDQ",
+    "activation_type": "QUInt8",
+    "weight_type": "QInt8",
+    "per_channel": "True",
+    "calibrate_method": "MinMax",
+    "quant_pre_process": "skip_symbolic_shape=True",
+}
+"""What is set of `quantize_static`, as a record shows it; all else is the tool's own choice."""
+
+
+def write_quantised_model(source: Path, folder: Path) -> ModelRecord:
+    """Quantise the model in the folder `source` into `folder`, its record last; the same arguments give the same file.
+
+    Beside the file lie what `source` has for systems that start from the float weights, and its one-node model.
+    Raises ModelError where the tool cannot, or leaves operators that are not ONNX's.
+    """
+    model = read_record(ModelRecord, source / RECORD)
+    specs = _inputs(model, source)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".") as scratch:
+        quantised = _quantised(source / ONNX, Path(scratch), specs, large=model.weight_bytes > EXTERNAL_DATA_FROM)
+        write_onnx(strip_metadata(quantised), folder / ONNX)
+    if (source / WEIGHTS).exists():
+        (folder / WEIGHTS).hardlink_to(source / WEIGHTS)
+    shutil.copytree(source / IDENTITY.name, folder / IDENTITY.name)
+    written = onnx.load(folder / ONNX)
+    counted = count_arithmetic(written)
+    versions = package_versions(TOOLS)
+    record = replace(
+        model,
+        digest=digest_model(folder),
+        opset=next(o.version for o in written.opset_import if o.domain == ""),
+        flops=counted.flops,
+        weight_bytes=counted.weight_bytes,
+        compulsory_bytes=counted.compulsory_bytes,
+        quantisation=Quantisation(
+            tool="onnxruntime.quantization.quantize_static",
+            versions=versions,
+            options=OPTIONS,
+            calibration_seed=CALIBRATION_SEED,
+            calibration_sets=CALIBRATION_SETS,
+            unquantised_digest=model.digest,
+        ),
+    )
+    write_record(record, folder / RECORD)
+    return record
+
+
+def _inputs(model: ModelRecord, source: Path) -> tuple[InputSpec, ...]:
+    """What the graph inputs of a model are, whether it is the catalogue's or a user's."""
+    if model.weights == "user":
+        return describe_inputs(onnx.load(source / ONNX, load_external_data=False))
+    return get_model(f"{model.name}-b{model.batch}").inputs
+
+
+class _Calibration(CalibrationDataReader):  # type: ignore[misc]
+    """Hands out the calibration inputs, one set a call, then None."""
+
+    def __init__(self, specs: tuple[InputSpec, ...]) -> None:
+        self._sets: Iterator[Arrays] = iter(make_inputs(specs, sets=CALIBRATION_SETS, seed=CALIBRATION_SEED))
+
+    def get_next(self) -> Arrays | None:
+        return next(self._sets, None)
+
+
+def _quantised(path: Path, scratch: Path, specs: tuple[InputSpec, ...], *, large: bool) -> onnx.ModelProto:
+    """The quantised graph of the file at `path`; `large` where one protobuf message cannot hold its weights."""
+    prepared, result = scratch / "prepared.onnx", scratch / "quantised.onnx"
+    try:
+        quant_pre_process(
+            str(_modern(path, scratch)), str(prepared), skip_symbolic_shape=True, save_as_external_data=large
+        )
+        quantize_static(
+            str(prepared), str(result), _Calibration(specs), quant_format=QuantFormat.QDQ, per_channel=True,
+            activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8, use_external_data_format=large,
+        )  # fmt: skip
+    except Exception as error:
+        raise ModelError(f"ONNX Runtime's tool cannot quantise {path}: {' '.join(str(error).split())[:200]}") from error
+    quantised = onnx.load(result)
+    foreign = sorted({f"{n.domain}.{n.op_type}" for n in quantised.graph.node if n.domain not in ("", "ai.onnx")})
+    if foreign:
+        raise ModelError(f"The quantised {path.name} has operators that are not ONNX's: {', '.join(foreign)}.")
+    kept = [opset for opset in quantised.opset_import if opset.domain == ""]
+    del quantised.opset_import[:]
+    quantised.opset_import.extend(kept)
+    return quantised
+
+
+def _modern(path: Path, scratch: Path) -> Path:
+    """The file, or its conversion where its opset is too old for the tool."""
+    model: Any = onnx.load(path, load_external_data=False)
+    version = next(o.version for o in model.opset_import if o.domain == "")
+    if version >= OLDEST_OPSET:
+        return path
+    write_onnx(version_converter.convert_version(onnx.load(path), CONVERTED_TO), scratch / "modern.onnx")
+    return scratch / "modern.onnx"
