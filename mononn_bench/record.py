@@ -114,7 +114,8 @@ class ModelRecord:
 class ReferenceRecord:
     """reference.json: where reference.npz came from, with `<set>/in/<name>` and `<set>/out/<name>` (float64), of an
     8-bit file also `<set>/unquantised/<name>`. `fp32_errors` has the relative L2 error that the same implementation
-    makes in float32, where known, by output.
+    makes in float32, where known, by output; `quantisation_errors`, of an 8-bit file, how far its own answers are from
+    the unquantised model's.
     """
 
     model_digest: str
@@ -125,6 +126,7 @@ class ReferenceRecord:
     digest: str
     versions: Mapping[str, str]
     fp32_errors: Mapping[str, float] = field(default_factory=dict)
+    quantisation_errors: Mapping[str, float] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
 
@@ -256,7 +258,9 @@ class Round:
 @dataclass(frozen=True)
 class AccuracyCheck:
     """One output of one input set against the reference, before the first or after the last timed block. `limit` is of
-    `rel_l2`. In 16 bits `max_abs` has one too, and of `top1_clear` places `top1_different` have another largest value.
+    `rel_l2`. In 16 bits `max_abs` has one too; in 16 and 8 bits, of `top1_clear` places `top1_different` have another
+    largest value. `unquantised_l2` is the error against the model that an 8-bit file was made of; `against` says which
+    answers `rel_l2` and `max_abs` are against: the reference of the file (out), or of that model.
     """
 
     output: str
@@ -269,6 +273,8 @@ class AccuracyCheck:
     max_abs_limit: float | None = None
     top1_clear: int | None = None
     top1_different: int | None = None
+    unquantised_l2: float | None = None
+    against: Literal["out", "unquantised"] = "out"
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing import Literal
 from uuid import uuid4
 
 from mononn_bench.codec import read_record
-from mononn_bench.measure.accuracy import compare, failure_reason, rel_l2_limits, worst_errors
+from mononn_bench.measure.accuracy import INT8, Rule, compare, failure_reason, rules, worst_errors
 from mononn_bench.measure.environment import available_bytes, describe_machine
 from mononn_bench.measure.eviction import FACTOR
 from mononn_bench.measure.exclusive import LOCK, exclusive_machine
@@ -250,21 +250,24 @@ def _judge(
     reference: ReferenceRecord,
     tallies: Mapping[str, Tally],
 ) -> dict[str, Verdict]:
-    """Statuses so far. The limit needs ONNX Runtime's own error, so all answers are compared together.
+    """Statuses so far. Limits need what ONNX Runtime (in int8 OpenVINO too) is off by, so all answers are compared
+    together.
 
     A system that by its own choice computes in another precision than the case's says so in its build's details, and
     is judged by the rule of that.
     """
     anything = {tensor.name: float("inf") for tensor in model.outputs}
-    errors: dict[str, float] = {}
+    judges = ("onnxruntime", "openvino") if course.precision == INT8 else ("onnxruntime",)
+    errors: dict[str, dict[str, float]] = {}
     for contestant in contestants:
-        if contestant.system == "onnxruntime" and not errors:
-            errors = worst_errors(_compared(tallies[contestant.label], course, model, anything, "fp32"))
+        if contestant.system in judges and not errors.get(contestant.system):
+            compared = _compared(tallies[contestant.label], course, model, anything, "fp32")
+            errors[contestant.system] = worst_errors(compared)
     judged: dict[str, Verdict] = {}
     for contestant in contestants:
         tally, build = tallies[contestant.label], contestant.build
         precision = _computes(build)
-        limits = rel_l2_limits(precision, anything, errors, reference.fp32_errors)
+        limits = rules(precision, anything, list(errors.values()), reference)
         checks = tuple(_compared(tally, course, model, limits, precision))
         wrong = failure_reason(checks)
         if not build.stands:
@@ -297,7 +300,7 @@ def _disputed(
 
 
 def _compared(
-    tally: Tally, course: Course, model: ModelRecord, limits: Mapping[str, float], precision: str
+    tally: Tally, course: Course, model: ModelRecord, limits: Mapping[str, float] | Mapping[str, Rule], precision: str
 ) -> list[AccuracyCheck]:
     checks: list[AccuracyCheck] = []
     for path, sets, when in tally.answers:

@@ -32,6 +32,7 @@ CALIBRATION_SEED, CALIBRATION_SETS = 1000, 16
 """Seed and number of the input sets that ranges of activations are taken from; measured ones have another seed."""
 OLDEST_OPSET, CONVERTED_TO = 13, 18
 """Scales of single channels came with the opset 13."""
+CONVOLUTIONS, PRODUCTS = ("Conv",), ("MatMul", "Gemm")
 OPTIONS = {
     "quant_format": "QDQ",
     "activation_type": "QUInt8",
@@ -40,7 +41,9 @@ OPTIONS = {
     "calibrate_method": "MinMax",
     "quant_pre_process": "skip_symbolic_shape=True",
 }
-"""What is set of `quantize_static`, as a record shows it; all else is the tool's own choice."""
+"""What is set of `quantize_static`, as a record shows it, beside `op_types_to_quantize` (see `quantised_kinds`); all
+else is the tool's own choice.
+"""
 
 
 def write_quantised_model(source: Path, folder: Path) -> ModelRecord:
@@ -54,7 +57,9 @@ def write_quantised_model(source: Path, folder: Path) -> ModelRecord:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".") as scratch:
-        quantised = _quantised(source / ONNX, Path(scratch), specs, large=model.weight_bytes > EXTERNAL_DATA_FROM)
+        kinds = quantised_kinds(onnx.load(source / ONNX, load_external_data=False))
+        large = model.weight_bytes > EXTERNAL_DATA_FROM
+        quantised = _quantised(source / ONNX, Path(scratch), specs, kinds, large=large)
         write_onnx(strip_metadata(quantised), folder / ONNX)
     if (source / WEIGHTS).exists():
         (folder / WEIGHTS).hardlink_to(source / WEIGHTS)
@@ -72,7 +77,7 @@ def write_quantised_model(source: Path, folder: Path) -> ModelRecord:
         quantisation=Quantisation(
             tool="onnxruntime.quantization.quantize_static",
             versions=versions,
-            options=OPTIONS,
+            options={**OPTIONS, "op_types_to_quantize": ", ".join(kinds) or "all that the tool knows"},
             calibration_seed=CALIBRATION_SEED,
             calibration_sets=CALIBRATION_SETS,
             unquantised_digest=model.digest,
@@ -89,6 +94,15 @@ def _inputs(model: ModelRecord, source: Path) -> tuple[InputSpec, ...]:
     return get_model(f"{model.name}-b{model.batch}").inputs
 
 
+def quantised_kinds(model: onnx.ModelProto) -> list[str]:
+    """The operators to quantise: none for all that the tool knows, which a convolutional network gets. Of any other the
+    products alone: the tool's norms, softmaxes and residuals of 8 bits make noise of a transformer's answers.
+    """
+    kinds = [node.op_type for node in model.graph.node]
+    convolutions, products = (sum(map(kinds.count, some)) for some in (CONVOLUTIONS, PRODUCTS))
+    return [] if convolutions > products else [*CONVOLUTIONS, *PRODUCTS]
+
+
 class _Calibration(CalibrationDataReader):  # type: ignore[misc]
     """Hands out the calibration inputs, one set a call, then None."""
 
@@ -99,7 +113,9 @@ class _Calibration(CalibrationDataReader):  # type: ignore[misc]
         return next(self._sets, None)
 
 
-def _quantised(path: Path, scratch: Path, specs: tuple[InputSpec, ...], *, large: bool) -> onnx.ModelProto:
+def _quantised(
+    path: Path, scratch: Path, specs: tuple[InputSpec, ...], kinds: list[str], *, large: bool
+) -> onnx.ModelProto:
     """The quantised graph of the file at `path`; `large` where one protobuf message cannot hold its weights."""
     prepared, result = scratch / "prepared.onnx", scratch / "quantised.onnx"
     try:
@@ -109,6 +125,7 @@ def _quantised(path: Path, scratch: Path, specs: tuple[InputSpec, ...], *, large
         quantize_static(
             str(prepared), str(result), _Calibration(specs), quant_format=QuantFormat.QDQ, per_channel=True,
             activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8, use_external_data_format=large,
+            op_types_to_quantize=kinds or None,
         )  # fmt: skip
     except Exception as error:
         raise ModelError(f"ONNX Runtime's tool cannot quantise {path}: {' '.join(str(error).split())[:200]}") from error

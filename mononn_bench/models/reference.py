@@ -70,6 +70,7 @@ def write_quantised_reference(folder: Path, unquantised: Path) -> ReferenceRecor
         family="onnx",
         versions=package_versions(TOOLS),
         fp32_errors=largest_errors(rounded, answers),
+        quantisation_errors=largest_errors(answers, exact),
     )
     return _stored(folder, record, {"in": inputs, "out": answers, "unquantised": exact})
 

@@ -15,7 +15,7 @@ from mononn_bench.models.distance import relative_l2
 from mononn_bench.models.evaluator import make_evaluator
 from mononn_bench.models.folder import digest_model, write_user_model
 from mononn_bench.models.inputs import make_inputs
-from mononn_bench.models.quantise import CALIBRATION_SEED, CALIBRATION_SETS, write_quantised_model
+from mononn_bench.models.quantise import CALIBRATION_SEED, CALIBRATION_SETS, quantised_kinds, write_quantised_model
 from mononn_bench.models.reference import evaluate_onnx, write_quantised_reference
 from mononn_bench.record import ModelRecord, ReferenceRecord
 from tests.bench.conftest import linear_model
@@ -128,3 +128,15 @@ def test_a_bias_of_32_bits_keeps_them_all() -> None:
     graph = helper.make_graph([node], "bias", [], [output], constants)
     evaluator = make_evaluator(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]))
     assert evaluator.run(None, {})[0].tolist() == [1024 + 2.0**-20, 2.5]
+
+
+def test_a_convolutional_network_is_quantised_whole_any_other_in_its_products_alone(quantised_folder: Path) -> None:
+    def graph(*kinds: str) -> onnx.ModelProto:
+        return helper.make_model(
+            helper.make_graph([helper.make_node(kind, ["x"], ["y"]) for kind in kinds], "g", [], [])
+        )
+
+    assert quantised_kinds(graph("Conv", "Relu", "Conv", "Gemm")) == []
+    assert quantised_kinds(graph("Conv", "MatMul", "Add", "Gemm")) == ["Conv", "MatMul", "Gemm"]
+    how = read_record(ModelRecord, quantised_folder / "model.json").quantisation
+    assert how is not None and how.options["op_types_to_quantize"] == "Conv, MatMul, Gemm"
