@@ -72,6 +72,27 @@ def load_module(spec: ModelSpec, path: Path, *, attention: Attention) -> nn.Modu
     return module.eval()
 
 
+class Bf16(nn.Module):
+    """A network whose products and convolutions take bf16 operands, as autocast has it on a CPU; float32 in and out.
+
+    Their weights are cast once, here: autocast would cast those of an inference anew in each run.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        for part in network.modules():
+            if isinstance(part, nn.Linear | nn.Conv2d):
+                for name, tensor in part.named_parameters(recurse=False):
+                    setattr(part, name, nn.Parameter(tensor.to(torch.bfloat16), requires_grad=False))
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """The network's outputs, one or several, in float32."""
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            result = self.network(*inputs)
+        return tuple(r.float() for r in result) if isinstance(result, tuple | list) else result.float()
+
+
 def _require_none(problem: str, names: list[str], spec: ModelSpec, weights: Path) -> None:
     if names:
         raise ModelError(

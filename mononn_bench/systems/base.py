@@ -20,6 +20,8 @@ from mononn_bench.record import ModelRecord, Option, Tuning
 
 Arrays = dict[str, NDArray[Any]]
 
+FP32, BF16, INT8 = "fp32", "bf16", "int8"
+"""What a task's `precision` may be on a CPU. In int8 the model's file is the 8-bit one (models/quantise.py)."""
 HUGE_PAGES = Option("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1", "GNU C Library: Memory Allocation Tunables")
 """Has malloc ask for transparent huge pages where the kernel gives them on request (`madvise`)."""
 COMMON_VARIANTS: Mapping[str, tuple[str, ...]] = {"pages": ("huge", "small")}
@@ -28,7 +30,7 @@ COMMON_VARIANTS: Mapping[str, tuple[str, ...]] = {"pages": ("huge", "small")}
 
 @dataclass(frozen=True)
 class Task:
-    """One model for one system: what to build or load, and with how many threads.
+    """One model for one system: what to build or load, in which precision and with how many threads.
 
     `defaults`: as the system's users find it, in a few lines from its own introduction, with no option set.
     """
@@ -54,7 +56,8 @@ class Built:
     """What a build says of itself beside the files it leaves in the build folder.
 
     `undertuned` says why the system's tuning does not match this model or machine; empty where it does. `details` may
-    name the `precision` that a system computes in where that is its own choice.
+    name the `precision` that a system computes in where that is its own choice, such as "own int8" of one that does not
+    read the 8-bit file but quantises the model by itself.
     """
 
     tuning: Tuning | None = None
@@ -162,18 +165,23 @@ class System(ABC):
         """Outputs of the last run by graph output name; the arrays may be overwritten by the next run."""
 
 
-def require_cpu_fp32(task: Task, system: str) -> None:
-    """Raises SystemUnavailableError unless the task is fp32 on a CPU, all that this adapter serves."""
-    if task.target != "cpu" or task.precision != "fp32":
+def require_cpu(task: Task, system: str, lacks: Mapping[str, str]) -> None:
+    """Raises SystemUnavailableError unless the task is for a CPU, and in a precision that the adapter does not lack;
+    `lacks` has a sentence for each that it does.
+    """
+    if task.target != "cpu":
         raise SystemUnavailableError(
             f"{system} is set up here for fp32 on a CPU, not {task.precision} on {task.target}"
         )
+    require_precision(task, system, lacks)
 
 
-def require_fp32(task: Task, system: str) -> None:
-    """Raises SystemUnavailableError unless the task is fp32, on whatever target."""
-    if task.precision != "fp32":
+def require_precision(task: Task, system: str, lacks: Mapping[str, str]) -> None:
+    """As `require_cpu`, where fp32 is served on any target."""
+    if task.precision != FP32 and task.target != "cpu":
         raise SystemUnavailableError(f"{system} is set up here for fp32, not {task.precision}")
+    if task.precision in lacks:
+        raise SystemUnavailableError(lacks[task.precision])
 
 
 def require_defaults(task: Task, system: System) -> None:

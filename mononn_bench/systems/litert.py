@@ -9,10 +9,14 @@ from mononn_bench.errors import SystemUnavailableError
 from mononn_bench.models.inputs import make_inputs
 from mononn_bench.models.zoo import get_model
 from mononn_bench.record import Option
-from mononn_bench.systems.base import Arrays, Built, System, Task, require_cpu_fp32, require_module
+from mononn_bench.systems.base import Arrays, Built, System, Task, require_cpu, require_module
 
 WEIGHTS = "weights.safetensors"
 CONVERTED = "model.tflite"
+LACKS = {
+    "bf16": "LiteRT's interpreter offers no bf16 on CPUs",
+    "int8": "LiteRT quantises by a tool of its own, for which this adapter has no recipe",
+}
 
 
 class LiteRt(System):
@@ -41,7 +45,7 @@ class LiteRt(System):
         )
 
     def build(self, task: Task) -> Built:
-        require_cpu_fp32(task, self.name)
+        require_cpu(task, self.name, LACKS)
         require_module(task, self.name)
         import litert_torch
         import torch

@@ -10,7 +10,7 @@ import numpy as np
 
 from mononn_bench.errors import SystemUnavailableError
 from mononn_bench.record import Option
-from mononn_bench.systems.base import Arrays, Built, System, Task, require_cpu_fp32
+from mononn_bench.systems.base import Arrays, Built, System, Task, require_cpu
 
 CONVERTED = "model.mnn"
 WEIGHTS_MEANWHILE = ".__convert_external_data.bin"
@@ -19,6 +19,10 @@ WINOGRAD_MEMORY_LEVEL = 3
 """Interpreter::HintMode in MNN's Interpreter.hpp, whose values the Python binding takes as numbers."""
 SMALL_TILES = 2
 """The level above it lets 6x6 tiles in, whose answers on ResNet-50 are wrong by 2e-3, and is no faster."""
+LACKS = {
+    "bf16": "MNN's package computes in fp32 on this kind of processor, whatever its setting precision says",
+    "int8": "MNN's converter does not read quantised ONNX files",
+}
 
 
 class ConversionError(Exception):
@@ -57,7 +61,7 @@ class Mnn(System):
         )
 
     def build(self, task: Task) -> Built:
-        require_cpu_fp32(task, self.name)
+        require_cpu(task, self.name, LACKS)
         import _tools  # MNN.tools.mnnconvert, which wraps it, installs a package and reports to its makers
 
         converted, model = (task.build_folder / CONVERTED).resolve(), task.onnx.resolve()

@@ -8,7 +8,11 @@ from typing import Any, ClassVar
 
 from mononn_bench.errors import SystemUnavailableError
 from mononn_bench.record import Option
-from mononn_bench.systems.base import Arrays, Built, DeviceCall, System, Task
+from mononn_bench.systems.base import FP32, INT8, Arrays, Built, DeviceCall, System, Task
+
+
+REFUSALS = ("OptionError", "UnsupportedError")
+"""Errors by which the compiler says that it does not have what is asked for."""
 
 
 class Mononn(System):
@@ -46,28 +50,38 @@ class Mononn(System):
         source = "mononn: README, Python interface"
         on_gpu = task.target == "cuda"
         return (
-            Option("precision", task.precision, source),
+            Option("precision", _precision(task), source),
             *(() if on_gpu else (Option("threads", str(task.threads), source),)),
             Option("bind", "caller's buffers, no copies", source),
             *(Option(key, value, "mononn: Options") for key, value in self.chosen.items()),
         )
 
     def build(self, task: Task) -> Built:
-        import mononn_core as mononn
-
         switches: dict[str, Any] = {
             key: value if key == "launch" else value == "on" for key, value in self.chosen.items()
         }
-        common: dict[str, Any] = {"target": task.target, "precision": task.precision, "threads": task.threads}
+        common: dict[str, Any] = {"target": task.target, "precision": _precision(task), "threads": task.threads}
         if task.defaults:
-            common = {}
-        session = mononn.compile(str(task.onnx), **common, **switches)
+            common = {} if _precision(task) == FP32 else {"precision": task.precision}
+        session = self._compiled(task, {**common, **switches})
         session.save(str(task.build_folder / "model.mono"))
         info = session.info
         kept = ("phases", "barriers", "flops", "bytes", "arena_bytes", "weight_bytes")
         details = {key: info[key] for key in kept if isinstance(info.get(key), int | float)}
         templates = {phase["template"] for phase in info["phases"]}
         return Built(details={**details, "algorithm": "Winograd" if "winograd" in templates else ""})
+
+    @staticmethod
+    def _compiled(task: Task, options: Mapping[str, Any]) -> Any:
+        """The session; SystemUnavailableError where the compiler does not have the precision on this target."""
+        import mononn_core as mononn
+
+        try:
+            return mononn.compile(str(task.onnx), **options)
+        except mononn.MononnError as error:
+            if _precision(task) == FP32 or type(error).__name__ not in REFUSALS:
+                raise
+            raise SystemUnavailableError(str(error)) from error
 
     def load(self, task: Task) -> None:
         import mononn_core as mononn
@@ -95,6 +109,11 @@ class Mononn(System):
 
     def outputs(self) -> Arrays:
         return dict(self._binding.results())
+
+
+def _precision(task: Task) -> str:
+    """The compiler's option: an 8-bit file says by its own types what is to be 8 bits."""
+    return FP32 if task.precision == INT8 else task.precision
 
 
 class Launch:

@@ -10,9 +10,10 @@ import numpy as np
 
 from mononn_bench.errors import SystemUnavailableError
 from mononn_bench.record import Option
-from mononn_bench.systems.base import Arrays, Built, System, Task, require_cpu_fp32
+from mononn_bench.systems.base import Arrays, Built, System, Task, require_cpu
 
 PROVIDERS = ["CPUExecutionProvider"]
+LACKS = {"bf16": "ONNX Runtime has no bf16 kernels for CPUs"}
 
 
 class OnnxRuntime(System):
@@ -74,7 +75,7 @@ class OnnxRuntime(System):
     def build(self, task: Task) -> Built:
         import onnxruntime
 
-        require_cpu_fp32(task, self.name)
+        require_cpu(task, self.name, LACKS)
         if task.defaults:
             onnxruntime.InferenceSession(str(task.onnx))
             return Built()

@@ -13,10 +13,16 @@ from typing import Any, ClassVar
 from mononn_bench.errors import SystemUnavailableError
 from mononn_bench.models.zoo import get_model
 from mononn_bench.record import Option
-from mononn_bench.systems.base import Arrays, Built, DeviceCall, System, Task, require_fp32, require_module
+from mononn_bench.systems.base import BF16, Arrays, Built, DeviceCall, System, Task, require_module, require_precision
 from mononn_bench.systems.torch_cuda import CapturedCall, exact_fp32
 
 WEIGHTS = "weights.safetensors"
+LACKS = {"int8": "PyTorch's own road to int8 on CPUs, PT2E quantisation, is in torchao, which this environment lacks"}
+AMP = "PyTorch: Automatic Mixed Precision package, CPU ops that can autocast to bfloat16"
+BF16_OPTIONS = (
+    Option("autocast", "bfloat16", AMP),
+    Option("weights of products", "cast once", f"{AMP}: its cache of casts"),
+)
 CUDA_OPTIONS = (
     Option("CUDA graph", "one replay a run", "PyTorch: CUDA semantics, CUDA Graphs"),
     Option("allow_tf32", "false", "PyTorch: CUDA semantics, TensorFloat-32"),
@@ -68,6 +74,14 @@ def prepare_torch(task: Task, *, inference: bool = True) -> None:
         exact_fp32()
     if inference:
         torch.inference_mode().__enter__()
+
+
+def make_module(task: Task, folder: Path) -> Any:
+    """The module with the weights in `folder`, its attention by PyTorch's fused operator, in the task's precision."""
+    from mononn_bench.models.modules import Bf16, load_module
+
+    module = load_module(get_model(task.model.name), folder / WEIGHTS, attention="sdpa")
+    return Bf16(module) if task.precision == BF16 else module
 
 
 class TorchSystem(System):
@@ -146,20 +160,19 @@ class TorchEager(TorchSystem):
             Option("set_num_threads", str(task.threads), "PyTorch: CPU threading and TorchScript inference"),
             Option("attn_implementation", "sdpa", "transformers: Attention backends"),
             *(CUDA_OPTIONS if task.target == "cuda" else ()),
+            *(BF16_OPTIONS if task.precision == BF16 else ()),
         )
 
     def build(self, task: Task) -> Built:
-        require_fp32(task, self.name)
+        require_precision(task, self.name, LACKS)
         require_module(task, self.name)
         (task.build_folder / WEIGHTS).hardlink_to(task.model_folder / WEIGHTS)
         return Built()
 
     def load(self, task: Task) -> None:
-        from mononn_bench.models.modules import load_module
-
         prepare_torch(task)
         self._on_gpu = task.target == "cuda"
-        module = load_module(get_model(task.model.name), task.build_folder / WEIGHTS, attention="sdpa")
+        module = make_module(task, task.build_folder)
         if self.chosen.get("layout") == "channels_last":
             import torch
 

@@ -17,8 +17,16 @@ from typing import Any, ClassVar
 from mononn_bench.models.inputs import make_inputs
 from mononn_bench.models.zoo import IDENTITY, get_model
 from mononn_bench.record import Option, Tuning
-from mononn_bench.systems.base import Built, Task, require_fp32, require_module
-from mononn_bench.systems.torch_eager import CUDA_OPTIONS, WEIGHTS, TorchSystem, prepare_torch, probe_torch
+from mononn_bench.systems.base import BF16, Built, Task, require_module, require_precision
+from mononn_bench.systems.torch_eager import (
+    BF16_OPTIONS,
+    CUDA_OPTIONS,
+    LACKS,
+    TorchSystem,
+    make_module,
+    prepare_torch,
+    probe_torch,
+)
 
 PACKAGE = "model.pt2"
 LARGE_BYTES = 1_000_000
@@ -51,6 +59,7 @@ class TorchInductor(TorchSystem):
             Option("set_num_threads", str(task.threads), "PyTorch: CPU threading and TorchScript inference"),
             Option("attn_implementation", "sdpa", "transformers: Attention backends"),
             *(CUDA_OPTIONS if task.target == "cuda" else ()),
+            *(BF16_OPTIONS if task.precision == BF16 else ()),
         )
 
     def compiler_settings(self) -> dict[str, Any]:
@@ -58,7 +67,7 @@ class TorchInductor(TorchSystem):
         return {"freezing": True, "max_autotune": True, "aot_inductor.precompile_headers": False}
 
     def build(self, task: Task) -> Built:
-        require_fp32(task, self.name)
+        require_precision(task, self.name, LACKS)
         require_module(task, self.name)
         _begin_cache(task)
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(_cache_folder(task))
@@ -69,13 +78,11 @@ class TorchInductor(TorchSystem):
         import torch
         from torch._inductor.select_algorithm import add_feedback_saver
 
-        from mononn_bench.models.modules import load_module
-
         trials: list[int] = []
         add_feedback_saver(lambda timings, *_: trials.append(len(timings)))
         prepare_torch(task, inference=False)
         spec = get_model(task.model.name)
-        module = load_module(spec, task.model_folder / WEIGHTS, attention="sdpa").to(task.target)
+        module = make_module(task, task.model_folder).to(task.target)
         example = make_inputs(spec.inputs, sets=2, seed=0)[1]
         arguments = tuple(torch.from_numpy(array).to(task.target) for array in example.values())
         with torch.no_grad():
@@ -111,10 +118,7 @@ class TorchInductor(TorchSystem):
         """What `torch.compile` makes of the module, in place of a package."""
         import torch
 
-        from mononn_bench.models.modules import load_module
-
-        module = load_module(get_model(task.model.name), task.model_folder / WEIGHTS, attention="sdpa")
-        self._call = torch.compile(module, backend=self.backend)
+        self._call = torch.compile(make_module(task, task.model_folder), backend=self.backend)
         self._at_first_call = True
 
     def _compile_once(self, task: Task) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from mononn_bench.errors import SystemUnavailableError
 from mononn_bench.record import Option
-from mononn_bench.systems.base import Arrays, Built, System, Task, require_fp32
+from mononn_bench.systems.base import Arrays, Built, System, Task, require_precision
 from mononn_bench.systems.tvm_model import (
     SHIPPED,
     apply_database,
@@ -31,6 +31,11 @@ from mononn_bench.systems.tvm_model import (
 LIBRARY = "model.so"
 SLOW_S = 2.0
 """An undertuned build whose run takes longer is not measured any further."""
+
+LACKS = {
+    "bf16": "TVM documents no bf16 for Relax networks on CPUs",
+    "int8": "TVM documents no 8-bit schedules for Relax networks on CPUs",
+}
 
 
 class Tvm(System):
@@ -74,7 +79,7 @@ class Tvm(System):
         )
 
     def build(self, task: Task) -> Built:
-        require_fp32(task, self.name)
+        require_precision(task, self.name, LACKS)
         self._prepare(task)
         target = make_target(task.target, task.threads)
         module = import_model(task.onnx, target)

@@ -17,12 +17,16 @@ import numpy as np
 
 from mononn_bench.errors import SystemUnavailableError
 from mononn_bench.record import Option
-from mononn_bench.systems.base import Arrays, Built, System, Task, require_fp32
+from mononn_bench.systems.base import Arrays, Built, System, Task, require_precision
 
 EXECUTABLE, WEIGHTS = "executable.bin", "weights.npz"
 READ_IN_PLACE = frozenset({"matmul", "gather"})
 """Operators whose weights XLA reads as they lie, and from how many bytes on one is an argument."""
 LEAST_BYTES = 1024
+LACKS = {
+    "bf16": "JAX documents no products in bf16 on CPUs for a network whose arrays are float32",
+    "int8": "JAX has no reader of quantised networks, and XLA would compute one in float32 on a CPU",
+}
 FLAGS = {
     "vectors512": "--xla_cpu_prefer_vector_width=512",
     "onednn": "--xla_cpu_use_onednn=true",
@@ -80,7 +84,7 @@ class Xla(System):
         )
 
     def build(self, task: Task) -> Built:
-        require_fp32(task, self.name)
+        require_precision(task, self.name, LACKS)
         self._prepare(task)
         import jax
         from jax.experimental.serialize_executable import serialize

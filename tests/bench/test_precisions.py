@@ -1,0 +1,148 @@
+"""A precision as a case's dimension: what each adapter sets, what it lacks, and how answers are judged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from bench.small_networks import make_task, product
+
+from mononn_bench.by_hand import _command, make_contestants
+from mononn_bench.errors import SystemUnavailableError
+from mononn_bench.measure.build import build_system
+from mononn_bench.measure.case import measure_case
+from mononn_bench.measure.process import Limits
+from mononn_bench.measure.runner import Course
+from mononn_bench.models.modules import Bf16, load_module
+from mononn_bench.models.quantise import write_quantised_model
+from mononn_bench.models.reference import write_quantised_reference
+from mononn_bench.models.zoo import get_model
+from mononn_bench.record import CaseRecord, ModelRecord, read_record
+from mononn_bench.systems import get_system
+from mononn_bench.systems.base import Task
+from tests.bench.conftest import QUICK
+
+LACKING = {
+    "bf16": {
+        "onnxruntime": "no bf16 kernels for CPUs", "mnn": "computes in fp32", "litert": "no bf16", "tvm": "no bf16",
+        "xla": "no products in bf16",
+    },
+    "int8": {
+        "torch-eager": "torchao", "torch-inductor": "torchao", "zentorch": "torchao", "mnn": "quantised",
+        "litert": "recipe", "tvm": "8-bit", "xla": "quantised",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("precision", "system"), [(p, s) for p, found in LACKING.items() for s in found])
+def test_what_a_system_lacks_is_a_sentence(precision: str, system: str, tmp_path: Path) -> None:
+    task = replace(make_task(product(), tmp_path), precision=precision)
+    with pytest.raises(SystemUnavailableError, match=LACKING[precision][system]):
+        get_system(system)().build(task)
+
+
+@pytest.mark.parametrize("system", ["torch-eager", "torch-inductor", "tvm", "xla"])
+def test_on_a_gpu_these_adapters_serve_fp32_alone(system: str, tmp_path: Path) -> None:
+    task = replace(make_task(product(), tmp_path, target="cuda"), precision="bf16")
+    with pytest.raises(SystemUnavailableError, match="for fp32, not bf16"):
+        get_system(system)().build(task)
+
+
+def options(system: str, task: Task) -> dict[str, str]:
+    return {option.name: option.value for option in get_system(system)().options(task)}
+
+
+def test_each_precision_has_its_options(tmp_path: Path) -> None:
+    task = make_task(product(), tmp_path)
+    for precision, hint in (("fp32", "f32"), ("bf16", "bf16"), ("int8", "f32")):
+        assert options("openvino", replace(task, precision=precision))["INFERENCE_PRECISION_HINT"] == hint
+    for precision, asked in (("fp32", "fp32"), ("bf16", "bf16"), ("int8", "fp32")):
+        assert options("mononn", replace(task, precision=precision))["precision"] == asked
+    for system in ("torch-eager", "torch-inductor", "zentorch"):
+        assert options(system, replace(task, precision="bf16"))["autocast"] == "bfloat16"
+        assert "autocast" not in options(system, task)
+
+
+def test_bf16_in_pytorch_takes_and_gives_float32(bert_folder: Path) -> None:
+    model = read_record(ModelRecord, bert_folder / "model.json")
+    module = load_module(get_model("bert-test"), bert_folder / "weights.safetensors", attention="sdpa")
+    half = Bf16(load_module(get_model("bert-test"), bert_folder / "weights.safetensors", attention="sdpa"))
+    kinds = {name.rpartition(".")[0]: p.dtype for name, p in half.named_parameters()}
+    assert {dtype for name, dtype in kinds.items() if name.endswith("dense")} == {torch.bfloat16}
+    assert {dtype for name, dtype in kinds.items() if "LayerNorm" in name or "embeddings" in name} == {torch.float32}
+    with np.load(bert_folder / "reference.npz") as stored, torch.inference_mode():
+        given = [torch.from_numpy(stored[f"0/in/{t.name}"]) for t in model.inputs]
+        for exact, found in zip(module(*given), half(*given), strict=True):
+            assert found.dtype == torch.float32
+            assert 1e-4 < float((found - exact).norm() / exact.norm()) < 2e-2
+
+
+def test_weights_that_are_shared_stay_float32_where_no_product_reads_them() -> None:
+    network = torch.nn.ModuleDict({"table": torch.nn.Embedding(4, 4), "head": torch.nn.Linear(4, 4, bias=False)})
+    network["head"].weight = network["table"].weight
+    Bf16(network)
+    assert network["table"].weight.dtype == torch.float32
+    assert network["head"].weight.dtype == torch.bfloat16
+
+
+def measured(systems: Sequence[str], precision: str, model: Path, environment: Path, folder: Path) -> CaseRecord:
+    """One case of a model folder in one precision."""
+    builds = {name: folder / "builds" / name for name in systems}
+    for name, output in builds.items():
+        build_system(
+            name, environment=environment, model_folder=model, output=output, threads=1, precision=precision,
+            target="cpu", limits=Limits(60, 2000), lock=folder / "lock",
+        )  # fmt: skip
+    made = make_contestants(systems, builds, dict.fromkeys(systems, environment))
+    settings = replace(QUICK, memory_limit_mb=2000)
+    course = Course(model, model / "reference.npz", precision, "cpu", settings, (0,), folder / "scratch")
+    return measure_case(made, course, machine_name="here", command="", say=lambda _: None, lock=folder / "lock")
+
+
+def test_an_8_bit_file_is_measured_like_any_other(
+    linear_folder: Path, driver_environment: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "quantised"
+    write_quantised_model(linear_folder, folder)
+    write_quantised_reference(folder, linear_folder)
+    systems = ("mononn", "onnxruntime", "openvino", "fake-ok")
+    record = measured(systems, "int8", folder, driver_environment, tmp_path)
+    found = {r.label: (r.status, r.reason, r.computes) for r in record.systems}
+    assert found == dict.fromkeys(systems, ("ok", "", "int8"))
+    assert record.precision == "int8" and record.model.quantisation is not None
+    for result in record.systems:
+        for check in result.accuracy:
+            assert 1e-3 <= check.limit <= 5e-2
+            assert check.against == "out"
+            assert check.rel_l2 is not None and check.unquantised_l2 is not None
+            assert check.rel_l2 < check.unquantised_l2, "nearer to its own graph than to the unquantised model"
+    assert "--precision int8" in _command(record)
+
+
+def test_bf16_without_it_is_a_row_and_no_stop(linear_folder: Path, driver_environment: Path, tmp_path: Path) -> None:
+    record = measured(("onnxruntime", "openvino", "fake-ok"), "bf16", linear_folder, driver_environment, tmp_path)
+    found = {result.label: result for result in record.systems}
+    assert (found["onnxruntime"].status, found["onnxruntime"].reason) == (
+        "unavailable", "ONNX Runtime has no bf16 kernels for CPUs",
+    )  # fmt: skip
+    assert found["openvino"].status == found["fake-ok"].status == "ok"
+    assert {check.limit for check in found["fake-ok"].accuracy} == {2e-2}
+
+
+def test_a_compiler_without_bf16_on_cpus_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import mononn_core
+    from mononn_core.errors import OptionError
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OptionError("precision 'bf16' is a GPU's; choose fp32, or target cuda")
+
+    monkeypatch.setattr(mononn_core, "compile", refuse, raising=False)
+    task = make_task(product(), tmp_path)
+    with pytest.raises(SystemUnavailableError, match="'bf16' is a GPU's"):
+        get_system("mononn")().build(replace(task, precision="bf16"))
+    with pytest.raises(OptionError):
+        get_system("mononn")().build(task)
