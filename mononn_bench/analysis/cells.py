@@ -36,7 +36,8 @@ class Cell:
 
     `case` names model, batch, precision and target as the tables do. `speedup` is the system's time over ours with its
     interval; times are in the unit the name ends with, `p90_ms` that of all kept `samples` where they are enough;
-    `roofline_share`, `rel_l2` and its limit are fractions; `algorithm` names what saves arithmetic, so that a share may
+    `roofline_share`, `rel_l2` and its limit are fractions, `unquantised_l2` too, which is the largest error against the
+    model that an 8-bit file was made of; `algorithm` names what saves arithmetic, so that a share may
     be over 1; `computes` is the precision of the arithmetic where the record says it; load and first run are medians
     over fresh processes with warm files, and with cold ones; `peak_mb`,
     `rest_mb` and `huge_mb` medians of `Start`'s; `batch_per_latency_s` is no throughput but batch over `median_ms`;
@@ -64,6 +65,7 @@ class Cell:
     computes: str = ""
     rel_l2: float | None = None
     rel_l2_limit: float | None = None
+    unquantised_l2: float | None = None
     build_s: float | None = None
     load_ms: float | None = None
     load_cold_ms: float | None = None
@@ -82,6 +84,13 @@ class Cell:
 
 
 COLUMNS = tuple(field.name for field in fields(Cell))
+OPTIONAL = frozenset({"unquantised_l2"})
+"""Columns that a table has only where a cell has a value."""
+
+
+def columns_of(cells: Sequence[Cell]) -> list[str]:
+    """The columns of a table of `cells`."""
+    return [c for c in COLUMNS if c not in OPTIONAL or any(getattr(cell, c) is not None for cell in cells)]
 
 
 @dataclass(frozen=True)
@@ -101,6 +110,7 @@ class CaseSummary:
     network: str
     source: str
     full_size: bool
+    precision: str
     target: str
     state: str
     rounds: int
@@ -125,9 +135,12 @@ QUANTILES = tuple(i / 200 for i in range(201))
 
 @dataclass(frozen=True)
 class Headline:
-    """Geometric means over networks of one size, one for each rival; `missing` says why there are none."""
+    """Geometric means over networks of one size in one precision, one for each rival; `missing` says why there are
+    none.
+    """
 
     name: str
+    precision: str
     means: Mapping[str, GeometricMean]
     missing: str
 

@@ -12,6 +12,7 @@ from mononn_bench.analysis.stats import Estimate, best_rival, geometric_mean, po
 from mononn_bench.analysis.stats import verdicts as verdicts_of
 from mononn_bench.analysis.twins import same_system_rate
 
+FP32 = "fp32"
 Key = tuple[str, str]
 """A case and a system."""
 
@@ -67,13 +68,15 @@ def _with_best(case: CaseSummary, taking_part: Mapping[Key, Estimate], cells: Se
 def _headlines(
     cases: Sequence[CaseSummary], taking_part: Mapping[Key, Estimate], cells: Sequence[Cell]
 ) -> list[Headline]:
-    """Geometric means for full-size and for small networks of one target, never mixed."""
+    """Geometric means for full-size and for small networks of one precision and one target, never mixed."""
     found = []
-    for target in dict.fromkeys(case.target for case in cases):
+    for precision, target in dict.fromkeys((case.precision, case.target) for case in cases):
         for words, full_size in (("full-size networks", True), ("small networks", False)):
-            chosen = [case for case in cases if case.full_size is full_size and case.target == target]
+            alike = [case for case in cases if (case.precision, case.target) == (precision, target)]
+            chosen = [case for case in alike if case.full_size is full_size]
             if chosen:
-                name = words if target == "cpu" else f"{words} on {target}"
+                name = words if precision == FP32 else f"{words} in {precision}"
+                name = name if target == "cpu" else f"{name} on {target}"
                 found.append(_headline(name, chosen, taking_part, cells))
     return found
 
@@ -86,7 +89,7 @@ def _headline(
     ours = {cell.case for cell in cells if cell.system == OURS and cell.status == "ok"}
     without = sorted({network for case, network in network_of.items() if case not in ours})
     if without:
-        return Headline(name, {}, f"none, since {OURS} is not ok on {', '.join(without)}")
+        return Headline(name, cases[0].precision, {}, f"none, since {OURS} is not ok on {', '.join(without)}")
     means = {}
     for label in dict.fromkeys(label for case, label in taking_part if case in network_of):
         estimates: dict[str, list[Estimate]] = {network: [] for network in networks}
@@ -96,4 +99,4 @@ def _headline(
         mean = geometric_mean(estimates, networks)
         if mean is not None:
             means[label] = mean
-    return Headline(name, means, "")
+    return Headline(name, cases[0].precision, means, "")

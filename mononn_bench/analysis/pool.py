@@ -10,7 +10,7 @@ from typing import Any
 from mononn_bench.analysis.cells import COLUMNS, OURS, CaseSummary, Cell, Table
 from mononn_bench.analysis.compare import Key, concluded
 
-SUMMED: dict[str, Callable[[Sequence[Any]], Any]] = {"samples": sum, "rel_l2": max}
+SUMMED: dict[str, Callable[[Sequence[Any]], Any]] = {"samples": sum, "rel_l2": max, "unquantised_l2": max}
 """Columns of which runs do not give the median."""
 
 

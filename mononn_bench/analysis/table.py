@@ -15,10 +15,12 @@ from mononn_bench.analysis.options import effects, leads
 from mononn_bench.analysis.roofline import roofline_share
 from mononn_bench.analysis.twins import twins_of
 from mononn_bench.errors import RecordError
-from mononn_bench.record import CaseRecord, ModelRecord, SystemResult
+from mononn_bench.record import CaseRecord, Ceilings, ModelRecord, SystemResult
 
 ALWAYS_NEEDED = ("onnxruntime",)
 NEEDED_ON_X86 = ("openvino",)
+LACKS_BF16 = ALWAYS_NEEDED
+"""What has no kernels of that precision for CPUs: without it there is a best rival all the same."""
 
 
 def make_table(records: Sequence[CaseRecord]) -> Table:
@@ -92,7 +94,7 @@ def _over_roofline(record: CaseRecord) -> list[str]:
     for result in record.systems:
         speaks = result.status in WITH_SPEED and not is_twin(result.label)
         times = median_and_p90(record, result.label) if speaks else None
-        share = roofline_share(times[0], record.model, record.ceilings) if times else None
+        share = roofline_share(times[0], record.model, _ceilings(record)) if times else None
         if share is not None and share > 1:
             how = f" ({result.algorithm})" if result.algorithm else ""
             why = f"it does less arithmetic than the direct algorithm{how}, or the count or the clock is off"
@@ -130,6 +132,7 @@ def _cell(record: CaseRecord, result: SystemResult, name: str) -> Cell:
         reason=result.reason,
         rel_l2=worst.rel_l2 if worst else None,
         rel_l2_limit=worst.limit if worst else None,
+        unquantised_l2=max((c.unquantised_l2 for c in checks if c.unquantised_l2 is not None), default=None),
         build_s=result.build_s,
         artifact_mb=result.artifact_mb,
         algorithm=result.algorithm,
@@ -148,7 +151,7 @@ def _cell(record: CaseRecord, result: SystemResult, name: str) -> Cell:
         p90_ms=None if times[1] is None else times[1] * 1e3,
         samples=sample_count(record, result.label),
         speedup=1.0 if result.label == OURS and not result.slow else None,
-        roofline_share=roofline_share(times[0], record.model, record.ceilings),
+        roofline_share=roofline_share(times[0], record.model, _ceilings(record)),
         load_ms=result.load_ms,
         first_run_ms=result.first_run_ms,
         peak_mb=result.peak_mb,
@@ -167,9 +170,20 @@ def _middle(values: Iterable[float]) -> float | None:
     return float(np.median(found)) if found else None
 
 
+def _needed(record: CaseRecord) -> tuple[str, ...]:
+    """The systems without which a case has no best rival."""
+    on_cpu = record.target == "cpu"
+    needed = (*ALWAYS_NEEDED, *(NEEDED_ON_X86 if on_cpu and record.machine.architecture == "x86_64" else ()))
+    return tuple(name for name in needed if not (on_cpu and record.precision == "bf16" and name in LACKS_BF16))
+
+
+def _ceilings(record: CaseRecord) -> Ceilings | None:
+    """What the sentinel measured, where the case multiplies as the sentinel does: in fp32."""
+    return record.ceilings if record.precision == "fp32" else None
+
+
 def _summary(record: CaseRecord, name: str) -> CaseSummary:
     """A case without its best rival."""
-    on_x86 = record.target == "cpu" and record.machine.architecture == "x86_64"
     flags = [f"round {r.index + 1}: {flag}" for r in record.rounds if len(r.systems) > 1 for flag in r.flags]
     disturbed = sum(1 for r in record.rounds for c in r.cycles for b in c.blocks if b.accepted and not b.undisturbed)
     if disturbed:
@@ -182,10 +196,11 @@ def _summary(record: CaseRecord, name: str) -> CaseSummary:
         network=network_name(record.model),
         source=record.model.source,
         full_size=record.model.full_size,
+        precision=record.precision,
         target=record.target,
         state=record.state,
         rounds=record.settings.rounds,
-        needed=(*ALWAYS_NEEDED, *(NEEDED_ON_X86 if on_x86 else ())),
+        needed=_needed(record),
         best=None,
         no_best="",
         flags=flags,
@@ -193,7 +208,7 @@ def _summary(record: CaseRecord, name: str) -> CaseSummary:
         latency={label: q for label, q in latency.items() if q and not is_twin(label)},
         flops=record.model.flops,
         compulsory_bytes=record.model.compulsory_bytes,
-        ceilings=record.ceilings,
+        ceilings=_ceilings(record),
         created=(record.created,),
         revisions=(record.source_revision,),
         view=record.view,

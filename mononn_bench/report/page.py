@@ -78,14 +78,15 @@ def page_html(
         for case, record in zip(table.cases, records, strict=True)
     ]
     networks = dict.fromkeys(REPEATED.sub("", case.name) for case in table.cases)
+    columns = words.model_columns(table.cells)
     content: dict[str, Any] = {
         "table": table,
         "ours": OURS,
         "speed": speed_grid(table),
         "sections": [section for section in sections if not REPEATED.search(section.name)],
         "same": [same_grid(table, name) for name in networks] if table.twins else [],
-        "rows": [_sortable(cell) for cell in table.cells],
-        "columns": ["model", "system", "status", "ratio", "verdict", *(title for title, _ in words.MODEL_COLUMNS)],
+        "rows": [_sortable(cell, [column for _, column in columns]) for cell in table.cells],
+        "columns": ["model", "system", "status", "ratio", "verdict", *(title for title, _ in columns)],
         "failures": [cell for cell in table.cells if cell.status != "ok"],
         "blind_spots": list(words.blind_spots(table)),
         "tuning": list(words.tuning(table)) or ["No system of this run tunes."],
@@ -101,9 +102,9 @@ def page_html(
     return environment.get_template("page.html.j2").render(content)
 
 
-def _sortable(cell: Cell) -> list[Entry]:
+def _sortable(cell: Cell, columns: Sequence[str]) -> list[Entry]:
     texts = [Entry(text, text) for text in (cell.case, cell.system, cell.status)]
-    values = [(name, getattr(cell, name)) for _, name in words.MODEL_COLUMNS]
+    values = [(name, getattr(cell, name)) for name in columns]
     return [
         *texts,
         Entry(words.ratio(cell), _order(cell.speedup)),

@@ -15,6 +15,9 @@ from mononn_bench.record import CaseRecord, read_record
 from mononn_bench.report import words
 from mononn_bench.report.grids import Grid
 
+PRECISIONS = ("fp32", "fp16", "bf16", "int8")
+"""In the order of a table's rows."""
+
 
 @dataclass(frozen=True)
 class Published:
@@ -45,9 +48,14 @@ def read_suites(reference: Path) -> dict[str, Table]:
 
 
 def read_folder(folder: Path) -> list[CaseRecord]:
-    """The case records of one run, models from the largest to the smallest."""
+    """The case records of one run: those of a precision together, models from the largest to the smallest."""
     records = [read_record(CaseRecord, path) for path in folder.glob("*.json")]
-    return sorted(records, key=lambda r: (-r.model.flops, r.model.name, r.model.batch, r.settings.seed))
+    return sorted(records, key=_place)
+
+
+def _place(record: CaseRecord) -> tuple[int, int, str, int, int]:
+    model, order = record.model, PRECISIONS.index(record.precision)
+    return order, -model.flops, model.name, model.batch, record.settings.seed
 
 
 def runs_grid(published: Published) -> Grid:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from mononn_bench.analysis.cells import COLUMNS, OURS, CaseSummary, Cell, Table, Twin, is_variant, variant_of
+from mononn_bench.analysis.cells import OURS, CaseSummary, Cell, Table, Twin, columns_of, is_variant, variant_of
 from mononn_bench.analysis.stats import Estimate, geometric_mean
 from mononn_bench.analysis.twins import same_system_rate
 from mononn_bench.codec import write_text
@@ -21,8 +21,9 @@ OPTIONS = "options"
 
 def cells_frame(cells: Sequence[Cell]) -> pd.DataFrame:
     """A row a cell, a column a measured or counted thing; what there is no value for is None."""
-    rows = [[getattr(cell, column) for column in COLUMNS] for cell in cells]
-    return pd.DataFrame(rows, columns=list(COLUMNS), dtype=object)
+    columns = columns_of(cells)
+    rows = [[getattr(cell, column) for column in columns] for cell in cells]
+    return pd.DataFrame(rows, columns=columns, dtype=object)
 
 
 def cells_csv(cells: Sequence[Cell]) -> str:
@@ -105,12 +106,13 @@ def _mean(estimates: dict[str, Estimate], cases: Sequence[str]) -> str:
 def case_grid(table: Table, case: CaseSummary) -> Grid:
     """One case's table: a row a system with everything that was measured of it."""
     cells = [c for c in table.cells if c.case == case.name]
+    columns = words.model_columns(cells)
     rows = [
         [c.system, c.version or "?", c.status, words.ratio(c), c.verdict or words.NOTHING]
-        + [words.number(column, getattr(c, column)) for _, column in words.MODEL_COLUMNS]
+        + [words.number(column, getattr(c, column)) for _, column in columns]
         for c in cells
     ]
-    header = ["system", "version", "status", f"ratio to {OURS}", "verdict", *(name for name, _ in words.MODEL_COLUMNS)]
+    header = ["system", "version", "status", f"ratio to {OURS}", "verdict", *(name for name, _ in columns)]
     run = next((c.run_id for c in cells), "")
     notes = [f"{c.system}: {c.status}, {c.reason}." for c in cells if c.reason]
     notes += [

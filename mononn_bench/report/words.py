@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from mononn_bench.analysis.cells import OURS, CaseSummary, Cell, Effect, Headline, Table
+from mononn_bench.analysis.cells import OURS, CaseSummary, Cell, Effect, Headline, Table, columns_of
 from mononn_bench.analysis.stats import FEWEST_ROUNDS, Rate
 from mononn_bench.errors import BenchError
 from mononn_bench.models.zoo import get_model
@@ -18,6 +18,7 @@ MODEL_COLUMNS = (
     ("samples", "samples"),
     ("roofline", "roofline_share"),
     ("rel. L2 error", "rel_l2"),
+    ("against the unquantised model", "unquantised_l2"),
     ("build, s", "build_s"),
     ("load, ms", "load_ms"),
     ("load from disk, ms", "load_cold_ms"),
@@ -46,13 +47,19 @@ ROUND, NUMBER = re.compile(r"^(run \d+, )?(round \d+: )?"), re.compile(r"\d+(\.\
 REVISION_DIGITS = 12
 
 
+def model_columns(cells: Sequence[Cell]) -> list[tuple[str, str]]:
+    """The columns of `MODEL_COLUMNS` that a table of `cells` has, each with its title."""
+    shown = columns_of(cells)
+    return [(title, column) for title, column in MODEL_COLUMNS if column in shown]
+
+
 def number(column: str, value: float | None) -> str:
     """A number for a reader: three significant digits, a share in per cent, an error as a power of ten."""
     if value is None:
         return NOTHING
     if column == "roofline_share":
         return f"{value * 100:.0f} %"
-    if column.startswith("rel_l2"):
+    if column.startswith("rel_l2") or column == "unquantised_l2":
         return f"{value:.1e}"
     if 0 < value < SMALLEST:
         return f"<{SMALLEST:g}"

@@ -10,7 +10,6 @@ from mononn_bench.errors import SystemUnavailableError
 from mononn_bench.record import Option
 from mononn_bench.systems.base import FP32, INT8, Arrays, Built, DeviceCall, System, Task
 
-
 REFUSALS = ("OptionError", "UnsupportedError")
 """Errors by which the compiler says that it does not have what is asked for."""
 

@@ -20,7 +20,15 @@ def test_defaults_are_filled_in():
 
 
 @pytest.mark.parametrize(
-    "name", ["config.yaml", "config.test.yaml", "suites/cpu.yaml", "suites/cold.yaml", "suites/small.yaml"]
+    "name",
+    [
+        "config.yaml",
+        "config.test.yaml",
+        "suites/cpu.yaml",
+        "suites/cold.yaml",
+        "suites/small.yaml",
+        "suites/precision.yaml",
+    ],
 )
 def test_the_shipped_configurations_are_right(name):
     config = load_config(read_config(ROOT / "workflows" / name))

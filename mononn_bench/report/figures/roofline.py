@@ -15,8 +15,10 @@ from mononn_bench.report.figures.style import FAILED, FAINT, INK, legend, looks,
 def roofline_figure(table: Table) -> Figure:
     """Left, arithmetic rate against intensity (direct-algorithm FLOP a compulsory byte), logarithmic, under three
     ceilings: multiply-adds from registers, bytes from the cache next to the cores, bytes from memory. Right, the share
-    of the roofline, which also knows how much of a model the last-level cache holds.
+    of the roofline, which also knows how much of a model the last-level cache holds. Cases in fp32 alone: the ceilings
+    are those of that precision.
     """
+    table = replace(table, cases=[case for case in table.cases if case.precision == "fp32"])
     cases = [case for case in table.cases if case.ceilings is not None]
     figure = new_figure(0.6 + max(2.0, 0.3 * len(table.cases)))
     left, right = figure.subplots(1, 2, gridspec_kw={"width_ratios": [1, 1.05]})
@@ -101,7 +103,7 @@ def _draw_shares(axes: Axes, table: Table) -> None:
     axes.set_xlabel("share of the roofline, % (crosses: no speed)")
     axes.set_yticks(range(len(table.cases)), [plain(case.name) for case in table.cases])
     axes.tick_params(axis="y", length=0, pad=4 + 9 * _most_without(table))
-    axes.set_ylim(len(table.cases) - 0.5, -0.5)
+    axes.set_ylim(max(1, len(table.cases)) - 0.5, -0.5)
 
 
 def _most_without(table: Table) -> int:

@@ -54,14 +54,18 @@ def speed_figure(table: Table) -> Figure:
 
     Ours is the line at 1; a bar under it belongs to a slower system.
     """
-    groups = [_case_group(table, case.name) for case in table.cases]
-    groups += [group for h in table.headlines if (group := _mean_group(table, h)) is not None]
-    return _draw_groups(groups, table.systems)
+    parts = []
+    for precision in dict.fromkeys(case.precision for case in table.cases):
+        groups = [_case_group(table, case.name) for case in table.cases if case.precision == precision]
+        means = [_mean_group(table, h) for h in table.headlines if h.precision == precision]
+        parts.append([*groups, *(group for group in means if group is not None)])
+    return _draw_groups(parts, table.systems)
 
 
-def _draw_groups(groups: Sequence[Group], systems: Sequence[str]) -> Figure:
-    """Rows of at most five groups, all on one scale."""
-    rows = [groups[i : i + GROUPS_A_ROW] for i in range(0, len(groups), GROUPS_A_ROW)] or [[]]
+def _draw_groups(parts: Sequence[Sequence[Group]], systems: Sequence[str]) -> Figure:
+    """Rows of at most five groups, all on one scale; each part, which is a precision's, begins a row."""
+    groups = [group for part in parts for group in part]
+    rows = [part[i : i + GROUPS_A_ROW] for part in parts for i in range(0, len(part), GROUPS_A_ROW)] or [[]]
     figure = new_figure(0.35 + ROW_INCHES * len(rows))
     panels = figure.subplots(len(rows), 1, squeeze=False, sharey=True)[:, 0]
     tops = [bar.high or bar.speed for group in groups for bar in group.bars if bar.speed is not None]
