@@ -59,14 +59,18 @@ def measure(options: Namespace) -> int:
 
 def profile(options: Namespace) -> int:
     """Profile one case into a folder; 0 even where a profiler fails, which the record says."""
+    from mononn_bench.analysis.table import case_name
+
     course, contestants = _case(options, twin=False)
     course = replace(course, scratch=options.output.absolute() / f".{course.model_folder.name}.scratch")
     model = read_record(ModelRecord, course.model_folder / "model.json")
     systems = ",".join(contestant.label for contestant in contestants)
     command = f"mononn-bench profile --model {_name(model)} --systems {shlex.quote(systems)} --output profiles"
+    command += _precision(course.precision)
     record, spans = profile_case(contestants, course, machine_name=_machine(options), command=command, say=_say)
-    write_record(record, options.output / f"{_name(model)}.json")
-    write_text(options.output / f"{_name(model)}.perfetto.json", timeline(spans))
+    case = case_name(model, course.precision, course.target)
+    write_record(record, options.output / f"{case}.json")
+    write_text(options.output / f"{case}.perfetto.json", timeline(spans))
     for row in record.profiles:
         hottest = ", ".join(f"{o.kind} {o.seconds * 1e3:.2f} ms" for o in row.operators[:4])
         print(f"{row.system:18}{row.tool or 'none':24}{row.status}: {row.reason or hottest}")
@@ -258,8 +262,12 @@ def _command(record: CaseRecord) -> str:
     weights = " --weights pretrained" if record.model.weights == "pretrained" else ""
     cold = " --cold" if settings.cold else ""
     cold += " --defaults" if record.view == "defaults" else ""
-    cold += "" if record.precision == "fp32" else f" --precision {record.precision}"
+    cold += _precision(record.precision)
     return f"mononn-bench measure --model {_name(record.model)} --systems {systems} {numbers}{cold}{weights}"
+
+
+def _precision(precision: str) -> str:
+    return "" if precision == "fp32" else f" --precision {precision}"
 
 
 def _say(text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -91,3 +92,9 @@ def test_a_case_step_by_step(
     assert "mononn-bench measure --model mine --systems onnxruntime,torch-eager" in record.command
     assert not list(tmp_path.glob(".*scratch"))
     assert "onnxruntime" in capsys.readouterr().out
+
+
+def test_the_command_starts_where_only_a_system_s_packages_are() -> None:
+    absent = ("scipy", "pandas", "matplotlib", "seaborn", "jinja2", "yaml", "jsonschema", "torch", "onnxruntime")
+    code = f"import sys; sys.modules.update(dict.fromkeys({absent!r})); import mononn_bench.cli"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
