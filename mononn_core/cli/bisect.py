@@ -97,7 +97,7 @@ class Bisection:
     def passes(self) -> Finding | None:
         """Each pass in turn; for the first that breaks an output, the shortest prefix that it breaks."""
         graph = import_model(self.options.model, self.shapes)
-        steps = (*pipeline.PIPELINE, *pipeline.FORMS[self.options.target])
+        steps = (*pipeline.steps(self.options.target), *pipeline.FORMS[self.options.target])
         for position, (name, step) in enumerate(steps):
             changed = step(graph)
             if changed is graph:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import ml_dtypes
 import numpy as np
 
-from mononn_core.element import WORD
+from mononn_core.element import WIDE, WORD
 from mononn_core.errors import ShapeError
 from mononn_core.graph import TensorType
 from mononn_core.graph.graph import Attr
@@ -116,7 +116,7 @@ def _as(e: Expr, dtype: str) -> Expr:
 
 def _reciprocal(scale: Const) -> Const:
     """1 / scale, rounded once."""
-    value = np.asarray(1 / np.float64(scale.value)).astype(numpy_dtype(scale.dtype))
+    value = (1 / np.asarray(scale.value, WIDE)).astype(numpy_dtype(scale.dtype))
     return Const(value.item(), scale.dtype)
 
 

@@ -92,9 +92,14 @@ QUANTISED: dict[str, tuple[tuple[str, Pass], ...]] = {
 """target -> (name, pass) in order: what stands before PIPELINE and says what quantised tensors are multiplied as."""
 
 
+def steps(target: str) -> tuple[tuple[str, Pass], ...]:
+    """All of :func:`run`, in order."""
+    return (*QUANTISED[target], *PIPELINE)
+
+
 def run(graph: Graph, target: str = "cpu") -> Graph:
     """The optimised Graph: same inputs, outputs and meaning, up to floating-point rounding."""
-    for _, step in (*QUANTISED[target], *PIPELINE):
+    for _, step in steps(target):
         graph = step(graph)
     return graph
 

@@ -14,6 +14,7 @@ from tests.core.graphs import checked
 def verified_passes() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline, "PIPELINE", tuple((name, checked(name, step)) for name, step in pipeline.PIPELINE))
-        for target, steps in pipeline.FORMS.items():
-            patch.setitem(pipeline.FORMS, target, tuple((name, checked(name, step)) for name, step in steps))
+        for lists in (pipeline.QUANTISED, pipeline.FORMS):
+            for target, steps in lists.items():
+                patch.setitem(lists, target, tuple((name, checked(name, step)) for name, step in steps))
         yield

@@ -188,7 +188,7 @@ def test_bisect_agrees(call):
 
 
 def test_bisect_finds_a_wrong_import(call, monkeypatch):
-    monkeypatch.setitem(context._CONVERTERS, "Relu", lambda c: c.add("sigmoid", c.input(0)))
+    monkeypatch.setitem(context._CONVERTERS, ("", "Relu"), lambda c: c.add("sigmoid", c.input(0)))
     status, out, _ = call("bisect", "small.onnx")
     assert status == 1
     assert out.startswith("Relu node 'rectify', tensor 'r': relative L2 error")

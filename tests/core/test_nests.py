@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,7 +12,7 @@ from mononn_core import compiler
 from mononn_core.codegen.cstyle import Pointer, Printer, interval
 from mononn_core.codegen.loops import write_statements
 from mononn_core.codegen.writer import Writer
-from mononn_core.element import BF16, C_TYPES, COMPUTE
+from mononn_core.element import BF16, COMPUTE, F16
 from mononn_core.errors import UnsupportedError
 from mononn_core.machine import Machine
 from mononn_core.ops.evaluate import run as evaluate
@@ -130,30 +128,24 @@ def test_what_is_no_interval() -> None:
         assert interval(op("and", condition, op("lt", x, z)), "x") is None
 
 
-class NarrowPrinter(Printer):
-    """Of a CPU whose vocabulary has bfloat16."""
-
-    types: ClassVar = {**C_TYPES, BF16: "mn::bf16"}
-
-
-def doubled(kind: str, printer: type[Printer]) -> str:
-    """A loop that doubles a stored bfloat16 row."""
+def doubled(kind: str, dtype: str = BF16) -> str:
+    """A loop that doubles a stored narrow row."""
     j, shape = Var("j"), (1, 32)
-    value = op("mul", Cast(Load("x", (Const(0), j), BF16), COMPUTE), const(2.0))
-    loop = For("j", 32, (Store("y", (Const(0), j), Cast(value, BF16)),), kind=kind)
-    pointers = {r: Pointer(f"p_{r}", Buffer(r, BF16, shape, Layout.row_major(shape), "arena")) for r in "xy"}
+    value = op("mul", Cast(Load("x", (Const(0), j), dtype), COMPUTE), const(2.0))
+    loop = For("j", 32, (Store("y", (Const(0), j), Cast(value, dtype)),), kind=kind)
+    pointers = {r: Pointer(f"p_{r}", Buffer(r, dtype, shape, Layout.row_major(shape), "arena")) for r in "xy"}
     out = Writer()
-    write_statements(out, (loop,), printer(pointers, {}))
+    write_statements(out, (loop,), Printer(pointers, {}))
     return out.text()
 
 
 def test_a_narrow_type_widens_where_it_is_loaded_and_is_rounded_where_it_is_stored() -> None:
-    text = doubled("vector", NarrowPrinter)
+    text = doubled("vector")
     assert "mn::store<T>(p_y + j, (mn::load<T>(p_x + j) * mn::splat<T>(2.0f)));" in text
-    text = doubled("serial", NarrowPrinter)
+    text = doubled("serial")
     assert "p_y[j] = mn::from_float<mn::bf16>((mn::to_float(p_x[j]) * 2.0f));" in text
 
 
 def test_a_type_that_a_target_does_not_hold_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="'bfloat16' has no generated form"):
-        doubled("serial", Printer)
+    with pytest.raises(UnsupportedError, match="'float16' has no generated form"):
+        doubled("serial", F16)

@@ -111,7 +111,7 @@ def test_bisect_through_the_emulator(call):
     [
         (("compile", "mlp.onnx", "--target", "cuda", "-o", "n.mono"), "name an architecture, as --arch sm_90a"),
         (("compile", "mlp.onnx", "--target", "cuda", "--arch", "sm_70", "-o", "n.mono"), "'sm_70' is unknown"),
-        (("compile", "mlp.onnx", "--precision", "bf16", "-o", "n.mono"), "choose fp32, or target cuda"),
+        (("compile", "mlp.onnx", "--precision", "fp16", "-o", "n.mono"), "choose fp32 or bf16, or target cuda"),
     ],
 )
 def test_bad_input_is_one_sentence(call, monkeypatch, arguments, text):
