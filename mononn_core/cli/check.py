@@ -1,4 +1,5 @@
-"""``mononn check``: for each operator of a model, whether the compiler has a form for it, and whether they all fit."""
+"""``mononn check``: for each operator of a model, whether the compiler has a form for it, and whether they all fit;
+of a quantised model, which products are none of integers."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from mononn_core.cli.feeds import shapes_of
 from mononn_core.compiler import lower
 from mononn_core.errors import MononnError
 from mononn_core.importer.survey import Report, check
+from mononn_core.passes.quantised import real_products
 
 UNSUPPORTED = 1
 KEYS = ("node", "op_type", "status", "reason")
@@ -17,25 +19,27 @@ KEYS = ("node", "op_type", "status", "reason")
 def run(options: argparse.Namespace) -> int:
     """Prints one line an operator type and status and every reason; returns 1 if anything is unsupported."""
     nodes = check(options.model, shapes_of(options))
-    problem = "" if any(reason for *_, reason in nodes) else lowering_problem(options)
+    problem, real = ("", {}) if any(reason for *_, reason in nodes) else lowering_problem(options)
     unsupported = [node for node in nodes if node[2] == "unsupported"]
     if options.json:
-        print(json.dumps({"nodes": [dict(zip(KEYS, node, strict=True)) for node in nodes], "problem": problem}))
+        rows = [dict(zip(KEYS, node, strict=True)) for node in nodes]
+        print(json.dumps({"nodes": rows, "problem": problem, "real_products": real}))
     else:
-        for line in lines(nodes):
+        for line in (*lines(nodes), *(f"{node}: multiplied as float32, {why}" for node, why in real.items())):
             print(line)
         verdict = f"{len(unsupported)} are unsupported" if unsupported else "all have a form in this compiler"
         print(f"{len(nodes)} nodes: {verdict}" + (f", but {problem}" if problem else ""))
     return UNSUPPORTED if unsupported or problem else 0
 
 
-def lowering_problem(options: argparse.Namespace) -> str:
-    """Why the model cannot be lowered although every node was imported; "" when it can."""
+def lowering_problem(options: argparse.Namespace) -> tuple[str, dict[str, str]]:
+    """Why the model cannot be lowered although every node was imported, "" when it can; and of a quantised model the
+    products that are none of integers, with the reason."""
     try:
-        lower(options.model, shapes=shapes_of(options))
+        stages = lower(options.model, shapes=shapes_of(options))
     except MononnError as error:
-        return str(error)
-    return ""
+        return str(error), {}
+    return "", real_products(stages.graph)
 
 
 def lines(nodes: list[Report]) -> list[str]:

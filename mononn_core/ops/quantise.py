@@ -26,6 +26,9 @@ from mononn_core.ops.elementwise import elementwise
 from mononn_core.ops.registry import Attrs
 from mononn_core.program.expr import Cast, Const, Expr, Op, op
 
+MOST_TERMS = (1 << 31) // 255**2
+"""Of a product whose sum an int32 holds whatever its factors, differences of integers of 8 bits, are."""
+
 
 def limits(dtype: str) -> tuple[int, int]:
     """Smallest and largest number of an integer type, of :mod:`ml_dtypes` too."""
@@ -145,7 +148,7 @@ def integer_matmul(to: Adder, a: str, b: str, a_zero: str, b_zero: str) -> str:
     a, z = as_signed(to, a, a_zero, "uint8")
     b, y = as_signed(to, b, b_zero, "int8")
     total, terms = to.add("matmul", a, b), to.type(a).shape[-1]
-    keep = to.type(b).rank > 1
+    keep = min(to.type(a).rank, to.type(b).rank) > 1
     if z:
         sums = _column_sums(to, b, keep)
         if y:

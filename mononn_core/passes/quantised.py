@@ -22,7 +22,7 @@ from mononn_core.element import BYTES, COMPUTE, WORD
 from mononn_core.graph import Graph, Node
 from mononn_core.ops import registry
 from mononn_core.ops.common import integer, text
-from mononn_core.ops.quantise import as_signed, integer_matmul
+from mononn_core.ops.quantise import MOST_TERMS, as_signed, integer_matmul
 from mononn_core.passes.rewrite import Rewriter, rewrite
 
 
@@ -83,51 +83,79 @@ def _equal(a: np.ndarray[Any, Any] | None, b: np.ndarray[Any, Any] | None) -> bo
     return a is not None and b is not None and a.size == b.size == 1 and bool(a.reshape(()) == b.reshape(()))
 
 
+def problem(rewriter: Rewriter, node: Node) -> str:
+    """Why a matmul or conv of real numbers does not become a product of integers (case 3); "" where it does."""
+    left, right = (rewriter.producer(n, "dequantize") for n in node.inputs)
+    if left is None or right is None:
+        side = "neither side" if left is right else "its left side" if left is None else "its right side"
+        return f"{side} is {'' if left is right else 'not '}quantised"
+    (a, *points), (b, *scales) = left.inputs, right.inputs
+    value = rewriter.constant(b)
+    if value is None:
+        return "both sides are computed, and only products by constants are in integers so far"
+    if {rewriter.type(n).dtype for n in (a, b)} - set(BYTES):
+        return "its integers have more than 8 bits"
+    if any(rewriter.type(n).size != 1 for n in points):
+        return "its left side has more than one scale"
+    if any(_columns(rewriter, n, b) is None for n in scales):
+        return "the scale of its weights is not constant, or differs within a column"
+    if value[..., 0].size > MOST_TERMS:
+        return "an int32 does not hold sums of so many terms"
+    if node.op == "matmul":
+        return "" if value.ndim == 2 and not node.attrs.get("transpose_b") else "its weights are no matrix"
+    if integer(node.attrs, "group") != 1:
+        return "its channels are in groups"
+    wide = _centred(rewriter, right)
+    return "" if wide.min() >= -128 and wide.max() <= 127 else "less their zero point its weights have more than 8 bits"
+
+
 def product(rewriter: Rewriter, node: Node) -> str | None:
     """Case 3."""
-    if node.op != "matmul" or rewriter.type(node.output).dtype != COMPUTE:
+    if node.op != "matmul" or rewriter.type(node.output).dtype != COMPUTE or problem(rewriter, node):
         return None
-    left, right = (rewriter.producer(n, "dequantize") for n in node.inputs)
-    if left is None or right is None or node.attrs.get("transpose_b"):
-        return None
-    if any(rewriter.type(n.inputs[0]).dtype not in BYTES for n in (left, right)):
-        return None
-    (a, a_scale, *a_zero), (b, b_scale, *b_zero) = left.inputs, right.inputs
-    if any(rewriter.type(n).size != 1 for n in (a_scale, *a_zero)) or rewriter.type(b).rank != 2:
-        return None
-    columns = [_columns(rewriter, n, b) for n in (b_scale, *b_zero)]
-    if rewriter.constant(b) is None or any(c is None for c in columns):
-        return None
-    found = [rewriter.make(c) for c in columns]
-    zero = rewriter.reshape(a_zero[0], ()) if a_zero else ""
-    total = integer_matmul(rewriter, a, b, zero, found[1] if b_zero else "")
-    scale = rewriter.add("mul", rewriter.reshape(a_scale, ()), found[0])
-    return rewriter.add("mul", rewriter.add("cast", total, to=COMPUTE), scale)
+    (a, a_scale, *a_zero), (b, b_scale, *b_zero) = _dequantised(rewriter, node)
+    zeros = [rewriter.make(_columns(rewriter, n, b)) for n in b_zero]
+    total = integer_matmul(rewriter, a, b, _scalar(rewriter, a_zero), zeros[0] if zeros else "")
+    return _scaled(rewriter, total, a_scale, b_scale, b)
 
 
 def convolution(rewriter: Rewriter, node: Node) -> str | None:
-    """Case 3 of a convolution whose channels are one group and whose weights have zero point 0 as signed integers."""
-    if node.op != "conv" or rewriter.type(node.output).dtype != COMPUTE or integer(node.attrs, "group") != 1:
+    """Case 3 of a convolution: its weights have zero point 0 then."""
+    if node.op != "conv" or rewriter.type(node.output).dtype != COMPUTE or problem(rewriter, node):
         return None
-    left, right = (rewriter.producer(n, "dequantize") for n in node.inputs)
-    if left is None or right is None or rewriter.type(left.inputs[0]).dtype not in BYTES:
-        return None
-    (x, x_scale, *x_zero), (w, w_scale, *w_zero) = left.inputs, right.inputs
-    weights, zero = rewriter.constant(w), _columns(rewriter, w_zero[0], w) if w_zero else np.zeros((), np.int32)
-    scale = _columns(rewriter, w_scale, w)
-    if weights is None or zero is None or scale is None or any(rewriter.type(n).size != 1 for n in (x_scale, *x_zero)):
-        return None
-    wide = weights.astype(WORD) - zero.astype(WORD)
-    if weights.dtype.name not in BYTES or wide.min() < -128 or wide.max() > 127:
-        return None
-    point = rewriter.reshape(x_zero[0], ()) if x_zero else ""
-    x, point = as_signed(rewriter, x, point, "uint8")
+    (x, x_scale, *x_zero), (w, w_scale, *_) = _dequantised(rewriter, node)
+    source = rewriter.producer(node.inputs[1])
+    assert source is not None
+    wide = _centred(rewriter, source)
+    x, point = as_signed(rewriter, x, _scalar(rewriter, x_zero), "uint8")
     total = rewriter.add("conv", x, rewriter.make(wide.astype("int8")), **dict(node.attrs))
     if point:
         sums = rewriter.make(-wide.sum((0, 1, 2), dtype=WORD))
         total = rewriter.add("add", total, rewriter.add("mul", point, sums))
-    factor = rewriter.add("mul", rewriter.reshape(x_scale, ()), rewriter.make(scale))
-    return rewriter.add("mul", rewriter.add("cast", total, to=COMPUTE), factor)
+    return _scaled(rewriter, total, x_scale, w_scale, w)
+
+
+def _dequantised(rewriter: Rewriter, node: Node) -> list[tuple[str, ...]]:
+    """(integers, scale, perhaps zero point) of both sides."""
+    return [source.inputs for n in node.inputs if (source := rewriter.producer(n)) is not None]
+
+
+def _scalar(rewriter: Rewriter, zero: list[str]) -> str:
+    return rewriter.reshape(zero[0], ()) if zero else ""
+
+
+def _centred(rewriter: Rewriter, weights: Node) -> np.ndarray[Any, Any]:
+    """Constant weights minus their zero point, int32."""
+    w, _, *zero = weights.inputs
+    value, points = rewriter.constant(w), [_columns(rewriter, n, w) for n in zero]
+    assert value is not None
+    return value.astype(WORD) - (0 if not points or points[0] is None else points[0].astype(WORD))
+
+
+def _scaled(rewriter: Rewriter, total: str, left: str, right: str, b: str) -> str:
+    """Sums times the scales of the left side and of b's columns."""
+    scale = rewriter.add("mul", rewriter.reshape(left, ()), rewriter.make(_columns(rewriter, right, b)))
+    return rewriter.add("mul", rewriter.add("cast", total, to=COMPUTE), scale)
 
 
 def _columns(rewriter: Rewriter, name: str, b: str) -> np.ndarray[Any, Any] | None:
@@ -166,3 +194,18 @@ def integers(graph: Graph) -> Graph:
     for rules in ([product, convolution], [plain]):
         graph = rewrite(graph, rules)
     return graph
+
+
+def real_products(graph: Graph) -> dict[str, str]:
+    """Of an imported Graph: the products and convolutions that real numbers are multiplied in, and why; none of a Graph
+    that is not quantised."""
+    found: dict[str, str] = {}
+
+    def record(rewriter: Rewriter, node: Node) -> None:
+        real = node.op in ("matmul", "conv") and rewriter.type(node.output).dtype == COMPUTE
+        if real and (why := problem(rewriter, node)):
+            found[str(node.origin)] = why
+
+    if any(node.op == "dequantize" for node in graph.nodes):
+        rewrite(late(graph), [record])
+    return found

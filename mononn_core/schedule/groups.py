@@ -60,15 +60,18 @@ def narrowed(stages: tuple[FusionGroup, ...], views: Views, dtype: str) -> tuple
     instead of the Graph's: of operands that are all stored by some group, and read by no template as float32."""
     if dtype == COMPUTE:
         return {}, {}
-    graph, products, wide = views.graph, dict[str, set[str]](), set[str]()
+    graph, products, wide = views.graph, dict[str, list[set[str]]](), set[str]()
     for root in (s.root for s in stages if s.root is not None and is_template(s.root, graph)):
         narrow = _narrow_inputs(root, graph, dtype)
         if narrow:
-            products[root.output] = stored_behind(narrow, views)
+            products[root.output] = [stored_behind((name,), views) for name in narrow]
         wide |= stored_behind(root.inputs[len(narrow) :], views)
     fits = {t for t in views.stored if graph.types[t].dtype == COMPUTE} - wide - set(graph.outputs)
-    found = {name: tensors for name, tensors in products.items() if tensors and tensors <= fits}
-    return dict.fromkeys(sorted(set().union(*found.values())), dtype), dict.fromkeys(found, dtype)
+    while left_out := [o for o, read in products.items() if not all(tensors and tensors <= fits for tensors in read)]:
+        for output in left_out:  # it reads float32, and so does whoever shares an operand with it
+            fits -= set().union(*products.pop(output))
+    stored = set().union(*(tensors for read in products.values() for tensors in read))
+    return dict.fromkeys(sorted(stored), dtype), dict.fromkeys(products, dtype)
 
 
 def _narrow_inputs(root: Node, graph: Graph, dtype: str) -> tuple[str, ...]:

@@ -47,7 +47,22 @@ def perceptron() -> bytes:
     return b.model({"x": (TensorProto.FLOAT, (7, 33))}, {"y": (7, 21)})
 
 
+def cross() -> bytes:
+    """Attention of x [9, 32] over the caller's own keys and values, in two heads: queries that a product reads too."""
+    b = Builder("cross")
+    q = b.linear("x", 32, 32)
+    heads = b.add("Transpose", b.add("Reshape", q, b.ints(1, 9, 2, 16)), perm=[0, 2, 1, 3])
+    scores = b.add("MatMul", heads, b.add("Transpose", "keys", perm=[0, 1, 3, 2]))
+    scores = b.add("Mul", scores, b.constant(np.float32(0.25).reshape(())))
+    found = b.add("MatMul", b.add("Softmax", scores, axis=-1), "values")
+    flat = b.add("Reshape", b.add("Transpose", found, perm=[0, 2, 1, 3]), b.ints(9, 32))
+    b.add("Add", b.linear(flat, 32, 32), b.linear(q, 32, 32), output="y")
+    kind = (TensorProto.FLOAT, (1, 2, 7, 16))
+    return b.model({"x": (TensorProto.FLOAT, (9, 32)), "keys": kind, "values": kind}, {"y": (9, 32)})
+
+
 NETWORKS = {
+    "cross": cross,
     "encoder": lambda: encoder(layers=2, tokens=12, width=64, heads=4, hidden=128),
     "odd encoder": lambda: encoder(layers=1, tokens=13, width=60, heads=6, hidden=31),
     "pictures": pictures,
@@ -100,6 +115,19 @@ def test_what_is_narrow() -> None:
     assert depthwise["a"] == "float32" and depthwise["out"] == "bfloat16"
     assert {b.dtype for b in stages.program.buffers if b.space in ("input", "output")} == {"float32"}
     assert "winograd" not in by_template
+
+
+def test_operands_are_narrow_together() -> None:
+    """Attention over keys that lie in the caller's array multiplies float32, and so does whoever shares its queries."""
+    stages = compiler.lower(cross(), threads=2, machine=NARROW, precision="bf16")
+    dtype = {b.id: b.dtype for b in stages.program.buffers}
+    for phase in stages.program.phases():
+        operands = {o.role: dtype[str(o.buffer)] for o in phase.task.operands}
+        if phase.task.template == "attention":
+            assert {operands[role] for role in "qkv"} == {"float32"}
+        if phase.task.template == "matmul":
+            assert operands["a"] == operands["b"]
+    assert "bfloat16" in dtype.values(), "what attention finds is multiplied narrow"
 
 
 def test_weights_are_half_as_large() -> None:

@@ -14,7 +14,9 @@ from mononn_core.graph import Graph
 from mononn_core.importer import load
 from mononn_core.machine import Machine
 from mononn_core.ops.evaluate import run as evaluate
+from mononn_core.ops.quantise import MOST_TERMS
 from mononn_core.passes import pipeline
+from mononn_core.passes.quantised import real_products
 from mononn_core.program.interpret import run
 from mononn_core.runtime.session import Session
 from tests.core.networks import Builder
@@ -152,6 +154,65 @@ def test_integer_products_are_exact(a_type: str, b_type: str) -> None:
     for machine in LEVELS.values():
         with Session(compiler.build(compiler.lower(model, threads=2, machine=machine)), threads=2) as session:
             np.testing.assert_array_equal(session.run({"x": x})["y"], want)
+
+
+def test_a_vector_times_a_matrix() -> None:
+    b = Quantised("uint8", "uint8", per_channel=True)
+    b.add("MatMul", b.rounded("x"), b.quantised_weight(37, 45, axis=1), output="y")
+    stages = compiler.lower(b.model({"x": (TensorProto.FLOAT, (37,))}, {"y": (45,)}), machine=HERE)
+    assert "int32" in {stages.optimized.types[n.output].dtype for n in stages.optimized.nodes if n.op == "matmul"}
+    x = np.random.default_rng(6).standard_normal(37).astype(np.float32)
+    with Session(compiler.build(stages), threads=1) as session:
+        np.testing.assert_allclose(session.run({"x": x})["y"], real(stages.graph, x), rtol=1e-4, atol=1e-4)
+
+
+def test_sums_beyond_a_word_stay_real() -> None:
+    b = Quantised("uint8", "int8", per_channel=False)
+    terms = MOST_TERMS + 1
+    b.add("MatMul", b.rounded("x"), b.quantised_weight(terms, 2, axis=1), output="y")
+    after = pipeline.run(load(b.model({"x": (TensorProto.FLOAT, (1, terms))}, {"y": (1, 2)}), {}))
+    assert {after.types[n.output].dtype for n in after.nodes if n.op == "matmul"} == {"float32"}
+
+
+def mixed(name: str) -> bytes:
+    """x [1, 4, 6, 6] -> y: one product that is none of integers, for the reason of that name."""
+    b = Quantised("uint8", "int8", per_channel=True)
+    x = b.rounded("x")
+    shape: tuple[int, ...] = (1, 4, 4, 4)
+    if name == "groups":
+        b.add("Conv", x, b.quantised_weight(4, 2, 3, 3, axis=0), group=2, output="y")
+    elif name == "rows":
+        b.add("MatMul", x, b.quantised_weight(6, 5, axis=0), output="y")
+        shape = (1, 4, 6, 5)
+    elif name == "one side":
+        b.add("Conv", x, b.weight(4, 4, 3, 3), output="y")
+    elif name == "neither side":
+        b.add("Conv", b.add("Relu", "x"), b.weight(4, 4, 3, 3), output="z")
+        b.add("Add", "z", b.add("Slice", x, b.ints(0, 0), b.ints(4, 4), b.ints(2, 3)), output="y")
+    else:
+        b.add("MatMul", x, x, output="y")
+        shape = (1, 4, 6, 6)
+    return b.model({"x": (TensorProto.FLOAT, (1, 4, 6, 6))}, {"y": shape})
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("groups", "its channels are in groups"),
+        ("rows", "differs within a column"),
+        ("one side", "its right side is not quantised"),
+        ("neither side", "neither side is quantised"),
+        ("computed", "both sides are computed"),
+    ],
+)
+def test_why_a_product_is_none_of_integers(name: str, why: str) -> None:
+    (found,) = real_products(load(mixed(name), {})).items()
+    assert why in found[1] and ("MatMul" in found[0] or "Conv" in found[0])
+    assert real_products(load(perceptron(), {})) == {}
+    stages = compiler.lower(mixed(name), threads=2, machine=HERE)
+    x = np.random.default_rng(8).standard_normal((1, 4, 6, 6)).astype(np.float32)
+    with Session(compiler.build(stages), threads=2) as session:
+        np.testing.assert_allclose(session.run({"x": x})["y"], real(stages.graph, x), rtol=1e-4, atol=1e-4)
 
 
 def test_a_gpu_multiplies_real_numbers() -> None:
