@@ -37,7 +37,7 @@ class CpuScheduler:
             chosen[own] += () if own in fixed else tuple(more)
         candidates = {own: tuple(map(self._candidate, found)) for own, found in chosen.items()}
         intervals = ownership.plan(groups.stages, candidates, self.cost)
-        return Schedule(groups.graph.name, groups.owners, intervals, groups.prefetch)
+        return Schedule(groups.graph.name, groups.owners, intervals, groups.prefetch, groups.precision)
 
     def legal(self, given: Schedule | None) -> Schedule:
         """``given`` once it is checked, or the cheapest; raises OptionError as :meth:`check`."""
@@ -64,6 +64,9 @@ class CpuScheduler:
             raise OptionError(
                 f"the schedule is for {schedule.owners} owners, not {groups.owners}; compile with as many"
             )
+        if schedule.precision != groups.precision:
+            how = f"{schedule.precision}, not {groups.precision}"
+            raise OptionError(f"the schedule is for precision {how}; compile with that one")
         ready: dict[str, int] = {}
         for group in schedule.groups:
             if group.group not in groups.by_name:

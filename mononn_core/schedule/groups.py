@@ -18,11 +18,12 @@ from mononn_core.schedule.views import Views, matrix_shape
 
 
 class CpuGroups:
-    """The groups of a network for one machine and ``options.threads`` owners. ``prefetch``: what is decided of that."""
+    """The groups of a network for one machine and ``options.threads`` owners. ``prefetch`` and
+    ``precision``: what is decided of these."""
 
     def __init__(self, graph: Graph, options: Options, machine: Machine) -> None:
         self.graph, self.machine = graph, machine
-        self.owners, self.prefetch = options.threads, options.prefetch
+        self.owners, self.prefetch, self.precision = options.threads, options.prefetch, options.precision
         self.stages, self.views = fuse(graph, options.fuse, options.epilogues, joined=True)
         storage, products = narrowed(self.stages, self.views, PRECISIONS[options.precision])
         self.builder = PhaseBuilder(self.views, machine, storage, products)

@@ -1,6 +1,6 @@
 """Schedule: all that is decided between a Graph and its Program, as a value that can be printed, kept and changed.
 
-    network encoder, 2 owners
+    network encoder, fp32, 2 owners
     group t12: matmul by columns in 3 segments, tile 128 rows x 1 blocks x panel 32, 14 at once
     group t20: attention by heads
     barrier
@@ -89,12 +89,14 @@ class GroupSchedule:
 @dataclass(frozen=True)
 class Schedule:
     """``intervals``: groups between two barriers each, for ``owners`` owners. ``prefetch``: workers ask for the first
-    weights that they read behind a barrier before they wait there."""
+    weights that they read behind a barrier before they wait there. ``precision``: what is multiplied, where the model
+    says float32."""
 
     network: str
     owners: int
     intervals: tuple[tuple[GroupSchedule, ...], ...]
     prefetch: bool = False
+    precision: str = "fp32"
 
     @property
     def groups(self) -> tuple[GroupSchedule, ...]:
@@ -109,21 +111,22 @@ class Schedule:
     def to_text(self) -> str:
         """The Schedule in the grammar of this module's docstring."""
         early = ", weights asked for early" if self.prefetch else ""
-        return print_schedule(f"network {self.network}, {self.owners} owners{early}", self.intervals)
+        head = f"network {self.network}, {self.precision}, {self.owners} owners{early}"
+        return print_schedule(head, self.intervals)
 
     @staticmethod
     def from_text(text: str) -> Schedule:
         """What :meth:`to_text` printed; raises OptionError with the line that is not of the grammar."""
-        head, intervals = parse_schedule(text, _HEAD, _GROUP, "network NAME, 2 owners")
+        head, intervals = parse_schedule(text, _HEAD, _GROUP, "network NAME, fp32, 2 owners")
         owners = int(head["owners"])
         made = tuple(tuple(_group(g, owners) for g in i) for i in intervals)
-        return Schedule(head["network"], owners, made, bool(head["early"]))
+        return Schedule(head["network"], owners, made, bool(head["early"]), head["precision"])
 
     def to_json(self) -> str:
         """The same as JSON, for scripts."""
         intervals = [[_plain(group) for group in interval] for interval in self.intervals]
-        head = {"format": FORMAT, "network": self.network, "owners": self.owners, "prefetch": self.prefetch}
-        about = {**head, "intervals": intervals}
+        head = {"format": FORMAT, "network": self.network, "precision": self.precision, "owners": self.owners}
+        about = {**head, "prefetch": self.prefetch, "intervals": intervals}
         return json.dumps(about, indent=1) + "\n"
 
     @staticmethod
@@ -133,7 +136,8 @@ class Schedule:
         def make(about: Mapping[str, Any]) -> Schedule:
             owners = number_of(about["owners"])
             intervals = tuple(tuple(_from_plain(g, owners) for g in interval) for interval in about["intervals"])
-            return Schedule(str(about["network"]), owners, intervals, bool(about["prefetch"]))
+            network, precision = str(about["network"]), str(about["precision"])
+            return Schedule(network, owners, intervals, bool(about["prefetch"]), precision)
 
         return parse_json(text, make)
 
@@ -143,7 +147,9 @@ class Schedule:
         return Schedule.from_json(text) if text.lstrip().startswith("{") else Schedule.from_text(text)
 
 
-_HEAD = re.compile(r"network (?P<network>.*), (?P<owners>\d+) owners(?P<early>, weights asked for early)?")
+_HEAD = re.compile(
+    r"network (?P<network>.*), (?P<precision>\w+), (?P<owners>\d+) owners(?P<early>, weights asked for early)?"
+)
 _GROUP = re.compile(
     r"group (?P<group>.+?): (?P<template>\w+) by (?P<kind>\w+)(?: in (?P<segments>\d+) segments)?"
     r"(?:, tile (?P<rows>\d+) rows x (?P<blocks>\d+) blocks x panel (?P<panel>\d+), (?P<at_once>\d+) at once)?"

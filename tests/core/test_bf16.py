@@ -14,6 +14,7 @@ from mononn_core.machine import Machine
 from mononn_core.ops.evaluate import run as evaluate
 from mononn_core.program.interpret import run
 from mononn_core.runtime.session import Session
+from mononn_core.schedule.schedule import Schedule
 from tests.core.networks import Builder, encoder
 
 NARROW = replace(Machine.named("avx512"), features=Machine.named("avx512").features | {"avx512bf16"})
@@ -128,6 +129,19 @@ def test_operands_are_narrow_together() -> None:
         if phase.task.template == "matmul":
             assert operands["a"] == operands["b"]
     assert "bfloat16" in dtype.values(), "what attention finds is multiplied narrow"
+
+
+def test_its_schedule_says_so() -> None:
+    """Printed and given back it makes the same function; it is none of another precision."""
+    stages = compiler.lower(perceptron(), threads=2, machine=NARROW, precision="bf16")
+    text = stages.lowered.schedule.to_text()
+    assert text.startswith("network perceptron, bf16, 2 owners\n")
+    given = Schedule.read(text)
+    assert given == Schedule.read(given.to_json()) == stages.lowered.schedule
+    again = compiler.lower(perceptron(), threads=2, machine=NARROW, precision="bf16", schedule=given)
+    assert again.source == stages.source
+    with pytest.raises(OptionError, match="precision bf16, not fp32"):
+        compiler.lower(perceptron(), threads=2, machine=NARROW, schedule=given)
 
 
 def test_weights_are_half_as_large() -> None:

@@ -209,6 +209,7 @@ def change(which: str, /, **fields: object) -> Callable[[Schedule], Schedule]:
         ("depthwise", change("depthwise", template="winograd"), "depthwise can"),
         ("images", change("conv", tile=Tile(5, 2, 16, 6)), "do not divide the 8 of each image"),
         ("wide encoder", lambda s: replace(s, owners=3), "for 3 owners, not 2"),
+        ("wide encoder", lambda s: replace(s, precision="bf16"), "for precision bf16, not fp32"),
         ("wide encoder", lambda s: replace(s, intervals=s.intervals[:-1]), "has no group"),
         ("wide encoder", lambda s: replace(s, intervals=(*s.intervals, s.intervals[0])), "twice"),
         ("wide encoder", renamed, "a group 'no such tensor', which encoder has not"),
@@ -233,7 +234,7 @@ def test_an_illegal_schedule_is_refused_with_its_reason(
     [
         ("", "begins with a line like"),
         ("group a: nest by rows\n", "begins with a line like"),
-        ("network x, 2 owners\ngroup a: nest by rows, tile 1 rows\n", "line 2 of the schedule is not understood"),
+        ("network x, fp32, 2 owners\ngroup a: nest by rows, tile 1 rows\n", "line 2 of the schedule is not understood"),
         ('{"format": 77}', "format 77; this version reads format 3"),
         ('{"format": 3, "network": "x", "owners": 2, "intervals": [[{"group": "a"}]]}', "no schedule in JSON"),
         ('{"format": 3, "network": "x", "owners": "2", "intervals": []}', "no schedule in JSON"),
