@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from mononn_core.ops.quantise import MOST_TERMS
 from mononn_core.passes import pipeline
 from mononn_core.passes.quantised import real_products
 from mononn_core.program.interpret import run
+from mononn_core.runtime.loading import load as load_artifact
 from mononn_core.runtime.session import Session
 from tests.core.networks import Builder
 
@@ -219,3 +221,13 @@ def test_a_gpu_multiplies_real_numbers() -> None:
     graph = pipeline.run(load(perceptron(), {}), "cuda")
     assert "dequantize" not in {n.op for n in graph.nodes if n.inputs[0] in graph.constants}
     assert all(graph.types[n.output].dtype == "float32" for n in graph.nodes if n.op == "matmul")
+
+
+def test_a_gpu_stores_quantised_tensors(tmp_path: Path) -> None:
+    """On the emulator: the same integers, of products in float32."""
+    stages = compiler.lower(perceptron(), target="cuda-emulated")
+    compiler.build(stages).save(tmp_path / "gpu.mono")
+    x = np.random.default_rng(3).standard_normal((19, 37)).astype(np.float32)
+    with load_artifact(tmp_path / "gpu.mono") as session:
+        steps = np.abs(session.run({"x": x})["y"] - real(stages.graph, x)) / STEP
+    assert steps.max() < 1.01 and (steps > 0.01).mean() < 0.01
