@@ -85,6 +85,8 @@ PRODUCTS = (
     ProductInstruction("sdot", "int8", "int8", "int32", 4, frozenset({"neon", "dotprod"})),
     ProductInstruction("udot", "uint8", "uint8", "uint32", 4, frozenset({"neon", "dotprod"})),
 )
+KERNELS = ("vdpbf16ps", "vpdpbusd")
+"""Of these, what the vocabulary's kernels of narrow products are written with."""
 PRODUCT_FEATURES = frozenset[str]().union(*(p.needs for p in PRODUCTS)) - X86_64_V4 - NEON
 """What is kept of the kernel's report beside a level's features."""
 
@@ -163,9 +165,10 @@ class Machine:
         return tuple(found.values()) or (MULTIPLY_ADD,)
 
     def product(self, a: str, b: str) -> ProductInstruction | None:
-        """The instruction of vector registers that multiplies elements of ``a`` by elements of ``b``, if it has one."""
-        fits = (p for p in self.products if (p.a, p.b) == (a, b) and p.needs <= self.features)
-        return next((p for p in fits if itemsize(a) * p.terms <= itemsize(p.sum)), None)
+        """The instruction for elements of ``a`` by elements of ``b`` that the kernels of narrow products are written
+        with, in its widest encoding, if it has one."""
+        fits = (p for p in PRODUCTS if (p.a, p.b) == (a, b) and p.needs <= self.features)
+        return next((p for p in fits if p.instruction in KERNELS), None)
 
     @property
     def compiler_flags(self) -> tuple[str, ...]:

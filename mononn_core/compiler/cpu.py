@@ -77,8 +77,6 @@ def assemble(
 
 def product_features(program: Program, machine: Machine) -> frozenset[str]:
     """Features beyond a machine's level whose instructions the Program's products are made of."""
-    if machine.arch != "x86_64":
-        return frozenset()
     storage, needed = Storage(program), frozenset[str]()
     for phase in program.phases():
         roles = get(phase.task.template).roles[:2]

@@ -150,7 +150,10 @@ def test_weights_are_half_as_large() -> None:
     assert sizes[0] < 0.6 * sizes[1]
 
 
-@pytest.mark.parametrize("level", ["avx512", "avx2", "neon", "scalar"])
+@pytest.mark.parametrize("level", ["avx512", "avx2", "neon", "neon bf16", "scalar"])
 def test_a_processor_without_it_says_so(level: str) -> None:
+    """Nor is there a kernel with bfdot."""
+    name, *features = level.split()
+    machine = replace(Machine.named(name), features=Machine.named(name).features | set(features))
     with pytest.raises(OptionError, match=r"multiplies no bfloat16.*precision fp32"):
-        compiler.lower(perceptron(), machine=Machine.named(level), precision="bf16")
+        compiler.lower(perceptron(), machine=machine, precision="bf16")

@@ -136,6 +136,8 @@ def test_features_beyond_the_level_are_named_where_they_are_used() -> None:
     program = compiler.lower(perceptron(), threads=2, machine=machine).program
     assert product_features(program, machine) == {"avx512vnni"}
     assert product_features(program, Machine.named("avx512")) == frozenset()
+    both = replace(machine, features=machine.features | {"avxvnni"})
+    assert product_features(program, both) == {"avx512vnni"}, "the encoding of the widest vectors"
 
 
 @pytest.mark.parametrize("a_type", ["uint8", "int8"])
