@@ -259,8 +259,7 @@ class Round:
 class AccuracyCheck:
     """One output of one input set against the reference, before the first or after the last timed block. `limit` is of
     `rel_l2`. In 16 bits `max_abs` has one too; in 16 and 8 bits, of `top1_clear` places `top1_different` have another
-    largest value. `unquantised_l2` is the error against the model that an 8-bit file was made of; `against` says which
-    answers `rel_l2` and `max_abs` are against: the reference of the file (out), or of that model.
+    largest value. `unquantised_l2` is the error against the model that an 8-bit file was made of.
     """
 
     output: str
@@ -274,7 +273,6 @@ class AccuracyCheck:
     top1_clear: int | None = None
     top1_different: int | None = None
     unquantised_l2: float | None = None
-    against: Literal["out", "unquantised"] = "out"
 
 
 @dataclass(frozen=True)

@@ -15,35 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mononn_bench.models.distance import relative_l2
-from mononn_bench.record import AccuracyCheck, ModelRecord, ReferenceRecord
+from mononn_bench.record import AccuracyCheck, ModelRecord
 
 FP32_FLOOR, FP32_CEILING, FACTOR = 1e-5, 1e-4, 4.0
 HALF = {"bf16": 2e-2, "fp16": 2e-2}
 """The relative error that precisions of 16 bits are allowed: in L2, and of the largest difference to the scale."""
-INT8, OWN_INT8 = "int8", "own int8"
-"""What systems compute in that read the 8-bit file, and those that quantise the model by themselves."""
-INT8_FLOOR, INT8_CEILING, INT8_FACTOR = 1e-3, 5e-2, 2.0
-"""Of relative L2 errors against the file's exact answers; under the floor a few numbers rounded the other way."""
-RESTLESS = INT8_CEILING / INT8_FACTOR
-"""Where rounding to float32 alone moves an output by more, no float32 implementation can be held to its exact value."""
-RESTLESS_FACTOR, OWN_FACTOR = 1.2, 2.0
-"""How much farther from the unquantised model than the file's exact answers: those of a restless file, and of a system
-that quantised the model by itself.
-"""
+INT8 = "int8"
+INT8_CEILING, INT8_FACTOR = 5e-2, 2.0
+"""Of relative L2 errors against the file's exact answers."""
 SCALE_RMS = 10.0
 """The scale of an output is its largest magnitude or so many times its root mean square, whichever is more."""
 Array = NDArray[Any]
 When = Literal["before", "after"]
-Answers = Literal["out", "unquantised"]
-"""What an output is held against: the reference of the case's file, or that of the model before it was quantised."""
-
-
-@dataclass(frozen=True)
-class Rule:
-    """What an output is held to: the largest relative L2 error, and against which answers."""
-
-    limit: float
-    against: Answers = "out"
 
 
 @dataclass(frozen=True)
@@ -88,34 +71,18 @@ def rel_l2_limits(
     }
 
 
-def rules(
-    precision: str, outputs: Iterable[str], rivals: Sequence[Mapping[str, float]], reference: ReferenceRecord
-) -> dict[str, Rule]:
-    """What each output of a system that computes in `precision` is held to.
-
-    `rivals` are the errors that ONNX Runtime, and in int8 OpenVINO too, make by output.
+def limits_of(
+    precision: str, outputs: Iterable[str], rivals: Sequence[Mapping[str, float]], exact: Mapping[str, float]
+) -> dict[str, float]:
+    """The largest relative L2 error that passes, by output: in int8 twice the larger of the errors that `rivals`, ONNX
+    Runtime and OpenVINO, make by output, else as `rel_l2_limits`. `exact`: that of the reference's own implementation
+    in float32, which stands in where no rival has one.
     """
-    names, exact = list(outputs), reference.fp32_errors
-    if precision in (INT8, OWN_INT8):
-        own = reference.quantisation_errors
-        return {
-            name: _int8_rule(precision, [r.get(name) for r in rivals], exact.get(name), own[name]) for name in names
-        }
-    limits = rel_l2_limits(precision, names, rivals[0] if rivals else {}, exact)
-    return {name: Rule(limits[name]) for name in names}
-
-
-def _int8_rule(precision: str, rivals: Sequence[float | None], exact: float | None, own: float) -> Rule:
-    """`exact`: the error of the reference's own implementation in float32; `own`: that of the file's exact answers
-    against the unquantised model.
-    """
-    if precision == OWN_INT8:
-        return Rule(OWN_FACTOR * own, "unquantised")
-    if exact is not None and exact > RESTLESS:
-        return Rule(RESTLESS_FACTOR * own, "unquantised")
-    plausible = [error for error in (*rivals, exact) if error is not None and error <= INT8_CEILING]
-    given = [error for error in rivals if error in plausible] or plausible
-    return Rule(min(INT8_CEILING, max(INT8_FLOOR, INT8_FACTOR * max(given, default=0.0))))
+    names = list(outputs)
+    if precision != INT8:
+        return rel_l2_limits(precision, names, rivals[0] if rivals else {}, exact)
+    given = {name: [r[name] for r in rivals if name in r] or [exact.get(name, 0.0)] for name in names}
+    return {n: min(INT8_CEILING, max(FP32_FLOOR, INT8_FACTOR * max(errors))) for n, errors in given.items()}
 
 
 def max_abs_limit(reference: Array, precision: str) -> float | None:
@@ -152,7 +119,7 @@ def check(
     furthest, top = max_abs_limit(reference, precision), None
     passed = np.isfinite(error) and error <= limit
     margin = furthest
-    if precision in (INT8, OWN_INT8):
+    if precision == INT8:
         margin = max(INT8_CEILING, limit) * _scale(reference)
     if margin is not None:
         top = top_1(answer, reference, margin) if np.isfinite(difference) else None
@@ -176,7 +143,7 @@ def compare(
     reference: Path,
     model: ModelRecord,
     sets: Iterable[int],
-    limits: Mapping[str, float] | Mapping[str, Rule],
+    limits: Mapping[str, float],
     when: When,
     precision: str = "fp32",
 ) -> list[AccuracyCheck]:
@@ -191,12 +158,9 @@ def compare(
                 key, before = f"{index}/out/{tensor.name}", f"{index}/unquantised/{tensor.name}"
                 answer = given[key] if key in given else np.full(tensor.shape, np.nan)
                 limit = limits[tensor.name]
-                rule = limit if isinstance(limit, Rule) else Rule(limit)
-                right = exact[before if rule.against == "unquantised" else key]
-                found = check(tensor.name, index, when, answer, right, precision=precision, limit=rule.limit)
+                found = check(tensor.name, index, when, answer, exact[key], precision=precision, limit=limit)
                 if before in exact:
-                    error = _finite(relative_l2(answer, exact[before]))
-                    found = replace(found, unquantised_l2=error, against=rule.against)
+                    found = replace(found, unquantised_l2=_finite(relative_l2(answer, exact[before])))
                 checks.append(found)
     return checks
 
@@ -224,8 +188,7 @@ def _what(found: AccuracyCheck) -> str:
     if found.rel_l2 is None or found.max_abs is None:
         return "is not finite, or of another shape"
     if found.rel_l2 > found.limit:
-        what = " from the unquantised model" if found.against == "unquantised" else ""
-        return f"is off by relative L2 {found.rel_l2:.1e}{what} (limit {found.limit:.0e})"
+        return f"is off by relative L2 {found.rel_l2:.1e} (limit {found.limit:.0e})"
     if found.max_abs_limit is not None and found.max_abs > found.max_abs_limit:
         return f"is off by {found.max_abs:.1e} in one place (limit {found.max_abs_limit:.1e})"
     return f"has another largest value in {found.top1_different} of {found.top1_clear} places where it is clear"

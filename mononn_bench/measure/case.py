@@ -18,7 +18,7 @@ from typing import Literal
 from uuid import uuid4
 
 from mononn_bench.codec import read_record
-from mononn_bench.measure.accuracy import INT8, Rule, compare, failure_reason, rules, worst_errors
+from mononn_bench.measure.accuracy import INT8, compare, failure_reason, limits_of, worst_errors
 from mononn_bench.measure.environment import available_bytes, describe_machine
 from mononn_bench.measure.eviction import FACTOR
 from mononn_bench.measure.exclusive import LOCK, exclusive_machine
@@ -267,7 +267,7 @@ def _judge(
     for contestant in contestants:
         tally, build = tallies[contestant.label], contestant.build
         precision = _computes(build)
-        limits = rules(precision, anything, list(errors.values()), reference)
+        limits = limits_of(precision, anything, list(errors.values()), reference.fp32_errors)
         checks = tuple(_compared(tally, course, model, limits, precision))
         wrong = failure_reason(checks)
         if not build.stands:
@@ -300,7 +300,7 @@ def _disputed(
 
 
 def _compared(
-    tally: Tally, course: Course, model: ModelRecord, limits: Mapping[str, float] | Mapping[str, Rule], precision: str
+    tally: Tally, course: Course, model: ModelRecord, limits: Mapping[str, float], precision: str
 ) -> list[AccuracyCheck]:
     checks: list[AccuracyCheck] = []
     for path, sets, when in tally.answers:

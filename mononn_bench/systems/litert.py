@@ -14,7 +14,7 @@ from mononn_bench.systems.base import Arrays, Built, System, Task, require_cpu, 
 WEIGHTS = "weights.safetensors"
 CONVERTED = "model.tflite"
 LACKS = {
-    "bf16": "LiteRT's interpreter offers no bf16 on CPUs",
+    "bf16": "this adapter has no recipe for LiteRT in bf16",
     "int8": "LiteRT quantises by a tool of its own, for which this adapter has no recipe",
 }
 

@@ -33,8 +33,8 @@ SLOW_S = 2.0
 """An undertuned build whose run takes longer is not measured any further."""
 
 LACKS = {
-    "bf16": "TVM documents no bf16 for Relax networks on CPUs",
-    "int8": "TVM documents no 8-bit schedules for Relax networks on CPUs",
+    "bf16": "this adapter has no recipe for TVM in bf16",
+    "int8": "this adapter has no recipe for TVM in int8",
 }
 
 

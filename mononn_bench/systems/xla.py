@@ -24,8 +24,8 @@ READ_IN_PLACE = frozenset({"matmul", "gather"})
 """Operators whose weights XLA reads as they lie, and from how many bytes on one is an argument."""
 LEAST_BYTES = 1024
 LACKS = {
-    "bf16": "JAX documents no products in bf16 on CPUs for a network whose arrays are float32",
-    "int8": "JAX has no reader of quantised networks, and XLA would compute one in float32 on a CPU",
+    "bf16": "this adapter has no recipe for JAX in bf16",
+    "int8": "this adapter has no recipe for JAX in int8",
 }
 FLAGS = {
     "vectors512": "--xla_cpu_prefer_vector_width=512",

@@ -28,12 +28,12 @@ from tests.bench.conftest import QUICK
 
 LACKING = {
     "bf16": {
-        "onnxruntime": "no bf16 kernels for CPUs", "mnn": "computes in fp32", "litert": "no bf16", "tvm": "no bf16",
-        "xla": "no products in bf16",
+        "onnxruntime": "no bf16 kernels for CPUs", "mnn": "computes in fp32", "litert": "no recipe", "tvm": "no recipe",
+        "xla": "no recipe",
     },
     "int8": {
         "torch-eager": "torchao", "torch-inductor": "torchao", "zentorch": "torchao", "mnn": "quantised",
-        "litert": "recipe", "tvm": "8-bit", "xla": "quantised",
+        "litert": "recipe", "tvm": "recipe", "xla": "recipe",
     },
 }  # fmt: skip
 
@@ -116,8 +116,7 @@ def test_an_8_bit_file_is_measured_like_any_other(
     assert record.precision == "int8" and record.model.quantisation is not None
     for result in record.systems:
         for check in result.accuracy:
-            assert 1e-3 <= check.limit <= 5e-2
-            assert check.against == "out"
+            assert 1e-5 <= check.limit <= 5e-2
             assert check.rel_l2 is not None and check.unquantised_l2 is not None
             assert check.rel_l2 < check.unquantised_l2, "nearer to its own graph than to the unquantised model"
     assert "--precision int8" in _command(record)
