@@ -60,10 +60,8 @@ def _quantize(xp: Any, attrs: Attrs, x: Any, scale: Any, *zero: Any) -> Any:
 def _quantize_point(attrs: Attrs, x: Expr, scale: Expr, *zero: Expr) -> Expr:
     to = text(attrs, "to")
     low, high = limits(to)
-    if isinstance(scale, Const) and scale.value != 0:
-        whole = op("round", op("mul", x, _reciprocal(scale)))
-    else:
-        whole = op("round", op("div", x, scale))
+    reciprocal = _reciprocal(scale)
+    whole = op("round", op("div", x, scale) if reciprocal is None else op("mul", x, reciprocal))
     if zero and not _is_zero(zero[0]):
         whole = op("add", whole, _as(zero[0], x.dtype))
     least, most = (Const(float(n), x.dtype) for n in (low, high))
@@ -117,10 +115,13 @@ def _as(e: Expr, dtype: str) -> Expr:
     return Const(float(e.value), dtype) if isinstance(e, Const) else Cast(e, dtype)
 
 
-def _reciprocal(scale: Const) -> Const:
-    """1 / scale, rounded once."""
-    value = (1 / np.asarray(scale.value, WIDE)).astype(numpy_dtype(scale.dtype))
-    return Const(value.item(), scale.dtype)
+def _reciprocal(scale: Expr) -> Const | None:
+    """1 / scale of a constant, rounded once; None where that is no finite number."""
+    if not isinstance(scale, Const):
+        return None
+    with np.errstate(all="ignore"):
+        value = (1 / np.asarray(scale.value, WIDE)).astype(numpy_dtype(scale.dtype))
+    return Const(value.item(), scale.dtype) if np.isfinite(value) else None
 
 
 elementwise("quantize", _quantize, _quantize_point, _quantized_type, cost=4)
@@ -145,8 +146,8 @@ def integer_matmul(to: Adder, a: str, b: str, a_zero: str, b_zero: str) -> str:
         a: [..., M, K]. b: [..., K, N].
         a_zero: a scalar, or [..., M, 1]. b_zero: a scalar, or [..., N] ("": 0, of both).
     """
-    a, z = as_signed(to, a, a_zero, "uint8")
-    b, y = as_signed(to, b, b_zero, "int8")
+    a, z = recentred(to, a, a_zero, "uint8")
+    b, y = recentred(to, b, b_zero, "int8")
     total, terms = to.add("matmul", a, b), to.type(a).shape[-1]
     keep = min(to.type(a).rank, to.type(b).rank) > 1
     if z:
@@ -168,7 +169,7 @@ def _column_sums(to: Adder, b: str, keep: bool) -> str:
     return to.add("reduce_sum", to.add("cast", b, to=WORD), axes=(axis,), keepdims=keep)
 
 
-def as_signed(to: Adder, x: str, zero: str, dtype: str) -> tuple[str, str]:
+def recentred(to: Adder, x: str, zero: str, dtype: str) -> tuple[str, str]:
     """x as ``dtype``, moved by 128 where it is of the other signedness, and its zero point then: int32, "" for 0."""
     own = to.type(x).dtype
     point = to.add("cast", zero, to=WORD) if zero else ""

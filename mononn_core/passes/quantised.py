@@ -22,7 +22,7 @@ from mononn_core.element import BYTES, COMPUTE, WORD
 from mononn_core.graph import Graph, Node
 from mononn_core.ops import registry
 from mononn_core.ops.common import integer, text
-from mononn_core.ops.quantise import MOST_TERMS, as_signed, integer_matmul
+from mononn_core.ops.quantise import MOST_TERMS, integer_matmul, recentred
 from mononn_core.passes.rewrite import Rewriter, rewrite
 
 
@@ -30,7 +30,7 @@ def moved(rewriter: Rewriter, node: Node) -> str | None:
     """Case 1."""
     if not node.inputs or (source := rewriter.producer(node.inputs[0], "dequantize")) is None:
         return None
-    gathers = registry.get(node.op).kind == "gather" and node.op == "gather"
+    gathers = node.op == "gather"
     if not gathers and not (registry.get(node.op).kind == "movement" and len(node.inputs) == 1 and node.op != "pad"):
         return None
     x, scale, *zero = source.inputs
@@ -127,7 +127,7 @@ def convolution(rewriter: Rewriter, node: Node) -> str | None:
     source = rewriter.producer(node.inputs[1])
     assert source is not None
     wide = _centred(rewriter, source)
-    x, point = as_signed(rewriter, x, _scalar(rewriter, x_zero), "uint8")
+    x, point = recentred(rewriter, x, _scalar(rewriter, x_zero), "uint8")
     total = rewriter.add("conv", x, rewriter.make(wide.astype("int8")), **dict(node.attrs))
     if point:
         sums = rewriter.make(-wide.sum((0, 1, 2), dtype=WORD))
