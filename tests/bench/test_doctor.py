@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from bench_report.records import MACHINE
@@ -96,8 +97,19 @@ print(sorted(name for name in strange if not name.startswith("_") and name != "s
     assert done.stdout.strip() == "[]"
 
 
+ROOMY = SimpleNamespace(free=1e12)
+
+
 def test_without_anything_installed_it_says_what_is_to_come():
-    command = [sys.executable, "-S", "-m", "mononn_bench.doctor"]
+    code = f"""
+import shutil, sys
+from types import SimpleNamespace
+shutil.disk_usage = lambda folder: SimpleNamespace(free={ROOMY.free})
+from mononn_bench import doctor
+doctor.LEAST_MEMORY_MB = 0
+sys.exit(doctor.main([]))
+"""
+    command = [sys.executable, "-S", "-c", code]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert re.search(r"^processor +\S", done.stdout, re.MULTILINE)
@@ -105,6 +117,8 @@ def test_without_anything_installed_it_says_what_is_to_come():
 
 
 def test_with_the_suite_installed_every_system_is_probed(monkeypatch, capsys):
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda folder: ROOMY)
+    monkeypatch.setattr(doctor, "LEAST_MEMORY_MB", 0)
     monkeypatch.setattr(systems, "REAL", tuple(map(systems.get_system, ("mononn", "onnxruntime", "fake-missing"))))
     assert doctor.main(["--configfile", str(ROOT / "workflows" / "config.test.yaml")]) == 0
     said = capsys.readouterr().out
@@ -119,6 +133,7 @@ def test_with_the_suite_installed_every_system_is_probed(monkeypatch, capsys):
 
 def test_trouble_is_status_2_and_a_sentence(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "describe_machine", lambda: replace(GOOD, flags=()))
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda folder: ROOMY)
     assert doctor.main(["--brief"]) == 2
     said = capsys.readouterr()
     assert said.out == "" and said.err.count("\n") == 1 and "lacks avx2" in said.err

@@ -28,10 +28,7 @@ def in_precision(model, precision, ours):
     record = replace(a_case(model, times, results, full_size=True), precision=precision)
     if precision != "int8":
         return record
-    systems = [
-        replace(s, accuracy=tuple(replace(c, unquantised_l2=0.1, against="out") for c in s.accuracy))
-        for s in record.systems
-    ]
+    systems = [replace(s, accuracy=tuple(replace(c, unquantised_l2=0.1) for c in s.accuracy)) for s in record.systems]
     return replace(record, systems=tuple(systems))
 
 
