@@ -10,7 +10,7 @@ from mononn_core.cli.feeds import shapes_of
 from mononn_core.compiler import lower
 from mononn_core.errors import MononnError
 from mononn_core.importer.survey import Report, check
-from mononn_core.passes.quantised import real_products
+from mononn_core.passes.pipeline import real_products
 
 UNSUPPORTED = 1
 KEYS = ("node", "op_type", "status", "reason")

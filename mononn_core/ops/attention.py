@@ -2,16 +2,23 @@
 
 q is [B, H, S, D], k [B, H, T, D], v [B, H, T, E], bias broadcastable to [B, H, S, T]; the result is [B, H, S, E].
 A row whose scores are all minus infinity is NaN, as softmax gives it, or zero with ``guard`` set.
+
+Of integers of 8 bits, q unsigned, the result is the int32 product of quantised probabilities and v. Attributes beside
+``guard``: ``zeros``, the zero points of q, k and v; ``probability``, (step, low, high) of the probabilities'
+:class:`~mononn_core.ops.quantise.Rounding`; ``steps``, from the integers' product to the scores, three numbers each:
+(factor, 0, 0), (step, low, high) of a rounding, or (0, 1, 0), where the bias is added.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from mononn_core.element import BYTES, COMPUTE, WORD, accumulator
 from mononn_core.errors import ShapeError
 from mononn_core.graph import TensorType
-from mononn_core.ops.common import broadcast, number
+from mononn_core.ops.common import broadcast, integers, number, numbers
+from mononn_core.ops.quantise import Rounding
 from mononn_core.ops.registry import Attrs, OpDef, register
 
 Types = Sequence[TensorType | None]
@@ -20,28 +27,62 @@ Types = Sequence[TensorType | None]
 def _infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
     q, k, v = types[:3]
     bias = types[3] if len(types) > 3 else None
+    whole = [t is not None and t.dtype in BYTES for t in (q, k, v)]
     if q is None or k is None or v is None or not q.rank == k.rank == v.rank == 4:
         raise ShapeError("attention takes q, k and v of rank 4")
     b, h, s, d = q.shape
     if k.shape[:2] != (b, h) or v.shape[:2] != (b, h) or k.shape[3] != d or v.shape[2] != k.shape[2]:
         raise ShapeError(f"attention of q {q}, k {k} and v {v} does not exist")
-    scores = TensorType(q.dtype, (b, h, s, k.shape[2]))
-    if bias is not None and (broadcast((scores, bias)) != scores.shape or bias.dtype != q.dtype):
+    if any(whole) and not (all(whole) and q.dtype == "uint8" and "zeros" in attrs):
+        raise ShapeError("attention of integers takes unsigned q, k and v of 8 bits, and their zero points")
+    scores = TensorType(COMPUTE if any(whole) else q.dtype, (b, h, s, k.shape[2]))
+    if bias is not None and (broadcast((scores, bias)) != scores.shape or bias.dtype != scores.dtype):
         raise ShapeError(f"an attention bias {bias} does not fit scores {scores}")
-    return (TensorType(q.dtype, (b, h, s, v.shape[3])),)
+    return (TensorType(accumulator(q.dtype) if any(whole) else q.dtype, (b, h, s, v.shape[3])),)
 
 
 def _evaluate(xp: Any, inputs: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
     q, k, v = inputs[:3]
     bias = inputs[3] if len(inputs) > 3 else None
+    if "zeros" in attrs:
+        return (_evaluate_integers(xp, (q, k, v), bias, attrs),)
     scores = xp.matmul(q, xp.swapaxes(k, -1, -2)) * xp.asarray(number(attrs, "scale"), dtype=q.dtype)
     if bias is not None:
         scores = scores + bias
+    return (xp.matmul(_softmax(xp, scores, attrs), v).astype(q.dtype),)
+
+
+def _softmax(xp: Any, scores: Any, attrs: Attrs) -> Any:
     powers = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True))
     weights = powers / xp.sum(powers, axis=-1, keepdims=True)
-    if attrs.get("guard"):
-        weights = xp.where(xp.isnan(weights), xp.zeros_like(weights), weights)
-    return (xp.matmul(weights, v).astype(q.dtype),)
+    return xp.where(xp.isnan(weights), xp.zeros_like(weights), weights) if attrs.get("guard") else weights
+
+
+def _evaluate_integers(xp: Any, qkv: tuple[Any, Any, Any], bias: Any, attrs: Attrs) -> Any:
+    q, k, v = (x.astype(WORD) - zero for x, zero in zip(qkv, integers(attrs, "zeros"), strict=True))
+    scores = xp.matmul(q, xp.swapaxes(k, -1, -2)).astype(COMPUTE if bias is None else bias.dtype)
+    for step in score_steps(attrs, bias is not None):
+        if isinstance(step, Rounding):
+            scores = step.whole(xp, scores) * xp.asarray(step.step, scores.dtype)
+        else:
+            scores = scores + bias if step is None else scores * xp.asarray(step, scores.dtype)
+    step, low, high = numbers(attrs, "probability")
+    return xp.matmul(Rounding(step, int(low), int(high)).whole(xp, _softmax(xp, scores, attrs)).astype(WORD), v)
+
+
+def score_steps(attrs: Attrs, biased: bool) -> Iterator[float | Rounding | None]:
+    """From a sum of products to its score: factors, roundings, and None where the bias is added."""
+    if "steps" not in attrs:
+        if number(attrs, "scale") != 1.0:
+            yield number(attrs, "scale")
+        if biased:
+            yield None
+        return
+    for step, low, high in zip(*[iter(numbers(attrs, "steps"))] * 3, strict=True):
+        if low > high:
+            yield None
+        else:
+            yield Rounding(step, int(low), int(high)) if low < high else step
 
 
 def _flops(types: Types, outputs: Sequence[TensorType], attrs: Attrs) -> int:

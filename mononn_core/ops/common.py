@@ -96,6 +96,13 @@ def integers(attrs: Attrs, name: str) -> tuple[int, ...]:
     return tuple(int(v) for v in value)
 
 
+def numbers(attrs: Attrs, name: str) -> tuple[float, ...]:
+    """A tuple-of-numbers attribute."""
+    value = attrs[name]
+    assert isinstance(value, tuple), f"attribute {name!r} is {value!r}, not a tuple"
+    return tuple(map(float, value))
+
+
 def text(attrs: Attrs, name: str) -> str:
     """A string attribute."""
     value = attrs[name]

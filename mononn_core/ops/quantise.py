@@ -12,6 +12,7 @@ within a rounding of a half, the result may be the neighbouring integer.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import ml_dtypes
@@ -126,6 +127,33 @@ def _reciprocal(scale: Expr) -> Const | None:
 
 elementwise("quantize", _quantize, _quantize_point, _quantized_type, cost=4)
 elementwise("dequantize", _dequantize, _dequantize_point, _dequantized_type, cost=2, folds=False)
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """What quantising and dequantising by one scale does: x becomes step times round(x / step), whose factor lies in
+    [low, high], the integers' limits less their zero point."""
+
+    step: float
+    low: int
+    high: int
+
+    @property
+    def parts(self) -> tuple[float, float, float]:
+        """As an attribute of a node."""
+        return self.step, float(self.low), float(self.high)
+
+    def whole(self, xp: Any, x: Any) -> Any:
+        """The factors for an array."""
+        return xp.clip(xp.round(x / xp.asarray(self.step, x.dtype)), self.low, self.high)
+
+    def point(self, x: Expr) -> Expr:
+        """What x becomes."""
+        step = Const(self.step, x.dtype)
+        reciprocal = _reciprocal(step)
+        whole = op("round", op("div", x, step) if reciprocal is None else op("mul", x, reciprocal))
+        least, most = (Const(float(n), x.dtype) for n in (self.low, self.high))
+        return op("mul", op("min", op("max", whole, least), most), step)
 
 
 class Adder(Protocol):

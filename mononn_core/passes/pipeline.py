@@ -84,8 +84,10 @@ FORMS = {"cpu": CPU_FORMS, "cuda": CUDA_FORMS, "cuda-emulated": CUDA_FORMS}
 """target -> (name, pass) in order: what brings a Graph into the forms that the target's templates and loops take."""
 
 
+INTEGERS: tuple[tuple[str, Pass], ...] = (("attention", attention.integers), ("integers", quantised.integers))
+"""What makes products of dequantised operands products of integers."""
 QUANTISED: dict[str, tuple[tuple[str, Pass], ...]] = {
-    "cpu": (*CLEAN, ("late", quantised.late), *CLEAN, ("integers", quantised.integers)),
+    "cpu": (*CLEAN, ("late", quantised.late), *CLEAN, *INTEGERS),
     "cuda": (("floats", quantised.floats),),
     "cuda-emulated": (("floats", quantised.floats),),
 }
@@ -102,6 +104,16 @@ def run(graph: Graph, target: str = "cpu") -> Graph:
     for _, step in steps(target):
         graph = step(graph)
     return graph
+
+
+def real_products(graph: Graph) -> dict[str, str]:
+    """Of an imported Graph: the products and convolutions that a CPU multiplies real numbers in, and why; none of a
+    Graph that is not quantised."""
+    for name, step in QUANTISED["cpu"]:
+        if name == "integers":
+            break
+        graph = step(graph)
+    return quantised.real_products(graph)
 
 
 def prepare(graph: Graph, target: str) -> Graph:

@@ -92,7 +92,7 @@ def problem(rewriter: Rewriter, node: Node) -> str:
     (a, *points), (b, *scales) = left.inputs, right.inputs
     value = rewriter.constant(b)
     if value is None:
-        return "both sides are computed, and only products by constants are in integers so far"
+        return "both sides are computed, and it is no product of an attention all operands of which are quantised"
     if {rewriter.type(n).dtype for n in (a, b)} - set(BYTES):
         return "its integers have more than 8 bits"
     if any(rewriter.type(n).size != 1 for n in points):
@@ -197,8 +197,8 @@ def integers(graph: Graph) -> Graph:
 
 
 def real_products(graph: Graph) -> dict[str, str]:
-    """Of an imported Graph: the products and convolutions that real numbers are multiplied in, and why; none of a Graph
-    that is not quantised."""
+    """The products and convolutions of a Graph dequantised late that :func:`integers` leaves to real numbers, and why;
+    none of a Graph that is not quantised."""
     found: dict[str, str] = {}
 
     def record(rewriter: Rewriter, node: Node) -> None:
@@ -207,5 +207,5 @@ def real_products(graph: Graph) -> dict[str, str]:
             found[str(node.origin)] = why
 
     if any(node.op == "dequantize" for node in graph.nodes):
-        rewrite(late(graph), [record])
+        rewrite(graph, [record])
     return found

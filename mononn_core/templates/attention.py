@@ -15,17 +15,20 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mononn_core.codegen.cpu_storage import CpuStorage, CpuTemplate, is_narrow
-from mononn_core.codegen.cstyle import Printer
+from mononn_core.codegen.cstyle import Printer, literal
 from mononn_core.codegen.cuda_expressions import CudaPrinter, unguarded_loads
 from mononn_core.codegen.cuda_lanes import store_width
 from mononn_core.codegen.cuda_lanes import write_element as write_lanes
 from mononn_core.codegen.cuda_storage import CudaStorage, CudaTemplate, inner_axes
 from mononn_core.codegen.loops import score_text, write_element
 from mononn_core.codegen.storage import row_stride
-from mononn_core.element import COMPUTE, CUDA_TYPES, computed, itemsize
+from mononn_core.element import BYTES, C_TYPES, COMPUTE, CUDA_TYPES, WORD, computed, itemsize
 from mononn_core.errors import UnsupportedError
 from mononn_core.graph import Node
 from mononn_core.ops import registry
+from mononn_core.ops.attention import score_steps
+from mononn_core.ops.common import integers, numbers
+from mononn_core.ops.quantise import Rounding
 from mononn_core.program.expr import Acc, Cast, Const, Expr, Var, op
 from mononn_core.program.ir import Box, Phase, Task
 from mononn_core.program.simplify import simplify
@@ -35,7 +38,7 @@ from mononn_core.schedule.binder import BLOCK, HEAD, OWNER, TaskBuilder, bound, 
 from mononn_core.schedule.cuda.builder import CudaBuilder
 from mononn_core.schedule.cuda.schedule import CudaGroup
 from mononn_core.schedule.cuda.template import CudaScheduled, PlannedPhase
-from mononn_core.schedule.decisions import most_at_once
+from mononn_core.schedule.decisions import PARTNERS, most_at_once
 from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.operands import attention_axes, axis, unit_stride
 from mononn_core.schedule.phases import PhaseBuilder
@@ -56,11 +59,15 @@ AHEAD = 32
 @dataclass(frozen=True)
 class AttentionParams:
     """``guard``: a row whose scores are all -inf gives 0, not NaN. Of a CPU: rows whose sums are in registers together,
-    at most ``at_once``. Of a GPU: ``kind`` of its products (of its operands' type where it is ""), and ``keys`` that it
-    takes in one step."""
+    at most ``at_once``; of integers, ``zeros`` are subtracted from q, k and v, and probabilities are whole multiples of
+    ``step``, ``most`` times it at most. Of a GPU: ``kind`` of its products (of its operands' type where it is ""), and
+    ``keys`` that it takes in one step."""
 
     guard: bool = False
     at_once: int = 0
+    zeros: tuple[int, int, int] = (0, 0, 0)
+    step: float = 0.0
+    most: int = 0
     kind: str = ""
     keys: int = 64
 
@@ -86,12 +93,18 @@ class Attention(Template[AttentionParams], CpuTemplate, CpuScheduled, CudaTempla
         return sides(task, axes, (("q", 0), ("k", 0) if prologue else ("v", 1)))
 
     def compute(self, task: Task, running: Running) -> Array:
+        params = self.params(task)
         q, k, v = (running.matrix(role) for role in self.roles)
-        score = running.prologue("score", q @ k.T)
+        whole = params.step > 0
+        if whole:
+            q, k, v = (x - x.dtype.type(zero) for x, zero in zip((q, k, v), params.zeros, strict=True))
+        score = running.prologue("score", (q @ k.T).astype(COMPUTE) if whole else q @ k.T)
         weight = np.exp(score - score.max(axis=1, keepdims=True, initial=-np.inf))
         weight = weight / weight.sum(axis=1, keepdims=True)
-        if self.params(task).guard:
+        if params.guard:
             weight = np.where(np.isnan(weight), np.zeros_like(weight), weight)
+        if whole:
+            weight = np.minimum(np.round(weight / weight.dtype.type(params.step)), params.most).astype(WORD)
         return np.asarray(weight @ v)
 
     # -- how groups are dealt, on a CPU -----------------------------------------------------------------------------
@@ -119,7 +132,10 @@ class Attention(Template[AttentionParams], CpuTemplate, CpuScheduled, CudaTempla
             bh = Var(OWNER) * per_owner + bh
         extents = {OWNER: owners, HEAD: per_owner}
         at_once = most_at_once(PACKED_VECTORS, builder.machine, builder.multiplied(node))
-        params = {"guard": guarded(node), "at_once": at_once}
+        params: dict[str, Any] = {"guard": guarded(node), "at_once": at_once}
+        if builder.types[node.inputs[0]].dtype in BYTES:
+            step, _, most = numbers(node.attrs, "probability")
+            params |= {"zeros": integers(node.attrs, "zeros"), "step": step, "most": int(most)}
         task, flops = build_task(builder, stage, tile_rows, extents, (bh, i0), params)
         return builder.phase(name, stage, partition, extents, task, flops)
 
@@ -133,7 +149,7 @@ class Attention(Template[AttentionParams], CpuTemplate, CpuScheduled, CudaTempla
         return padded * depth + keys * ceil(width / panel) * panel + min(rows, self.params(task).at_once) * padded
 
     def headers(self, phase: Phase, code: CpuStorage) -> tuple[str, ...]:
-        return ("mononn_dot.hpp",) if is_narrow(phase, code, "q") else ()
+        return ("mononn_dot_attention.hpp",) if is_narrow(phase, code, "q") else ()
 
     def write_call(self, phase: Phase, printer: Printer, code: CpuStorage) -> None:
         task, out = phase.task, code.out
@@ -157,11 +173,17 @@ class Attention(Template[AttentionParams], CpuTemplate, CpuScheduled, CudaTempla
         if params.at_once < 1:
             raise UnsupportedError(f"phase {phase.id!r}: an attention on a CPU says how many rows it has at once")
         guard = "true" if params.guard else "false"
-        struct = "mn::DotAttention" if is_narrow(phase, code, "q") else "mn::Attention"
+        struct, points = "mn::Attention<", ""
+        if is_narrow(phase, code, "q"):
+            left = code.buffer(q.buffer).dtype
+            struct = f"mn::DotAttention<{C_TYPES[left]}, {C_TYPES[PARTNERS.get(left, left)]}, "
+        if params.step > 0:
+            numbers_text = ", ".join(map(str, (*params.zeros, params.most)))
+            points = f", mn::Whole<{numbers_text}>{{{literal(Const(1 / params.step, COMPUTE))}}}"
         for r in (r for r in rows if r > 0):
-            shape = f"{struct}<{r}, {k.box.size[0]}, {q.box.size[1]}, {v.box.size[1]}, {params.at_once}, {guard}>"
+            shape = f"{struct}{r}, {k.box.size[0]}, {q.box.size[1]}, {v.box.size[1]}, {params.at_once}, {guard}>"
             code.assert_fits(phase, shape)
-            calls.append((rows_text, r, f"{shape}::run({', '.join(parts)}, local_, score_, element_);"))
+            calls.append((rows_text, r, f"{shape}::run({', '.join(parts)}, local_, score_, element_{points});"))
         code.choose(calls, 0 in rows)
 
     # -- on a GPU ---------------------------------------------------------------------------------------------------
@@ -331,14 +353,16 @@ def _score(
     builder: TaskBuilder, bias: str, attrs: Mapping[str, registry.Attr], where: Mapping[str, Expr], i: Expr, j: Expr
 ) -> Expr:
     value: Expr = Acc()
-    scale = attrs.get("scale", 1.0)
-    if scale != 1.0:
-        value = op("mul", value, Const(float(scale), COMPUTE))  # type: ignore[arg-type]
-    if bias:
-        shape = builder.types[bias].shape
-        full = (where["batch"], where["head"], i, j)[4 - len(shape) :]
-        index = tuple(Const(0) if extent == 1 else e for e, extent in zip(full, shape, strict=True))
-        value = op("add", value, builder.views.read(bias, index))
+    for step in score_steps(attrs, bool(bias)):
+        if isinstance(step, Rounding):
+            value = step.point(value)
+        elif step is not None:
+            value = op("mul", value, Const(step, COMPUTE))
+        else:
+            shape = builder.types[bias].shape
+            full = (where["batch"], where["head"], i, j)[4 - len(shape) :]
+            index = tuple(Const(0) if extent == 1 else e for e, extent in zip(full, shape, strict=True))
+            value = op("add", value, builder.views.read(bias, index))
     return value
 
 

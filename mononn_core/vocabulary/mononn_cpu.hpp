@@ -254,23 +254,32 @@ template <int STEP> MN_INLINE void transpose_stage(V (&r)[W]) {
     }
   if constexpr (2 * STEP < W) transpose_stage<2 * STEP>(r);
 }
-// ROWS (at most W) rows of src, stride apart, become columns of dst, rows of ``ldd`` floats; columns up to W are zero.
-template <int ROWS> MN_INLINE void transpose_block(float *dst, long ldd, const float *src, long stride) {
+// Words of a row of narrower elements, bit by bit, or floats.
+template <class Bits, class T> MN_INLINE Bits words(const T *p) {
+  Bits v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+// ROWS (at most W) rows of src, stride apart, become columns of dst, rows of ``ldd`` words; columns up to W are zero.
+template <int ROWS, class T> MN_INLINE void transpose_block(float *dst, long ldd, const T *src, long stride) {
   V r[W];
-  MN_UNROLL for (int i = 0; i < W; ++i) r[i] = i < ROWS ? load<V>(src + i * stride) : V{};
+  MN_UNROLL for (int i = 0; i < W; ++i) r[i] = i < ROWS ? words<V>(src + i * stride) : V{};
   if constexpr (W > 1) transpose_stage<1>(r);
   MN_UNROLL for (int i = 0; i < W; ++i) store<V>(dst + i * ldd, r[i]);
 }
-// ROWS rows of D floats become W columns.
-template <int D, int ROWS> static inline void transpose_rows(float *dst, long ldd, const float *src, long stride) {
-  constexpr int WHOLE = D / W * W;
-  for (int d = 0; d < WHOLE; d += W) transpose_block<ROWS>(dst + d * ldd, ldd, src + d, stride);
+// ROWS rows of D words become W columns.
+template <int D, int ROWS, class T> static inline void transpose_rows(float *dst, long ldd, const T *src, long stride) {
+  constexpr int WHOLE = D / W * W, EACH = sizeof(float) / sizeof(T);
+  for (int d = 0; d < WHOLE; d += W) transpose_block<ROWS>(dst + d * ldd, ldd, src + d * EACH, stride);
   for (int d = WHOLE; d < D; ++d)
-    for (int i = 0; i < W; ++i) dst[d * ldd + i] = i < ROWS ? src[i * stride + d] : 0.f;
+    for (int i = 0; i < W; ++i) {
+      const float word = i < ROWS ? words<float>(src + i * stride + d * EACH) : 0.f;
+      __builtin_memcpy(dst + d * ldd + i, &word, sizeof word);
+    }
 }
-// dst = src[T][D] transposed, in panels [D][PANEL] (the last may be [D][W]): row t of src becomes column t; columns past
-// T are zero.
-template <int D, int T, int PANEL> static inline void pack_transposed(float *dst, const float *src, long stride) {
+// dst = src[T] of D words transposed, in panels [D][PANEL] (the last may be [D][W]): row t of src becomes column t;
+// columns past T are zero.
+template <int D, int T, int PANEL, class S> static inline void pack_transposed(float *dst, const S *src, long stride) {
   constexpr int WHOLE = T / W * W, TP = (T + W - 1) / W * W;
   auto column = [&](int t) { return dst + (long)(t / PANEL) * D * PANEL + t % PANEL; };
   auto width = [](int t) { return (long)(t / PANEL * PANEL + PANEL <= TP ? PANEL : W); };

@@ -17,7 +17,7 @@ from mononn_core.machine import Machine
 from mononn_core.ops.evaluate import run as evaluate
 from mononn_core.ops.quantise import MOST_TERMS
 from mononn_core.passes import pipeline
-from mononn_core.passes.quantised import real_products
+from mononn_core.passes.pipeline import real_products
 from mononn_core.program.interpret import run
 from mononn_core.runtime.loading import load as load_artifact
 from mononn_core.runtime.session import Session
