@@ -29,6 +29,8 @@ SMALL_FLOATS = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2f
 """Floats that values are only cast to and from."""
 ACCUMULATORS = {**dict.fromkeys(NARROW, COMPUTE), **dict.fromkeys(BYTES, WORD)}
 """Type -> the type that its products are added up in, where that is another."""
+PARTNERS = {"uint8": "int8"}
+"""Type of a product's left operand -> its right one's as it is multiplied, where that is another."""
 PRECISIONS = {"fp32": F32, "fp16": F16, "bf16": BF16}
 """What a user asks for -> the type that activations and weights are stored and multiplied in."""
 

@@ -87,6 +87,8 @@ PRODUCTS = (
 )
 KERNELS = ("vdpbf16ps", "vpdpbusd")
 """Of these, what the vocabulary's kernels of narrow products are written with."""
+MULTIPLIED = {p.a: p.terms for p in PRODUCTS if p.instruction in KERNELS}
+"""Types of the left operands of those kernels -> terms that lie side by side in a lane."""
 PRODUCT_FEATURES = frozenset[str]().union(*(p.needs for p in PRODUCTS)) - X86_64_V4 - NEON
 """What is kept of the kernel's report beside a level's features."""
 
@@ -105,6 +107,7 @@ class Machine:
         peak_flops_per_core: fp32 operations a second of one core, a multiply-add counted as two (a default by family).
         bandwidth: bytes a second all cores together read from memory (a default).
         barrier_seconds: a barrier of all cores (a default).
+        product_peaks: (type, operations a second of one core) of products narrower than float32, where measured.
     """
 
     arch: str
@@ -116,6 +119,7 @@ class Machine:
     peak_flops_per_core: float
     bandwidth: float
     barrier_seconds: float
+    product_peaks: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
         if self.arch not in ARCHITECTURES:
@@ -164,11 +168,17 @@ class Machine:
         found = {p.instruction: p for p in PRODUCTS if p.needs <= self.features}
         return tuple(found.values()) or (MULTIPLY_ADD,)
 
-    def product(self, a: str, b: str) -> ProductInstruction | None:
-        """The instruction for elements of ``a`` by elements of ``b`` that the kernels of narrow products are written
-        with, in its widest encoding, if it has one."""
-        fits = (p for p in PRODUCTS if (p.a, p.b) == (a, b) and p.needs <= self.features)
+    def product(self, dtype: str) -> ProductInstruction | None:
+        """The instruction for left operands of ``dtype`` that the kernels of narrow products are written with, in its
+        widest encoding, if it has one."""
+        fits = (p for p in PRODUCTS if p.a == dtype and p.needs <= self.features)
         return next((p for p in fits if p.instruction in KERNELS), None)
+
+    def peak(self, dtype: str) -> float:
+        """Operations a second of one core on products of ``dtype``: measured, or so many times those on float32 as an
+        instruction of the kernels adds products."""
+        found = self.product(dtype)
+        return dict(self.product_peaks).get(dtype, self.peak_flops_per_core * (found.terms if found else 1))
 
     @property
     def compiler_flags(self) -> tuple[str, ...]:

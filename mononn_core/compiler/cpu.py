@@ -10,7 +10,7 @@ import numpy as np
 
 from mononn_core.codegen.cpu import print_program
 from mononn_core.codegen.storage import Storage
-from mononn_core.compiler.packing import describe_program, pack_weights
+from mononn_core.compiler.packing import describe_program, multiplied, pack_weights
 from mononn_core.compiler.proof import prove
 from mononn_core.compiler.stages import Stages
 from mononn_core.decide.cpu import CpuScheduler
@@ -22,7 +22,6 @@ from mononn_core.machine import Machine
 from mononn_core.options import Options
 from mononn_core.passes import pipeline
 from mononn_core.program.ir import Program
-from mononn_core.program.template import get, operand
 from mononn_core.runtime.artifact import Artifact
 from mononn_core.runtime.toolchain import compile_host, compile_shared
 from mononn_core.schedule.groups import CpuGroups
@@ -47,7 +46,7 @@ class CpuStages(Stages[Schedule]):
 def lower_imported(graph: Graph, options: Options, machine: Machine, schedule: Schedule | None = None) -> CpuStages:
     """From an imported Graph on: passes, schedule (or the one given), proof, source."""
     kind = PRECISIONS[options.precision]
-    if kind != COMPUTE and machine.product(kind, kind) is None:
+    if kind != COMPUTE and machine.product(kind) is None:
         raise OptionError(f"this processor multiplies no {kind}, so that fp32 is faster; compile with precision fp32")
     optimized = pipeline.run(graph, options.target)
     groups = CpuGroups(pipeline.prepare(optimized, options.target), options, machine)
@@ -79,9 +78,7 @@ def product_features(program: Program, machine: Machine) -> frozenset[str]:
     """Features beyond a machine's level whose instructions the Program's products are made of."""
     storage, needed = Storage(program), frozenset[str]()
     for phase in program.phases():
-        roles = get(phase.task.template).roles[:2]
-        kinds = [storage.buffer(operand(phase.task, role).buffer).dtype for role in roles]
-        found = machine.product(*kinds) if kinds else None
+        found = machine.product(multiplied(storage, phase))
         needed |= found.needs if found is not None else frozenset()
     return needed - machine.level_features
 

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from mononn_core.codegen.storage import Storage
 from mononn_core.graph import TensorType
 from mononn_core.options import Options
 from mononn_core.program import abi
 from mononn_core.program.ir import Barrier, Buffer, Phase, Program
+from mononn_core.program.template import get, operand
 from mononn_core.version import VERSION
 
 
@@ -63,7 +65,7 @@ def describe_program(program: Program, types: Mapping[str, TensorType], options:
 
 def _phases(program: Program) -> Iterator[dict[str, Any]]:
     """Executed phases in order, with what ``mononn inspect`` and ``mononn trace`` tell of them."""
-    waited = False
+    waited, storage = False, Storage(program)
     for item, loop in program.trace():
         if isinstance(item, Barrier):
             waited = True
@@ -76,16 +78,23 @@ def _phases(program: Program) -> Iterator[dict[str, Any]]:
             "tasks": item.tasks,
             "flops": item.flops,
             "bytes": _weight_bytes(program, item, loop),
+            "multiplies": multiplied(storage, item),
             "barrier": waited,
         }
         waited = False
 
 
+def multiplied(storage: Storage, phase: Phase) -> str:
+    """The type of a template's left operand; "" of a nest."""
+    roles = get(phase.task.template).roles
+    return storage.buffer(operand(phase.task, roles[0]).buffer).dtype if roles else ""
+
+
 def _weight_bytes(program: Program, phase: Phase, loop: Mapping[str, int]) -> int:
     """Constants a phase must read at least once; a gather reads no more of a table than its own box is large."""
     total = 0
-    for operand in phase.task.operands:
-        buffer = program.buffer(program.resolve(operand.buffer, loop))
+    for read in phase.task.operands:
+        buffer = program.buffer(program.resolve(read.buffer, loop))
         if buffer.space == "weight" and phase.task.template != "nest":
             total += prod(buffer.shape) * buffer.itemsize
     return total

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mononn_core.errors import OptionError
-from mononn_core.machine import Machine
+from mononn_core.machine import MULTIPLIED, Machine
 from mononn_core.program import abi
 from mononn_core.runtime.artifact import Artifact
 from mononn_core.runtime.session import Binding, Session
@@ -24,7 +24,7 @@ CHAINS = 12
 MOST_WORKERS = 256
 SECONDS_PER_KIND = 0.2
 SECONDS_PER_RUN = 1e-3
-MULTIPLY_ADDS, READS, BARRIERS = 0, 1, 2
+MULTIPLY_ADDS, READS, BARRIERS, PRODUCTS = range(4)
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class Ceilings:
         memory_bandwidth: bytes a second they read together from memory.
         cache_bandwidth: bytes a second they read together, each from its own second-level cache.
         barrier_seconds: one barrier of them.
+        products: (type, operations a second of all of them) of products of elements narrower than float32.
     """
 
     threads: int
@@ -44,6 +45,7 @@ class Ceilings:
     memory_bandwidth: float
     cache_bandwidth: float
     barrier_seconds: float
+    products: tuple[tuple[str, float], ...] = ()
 
     def applied_to(self, machine: Machine, working_set: int) -> Machine:
         """``machine`` with these roofs; a network whose ``working_set`` bytes fit the last-level cache reads there."""
@@ -53,6 +55,7 @@ class Ceilings:
             peak_flops_per_core=self.flops / self.threads,
             bandwidth=self.cache_bandwidth if cached else self.memory_bandwidth,
             barrier_seconds=self.barrier_seconds,
+            product_peaks=tuple((dtype, rate / self.threads) for dtype, rate in self.products),
         )
 
 
@@ -78,27 +81,32 @@ def measure(threads: int) -> Ceilings:
             ("memory", READS, streamed),
             ("cache", READS, cached),
             ("barriers", BARRIERS, 0),
+            *((dtype, PRODUCTS + number, 0) for number, dtype in enumerate(MULTIPLIED)),
         ):
             order[:] = kind, 1, size
             rates[name] = _repetitions_per_second(binding, order)
+    a_chain = threads * CHAINS * 2
     return Ceilings(
         threads=threads,
-        flops=rates["flops"] * threads * CHAINS * _vector_bytes(machine) / 4 * 2,
+        flops=rates["flops"] * a_chain * _vector_bytes(machine) / 4,
         memory_bandwidth=rates["memory"] * threads * streamed,
         cache_bandwidth=rates["cache"] * threads * cached,
         barrier_seconds=1 / rates["barriers"],
+        products=tuple((t, rates[t] * a_chain * machine.vector_bytes / 4 * terms) for t, terms in MULTIPLIED.items()),
     )
 
 
 def _repetitions_per_second(binding: Binding, order: np.ndarray) -> float:
-    """The best of many short runs: a ceiling is what the cores can do while nobody else uses them."""
-    while _seconds(binding) < SECONDS_PER_RUN:
-        order[1] *= 2
-    until = time.perf_counter() + SECONDS_PER_KIND
-    best = _seconds(binding)
-    while time.perf_counter() < until:
-        best = min(best, _seconds(binding))
-    return float(order[1]) / best
+    """The best of many short runs: a ceiling is what the cores can do while nobody else uses them. A run is made longer
+    until one takes long enough; another may take long because it waits for a core."""
+    best, until = 0.0, time.perf_counter() + SECONDS_PER_KIND
+    while True:
+        seconds = _seconds(binding)
+        best = max(best, float(order[1]) / seconds)
+        if seconds < SECONDS_PER_RUN:
+            order[1] *= 2
+        elif time.perf_counter() > until:
+            return best
 
 
 def _seconds(binding: Binding) -> float:
@@ -113,13 +121,16 @@ def _vector_bytes(machine: Machine) -> int:
 
 def _artifact(machine: Machine, threads: int, arena: int) -> Artifact:
     register = {"x86_64": "v" if machine.vector_bytes == 64 else "x", "aarch64": "w"}.get(machine.arch, "m")
+    products = (machine.product(dtype) for dtype in MULTIPLIED)
+    features = frozenset[str]().union(*(p.needs for p in products if p)) - machine.level_features
     flags = [f"-DVECTOR_BYTES={_vector_bytes(machine)}", f'-DVECTOR_REGISTER="{register}"']
+    flags += [f"-DMONONN_VECTOR_BYTES={machine.vector_bytes}", *(f"-m{feature}" for feature in sorted(features))]
     source = (HOST / "ceilings.cpp").read_text(encoding="utf-8")
     manifest: dict[str, Any] = {
         "name": "ceilings",
         "mononn_version": "",
         "abi_version": abi.ABI_VERSION,
-        "machine": {"arch": machine.arch, "features": sorted(machine.level_features)},
+        "machine": {"arch": machine.arch, "features": sorted(machine.level_features | features)},
         "inputs": [{"name": "order", "dtype": "int64", "shape": [3]}],
         "outputs": [{"name": "sums", "dtype": "float32", "shape": [MOST_WORKERS]}],
         "threads": threads,

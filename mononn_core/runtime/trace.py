@@ -22,6 +22,7 @@ from mononn_core.runtime.base import BaseSession
 from mononn_core.runtime.gpu_session import GpuSession
 
 WARM_UP_SECONDS = 0.3
+KIND_COLUMNS = ("kind", "phases", "us", "of time", "floor us", "of peak")
 COLUMNS = ("phase", "us", "floor us", "of peak", "wait us", "imbalance", "tasks", "barrier", "origin")
 
 
@@ -30,7 +31,7 @@ class PhaseTime:
     """One executed phase, medians over the traced runs; times in seconds.
 
     Attributes:
-        id, origin, tasks, barrier: from the manifest.
+        id, origin, tasks, barrier: from the manifest. kind: the root operator, and what type it multiplies.
         seconds: from the last worker's end of the phase before to the last worker's end of this one, so that all
             phases' seconds add up to the run's.
         floor: the least time the ceilings allow: operations at full peak or bytes at full bandwidth, whichever is more.
@@ -39,6 +40,7 @@ class PhaseTime:
     """
 
     id: str
+    kind: str
     origin: str
     tasks: int
     barrier: bool
@@ -103,6 +105,7 @@ def table(stamps: np.ndarray, manifest: Mapping[str, Any], machine: Machine | Gp
         result.append(
             PhaseTime(
                 id=phase["id"],
+                kind=kind_of(phase),
                 origin=phase.get("origin", ""),
                 tasks=phase["tasks"],
                 barrier=bool(phase["barrier"]),
@@ -113,6 +116,12 @@ def table(stamps: np.ndarray, manifest: Mapping[str, Any], machine: Machine | Gp
             )
         )
     return result
+
+
+def kind_of(phase: Mapping[str, Any]) -> str:
+    """Of a manifest's phase "012_matmul[3]": "matmul", with the type it multiplies where that is said."""
+    name = phase["id"].partition("[")[0].partition("_")[2] or phase["id"]
+    return f"{name} {phase['multiplies']}" if phase.get("multiplies") else name
 
 
 def trace_report(session: BaseSession, inputs: Mapping[str, Any], runs: int = 20) -> tuple[list[Any], str]:
@@ -134,13 +143,14 @@ def floor_seconds(work: Mapping[str, Any], machine: Machine | Gpu, workers: int,
     if isinstance(machine, Gpu):
         rate = machine.tf32_flops / 3 if precision == "fp32" else machine.tensor_flops
         return float(max(work["flops"] / rate, work["bytes"] / machine.bandwidth))
-    return max(work["flops"] / (machine.peak_flops_per_core * workers), work["bytes"] / machine.bandwidth)
+    peak = machine.peak(work.get("multiplies", ""))
+    return max(work["flops"] / (peak * workers), work["bytes"] / machine.bandwidth)
 
 
 def format_table(phases: Sequence[PhaseTime]) -> str:
-    """The table for people: one line a phase, then the total."""
+    """The tables for people: one line a phase, then the total; one line a kind of phase."""
     total, floor = sum(p.seconds for p in phases), sum(p.floor for p in phases)
-    rows = [COLUMNS]
+    rows: list[tuple[str, ...]] = [COLUMNS]
     for p in phases:
         share, imbalance = f"{p.share_of_peak:.0%}", f"{p.imbalance:.0%}"
         times = (f"{p.seconds * 1e6:.1f}", f"{p.floor * 1e6:.1f}", share, f"{p.wait * 1e6:.1f}", imbalance)
@@ -149,15 +159,37 @@ def format_table(phases: Sequence[PhaseTime]) -> str:
     share = f"{floor / total:.0%}" if total else ""
     barriers = str(sum(p.barrier for p in phases))
     rows.append(("total", f"{total * 1e6:.1f}", f"{floor * 1e6:.1f}", share, waits, "", "", barriers, ""))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
+    return "\n".join([*_aligned(rows), "", *_aligned(_kinds(phases))])
+
+
+def _kinds(phases: Sequence[PhaseTime]) -> list[tuple[str, ...]]:
+    """The second table: the longest kind first."""
+    found: dict[str, list[PhaseTime]] = {}
+    for p in phases:
+        found.setdefault(p.kind, []).append(p)
+    total = sum(p.seconds for p in phases) or 1.0
+    times = {kind: (sum(p.seconds for p in some), sum(p.floor for p in some)) for kind, some in found.items()}
+    rows: list[tuple[str, ...]] = [KIND_COLUMNS]
+    for kind, (seconds, floor) in sorted(times.items(), key=lambda item: -item[1][0]):
+        share = f"{floor / seconds:.0%}" if seconds else ""
+        spent = (f"{seconds * 1e6:.1f}", f"{seconds / total:.1%}", f"{floor * 1e6:.1f}", share)
+        rows.append((kind, str(len(found[kind])), *spent))
+    return rows
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Lines of a table; its first and last columns are words where they hold some."""
+    last = len(rows[0]) - 1
+    widths = [max(len(row[column]) for row in rows) for column in range(last + 1)]
+    words = {0, *([last] if rows[0][last] == COLUMNS[-1] else [])}
     lines = []
     for row in rows:
         cells = [
-            cell.ljust(width) if column in (0, len(COLUMNS) - 1) else cell.rjust(width)
+            cell.ljust(width) if column in words else cell.rjust(width)
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
+    return lines
 
 
 def to_json(phases: Sequence[PhaseTime]) -> list[dict[str, Any]]:

@@ -8,8 +8,6 @@ from mononn_core.element import COMPUTE, itemsize
 from mononn_core.machine import Machine
 from mononn_core.schedule.schedule import Tile
 
-PARTNERS = {"uint8": "int8"}
-"""Type of a product's left operand -> its right one's, where that is another."""
 L2_SHARE = 0.8
 """Share of the second-level cache that a task's rows of the left operand may take."""
 
@@ -21,7 +19,7 @@ def most_at_once(vectors: int, machine: Machine, dtype: str = COMPUTE) -> int:
     registers = machine.vector_registers
     if dtype == COMPUTE:
         return max(1, (registers - 2 - (vectors if vectors < 4 else 1)) // vectors)
-    each, others = (1, 1) if machine.product(dtype, PARTNERS.get(dtype, dtype)) is not None else (2, 5)
+    each, others = (1, 1) if machine.product(dtype) is not None else (2, 5)
     fits = (rows for rows in range(1, registers) if rows * vectors + each * min(rows, vectors) + others <= registers)
     return max(fits, default=1)
 

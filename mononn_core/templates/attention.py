@@ -22,7 +22,7 @@ from mononn_core.codegen.cuda_lanes import write_element as write_lanes
 from mononn_core.codegen.cuda_storage import CudaStorage, CudaTemplate, inner_axes
 from mononn_core.codegen.loops import score_text, write_element
 from mononn_core.codegen.storage import row_stride
-from mononn_core.element import BYTES, C_TYPES, COMPUTE, CUDA_TYPES, WORD, computed, itemsize
+from mononn_core.element import BYTES, C_TYPES, COMPUTE, CUDA_TYPES, PARTNERS, WORD, computed, itemsize
 from mononn_core.errors import UnsupportedError
 from mononn_core.graph import Node
 from mononn_core.ops import registry
@@ -38,7 +38,7 @@ from mononn_core.schedule.binder import BLOCK, HEAD, OWNER, TaskBuilder, bound, 
 from mononn_core.schedule.cuda.builder import CudaBuilder
 from mononn_core.schedule.cuda.schedule import CudaGroup
 from mononn_core.schedule.cuda.template import CudaScheduled, PlannedPhase
-from mononn_core.schedule.decisions import PARTNERS, most_at_once
+from mononn_core.schedule.decisions import most_at_once
 from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.operands import attention_axes, axis, unit_stride
 from mononn_core.schedule.phases import PhaseBuilder

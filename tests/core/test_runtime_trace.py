@@ -41,11 +41,27 @@ def test_medians_are_over_runs():
 def test_table_text_and_json():
     phases = trace.table(STAMPS, handmade.manifest(), MACHINE)
     lines = trace.format_table(phases).splitlines()
-    assert len(lines) == 4
+    assert len(lines) == 8
     assert "  ".join(lines[0].split()) == "phase  us  floor  us  of  peak  wait  us  imbalance  tasks  barrier  origin"
     assert lines[2].split()[:2] == ["reverse", "0.1"]
     assert lines[3].split()[:2] == ["total", "0.3"]
+    assert lines[5].split() == ["kind", "phases", "us", "of", "time", "floor", "us", "of", "peak"]
+    assert lines[6].split() == ["scale", "1", "0.2", "64.5%", "0.1", "38%"]
+    assert lines[7].split()[:4] == ["reverse", "1", "0.1", "35.5%"]
     assert [row["id"] for row in json.loads(json.dumps(trace.to_json(phases)))] == ["scale", "reverse"]
+
+
+def test_phases_of_a_kind_are_added_up_and_held_against_their_types_peak():
+    whole = {"id": "1_matmul[2]", "multiplies": "uint8", "flops": 800, "bytes": 0, "tasks": 2, "barrier": False}
+    manifest = {"phases": [whole, {**whole, "id": "2_matmul"}]}
+    machine = replace(MACHINE, features=MACHINE.features | {"avxvnni"})
+    phases = trace.table(STAMPS, manifest, machine)
+    assert [p.kind for p in phases] == ["matmul uint8"] * 2
+    assert phases[0].floor == pytest.approx(800 / (2 * 4e9)), "four products an instruction"
+    measured = replace(machine, product_peaks=(("uint8", 2e9),))
+    assert trace.table(STAMPS, manifest, measured)[0].floor == pytest.approx(800 / (2 * 2e9))
+    assert trace.table(STAMPS, manifest, MACHINE)[0].floor == pytest.approx(800 / (2 * 1e9)), "as fast as float32"
+    assert trace.format_table(phases).splitlines()[-1].split()[:3] == ["matmul", "uint8", "2"]
 
 
 def test_chrome_trace_has_one_track_a_worker():
@@ -102,6 +118,8 @@ def test_ceilings_are_plausible_and_applied():
     roofs = ceilings.measure(1)
     assert 1e9 < roofs.flops < 1e12
     assert 1e8 < roofs.memory_bandwidth < 1e12
+    assert all(roofs.flops / 8 < rate < 64 * roofs.flops for _, rate in roofs.products)
+    assert roofs.applied_to(Machine.probe(), 0).peak("uint8") == dict(roofs.products)["uint8"]
     assert roofs.memory_bandwidth < 2 * roofs.cache_bandwidth
     machine = replace(Machine.probe(), l3_bytes=1000)
     assert roofs.applied_to(machine, 1000).bandwidth == roofs.cache_bandwidth

@@ -1,10 +1,12 @@
 // What the machine can do at most: multiply-adds in registers, reads, barriers. Run by ceilings.py like a network.
-// input: int64[3]: kind (0 multiply-adds, 1 reads, 2 barriers), repetitions, bytes a worker reads.
+// input: int64[3]: kind (0 multiply-adds, 1 reads, 2 barriers, 3 and 4 products of bfloat16 and of 8-bit integers as
+// the vocabulary multiplies them), repetitions, bytes a worker reads.
 // output: float32[workers at most 256]: keeps the work alive.
 #include <sched.h>
 #include <stdint.h>
 
 #include "mononn.h"
+#include "mononn_dot.hpp"
 
 typedef float Vec __attribute__((vector_size(VECTOR_BYTES)));
 constexpr int chains = 12;  // enough for two units of four cycles' latency, and fits 16 registers
@@ -23,6 +25,25 @@ static float multiply_adds(int64_t repetitions) {
   }
   for (int i = 1; i < chains; i++) sums[0] += sums[i];
   return sums[0][0];
+}
+
+template <class TA, class TB> static float dots(int64_t repetitions) {
+  using D = mn::Dot<TA, TB>;
+  typename D::Sum sums[chains] = {};
+  alignas(64) TA a[mn::W * D::GROUP] = {};
+  alignas(64) TB b[mn::W * D::GROUP] = {};
+  asm volatile("" : : "r"(a), "r"(b) : "memory");  // nobody knows their values
+  const auto value = D::value(a);
+  const auto row = D::row(b);
+  for (int64_t i = 0; i < repetitions; i++) {
+#pragma GCC unroll 16
+    for (int chain = 0; chain < chains; chain++) {
+      D::add(sums[chain], value, row);
+      asm volatile("" : "+" VECTOR_REGISTER(sums[chain]));
+    }
+  }
+  for (int i = 1; i < chains; i++) sums[0] += sums[i];
+  return float(sums[0][0]);
 }
 
 static float reads(const unsigned char *from, int64_t repetitions, int64_t bytes) {
@@ -58,6 +79,8 @@ extern "C" __attribute__((visibility("default"))) int mononn_run(const mononn_ca
   if (order[0] == 0) value = multiply_adds(order[1]);
   if (order[0] == 1) value = reads(call->arena + worker * order[2], order[1], order[2]);
   if (order[0] == 2) barriers(call, worker, order[1]);
+  if (order[0] == 3) value = dots<mn::bf16, mn::bf16>(order[1]);
+  if (order[0] == 4) value = dots<uint8_t, int8_t>(order[1]);
   static_cast<float *>(call->outputs[0])[worker] = value;
   return 0;
 }
