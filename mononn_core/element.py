@@ -60,6 +60,11 @@ def itemsize(dtype: str) -> int:
     return np.dtype(dtype).itemsize
 
 
+def together(dtype: str) -> int:
+    """Neighbouring terms of a product that fill a lane of a vector."""
+    return itemsize(COMPUTE) // itemsize(dtype)
+
+
 def computed(dtype: str) -> str:
     """The type that values of ``dtype`` are computed with."""
     return COMPUTE if dtype in NARROW else dtype

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mononn_core.codegen.storage import Storage
+from mononn_core.element import itemsize
 from mononn_core.graph import TensorType
 from mononn_core.options import Options
 from mononn_core.program import abi
@@ -85,9 +86,10 @@ def _phases(program: Program) -> Iterator[dict[str, Any]]:
 
 
 def multiplied(storage: Storage, phase: Phase) -> str:
-    """The type of a template's left operand; "" of a nest."""
-    roles = get(phase.task.template).roles
-    return storage.buffer(operand(phase.task, roles[0]).buffer).dtype if roles else ""
+    """The type that a template's left operand is multiplied in, the wider one of both; "" of a nest."""
+    roles = get(phase.task.template).roles[:2]
+    types = [storage.buffer(operand(phase.task, role).buffer).dtype for role in roles]
+    return max(types, key=itemsize, default="")
 
 
 def _weight_bytes(program: Program, phase: Phase, loop: Mapping[str, int]) -> int:

@@ -112,7 +112,7 @@ def weights(program: Program, lowering: Lowering) -> Program:
     for name in dict.fromkeys(str(o.buffer) for phase in program.phases() for o in phase.task.operands):
         if name in lowering.packed:
             buffer, value = lowering.packed[name]
-            lowering.weights[name] = _narrowed(name, value, buffer.dtype)
+            lowering.weights[name] = _stored(name, value, buffer.dtype)
         elif graph.is_constant(name):
             shape = matrix_shape(graph.types[name].shape)
             buffer = Buffer(name, graph.types[name].dtype, shape, Layout.row_major(shape), "weight")
@@ -124,10 +124,10 @@ def weights(program: Program, lowering: Lowering) -> Program:
     return replace(program, buffers=(*program.buffers, *placed), weight_bytes=nbytes)
 
 
-def _narrowed(name: str, value: np.ndarray, dtype: str) -> np.ndarray:
+def _stored(name: str, value: np.ndarray, dtype: str) -> np.ndarray:
     """A weight in the type it is stored in; raises UnsupportedError where a finite one becomes infinite."""
     if dtype not in NARROW:
-        return value
+        return value.astype(dtype, copy=False)
     with np.errstate(over="ignore"):
         found = np.asarray(value).astype(dtype)
     if not np.isfinite(found.astype(value.dtype)[np.isfinite(value)]).all():

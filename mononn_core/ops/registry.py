@@ -94,9 +94,7 @@ def is_template(node: Node, graph: Graph) -> bool:
     if node.op == "conv" and not graph.is_constant(node.inputs[1]):
         return False
     if [t.dtype for t in types] == ["uint8", "int8"] and graph.is_constant(node.inputs[1]):
-        if node.op == "conv":
-            return node.attrs["group"] == 1
-        return node.op == "matmul" and types[0].rank >= 2 and types[1].rank == 2
+        return node.op == "conv" or (node.op == "matmul" and types[0].rank >= 2 and types[1].rank == 2)
     if node.op == "attention" and types[0].dtype == "uint8":
         return True
     return get(node.op).kind == "contraction" and all(t.dtype == COMPUTE for t in types)

@@ -21,7 +21,7 @@ from math import prod
 
 import numpy as np
 
-from mononn_core.element import BYTES, COMPUTE, WORD, itemsize
+from mononn_core.element import BYTES, COMPUTE, WORD, together
 from mononn_core.graph import Graph, Node
 from mononn_core.ops.common import text
 from mononn_core.ops.quantise import MOST_TERMS, Rounding, limits, recentred
@@ -283,7 +283,7 @@ def integer_attention(rewriter: Rewriter, node: Node) -> str | None:
     product = found.scores.product
     qkv = [quantised(rewriter, name) for name in (*product.inputs, node.inputs[1])]
     terms, keys = rewriter.type(product.inputs[0]).shape[-1], rewriter.type(product.output).shape[-1]
-    if None in qkv or terms % (itemsize(COMPUTE) // itemsize(BYTES[0])) or max(terms, keys) > MOST_TERMS:
+    if None in qkv or terms % together("uint8") or max(terms, keys) > MOST_TERMS:
         return None
     (q, q_scale, q_zero), (k, k_scale, k_zero), (v, v_scale, v_zero) = (x for x in qkv if x is not None)
     q, point = recentred(rewriter, q, rewriter.make(q_zero, WORD), "uint8")

@@ -21,7 +21,7 @@ import numpy as np
 from mononn_core.element import BYTES, COMPUTE, WORD
 from mononn_core.graph import Graph, Node
 from mononn_core.ops import registry
-from mononn_core.ops.common import integer, text
+from mononn_core.ops.common import text
 from mononn_core.ops.quantise import MOST_TERMS, integer_matmul, recentred
 from mononn_core.passes.rewrite import Rewriter, rewrite
 
@@ -103,8 +103,6 @@ def problem(rewriter: Rewriter, node: Node) -> str:
         return "an int32 does not hold sums of so many terms"
     if node.op == "matmul":
         return "" if value.ndim == 2 and not node.attrs.get("transpose_b") else "its weights are no matrix"
-    if integer(node.attrs, "group") != 1:
-        return "its channels are in groups"
     wide = _centred(rewriter, right)
     return "" if wide.min() >= -128 and wide.max() <= 127 else "less their zero point its weights have more than 8 bits"
 

@@ -140,7 +140,7 @@ class TaskBuilder(ABC):
         """The buffer of a contraction's constant right-hand side in panels of ``panel`` columns; ``matrix`` is called
         once."""
         own, narrow = self.types[node.inputs[1]].dtype, self.multiplied(node)
-        dtype = own if own in BYTES else narrow
+        dtype = own if narrow in BYTES else narrow
         terms = self.terms(dtype)
         known = f"{name}@{panel}" + (f"x{terms}" if terms > 1 else "")
         if known not in self.packed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mononn_core.element import COMPUTE, PRECISIONS, itemsize
+from mononn_core.element import BYTES, COMPUTE, PRECISIONS, together
 from mononn_core.graph import Graph, Node
 from mononn_core.machine import Machine
 from mononn_core.ops.registry import is_template
@@ -16,6 +16,9 @@ from mononn_core.schedule.schedule import GroupSchedule
 from mononn_core.schedule.template import scheduled
 from mononn_core.schedule.views import Views, matrix_shape
 
+EXACT_TERMS = (1 << 24) // (255 * 128)
+"""Products of an unsigned and a signed byte whose sum float32 holds whatever they are."""
+
 
 class CpuGroups:
     """The groups of a network for one machine and ``options.threads`` owners. ``prefetch`` and
@@ -26,6 +29,7 @@ class CpuGroups:
         self.owners, self.prefetch, self.precision = options.threads, options.prefetch, options.precision
         self.stages, self.views = fuse(graph, options.fuse, options.epilogues, joined=True)
         storage, products = narrowed(self.stages, self.views, PRECISIONS[options.precision])
+        products |= widened(self.stages, graph, machine)
         self.builder = PhaseBuilder(self.views, machine, storage, products)
         self.by_name = {stage.own: (number, stage) for number, stage in enumerate(self.stages)}
         self._built: dict[GroupSchedule, tuple[Phase, ...]] = {}
@@ -58,7 +62,8 @@ class CpuGroups:
 
 def narrowed(stages: tuple[FusionGroup, ...], views: Views, dtype: str) -> tuple[dict[str, str], dict[str, str]]:
     """(tensor -> the type it is stored in, contraction's result -> the type it multiplies in), where that is ``dtype``
-    instead of the Graph's: of operands that are all stored by some group, and read by no template as float32."""
+    instead of the Graph's: of operands that are all stored by some group, and read by no template as float32. A
+    convolution in groups multiplies float32, and reads either."""
     if dtype == COMPUTE:
         return {}, {}
     graph, products, wide = views.graph, dict[str, list[set[str]]](), set[str]()
@@ -66,7 +71,8 @@ def narrowed(stages: tuple[FusionGroup, ...], views: Views, dtype: str) -> tuple
         narrow = _narrow_inputs(root, graph, dtype)
         if narrow:
             products[root.output] = [stored_behind((name,), views) for name in narrow]
-        wide |= stored_behind(root.inputs[len(narrow) :], views)
+        grouped = root.op == "conv" and root.attrs["group"] != 1  # widens what it loads
+        wide |= stored_behind(root.inputs[max(len(narrow), grouped) :], views)
     fits = {t for t in views.stored if graph.types[t].dtype == COMPUTE} - wide - set(graph.outputs)
     while left_out := [o for o, read in products.items() if not all(tensors and tensors <= fits for tensors in read)]:
         for output in left_out:  # it reads float32, and so does whoever shares an operand with it
@@ -75,17 +81,30 @@ def narrowed(stages: tuple[FusionGroup, ...], views: Views, dtype: str) -> tuple
     return dict.fromkeys(sorted(stored), dtype), dict.fromkeys(products, dtype)
 
 
+def widened(stages: tuple[FusionGroup, ...], graph: Graph, machine: Machine) -> dict[str, str]:
+    """Result -> float32, which holds the sums exactly, for convolutions of bytes in groups of one channel where no
+    instruction multiplies bytes: then words of four channels would take more instructions."""
+    found = dict[str, str]()
+    for root in (s.root for s in stages if s.root is not None and s.root.op == "conv"):
+        x, w = (graph.types[name] for name in root.inputs)
+        alone, taps = w.shape[2] == 1 and root.attrs["group"] == w.shape[3], w.shape[0] * w.shape[1]
+        whole = taps <= EXACT_TERMS or machine.lanes(COMPUTE) == 1
+        if x.dtype in BYTES and alone and whole and machine.product(x.dtype) is None:
+            found[root.output] = COMPUTE
+    return found
+
+
 def _narrow_inputs(root: Node, graph: Graph, dtype: str) -> tuple[str, ...]:
     """The operands that a template can read as ``dtype``: of products and convolutions by constants, and of attention,
     where whole groups of terms lie side by side."""
-    together = itemsize(COMPUTE) // itemsize(dtype)
+    word = together(dtype)
     types = [graph.types[name] for name in root.inputs if name]
     if types[0].dtype != COMPUTE:
         return ()
     if root.op == "attention":
-        return root.inputs[:3] if types[0].shape[3] % together == 0 else ()
+        return root.inputs[:3] if types[0].shape[3] % word == 0 else ()
     if not graph.is_constant(root.inputs[1]):
         return ()
     if root.op == "conv":
-        return root.inputs[:1] if root.attrs["group"] == 1 and types[0].shape[3] % together == 0 else ()
+        return root.inputs[:1] if root.attrs["group"] == 1 and types[0].shape[3] % word == 0 else ()
     return root.inputs[:1] if types[1].rank == 2 else ()

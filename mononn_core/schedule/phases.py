@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mononn_core.element import COMPUTE, itemsize
+from mononn_core.element import COMPUTE, together
 from mononn_core.graph import Node
 from mononn_core.machine import Machine
 from mononn_core.program.expr import Const, Expr, Var
@@ -30,7 +30,7 @@ class PhaseBuilder(TaskBuilder):
 
     def terms(self, dtype: str) -> int:
         """As many as fill a lane of a vector."""
-        return itemsize(COMPUTE) // itemsize(dtype)
+        return together(dtype)
 
     def phase(
         self, name: str, stage: FusionGroup, partition: Partition, extents: Mapping[str, int], task: Task, flops: int

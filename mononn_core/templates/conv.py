@@ -14,7 +14,6 @@ import numpy as np
 from mononn_core.codegen.cpu_storage import CpuStorage, is_narrow
 from mononn_core.codegen.cstyle import Printer
 from mononn_core.codegen.loops import is_cheap
-from mononn_core.element import COMPUTE, itemsize
 from mononn_core.program.expr import Const, Expr, minimum, op
 from mononn_core.program.ir import Phase, Task
 from mononn_core.program.simplify import simplify
@@ -73,24 +72,25 @@ class Direct(Windowed[ConvParams]):
     def weight_matrix(self, conv: Conv, panel: int, w: np.ndarray) -> np.ndarray:
         """[taps * what a panel reads, M]."""
         (mine, width), channels, reads = conv.of_group, conv.channels, self.reads(conv, panel)
+        missing = -reads % conv.together
         if conv.group == 1:
-            missing = -mine % _together(conv)
             return np.pad(w, ((0, 0), (0, 0), (0, missing), (0, 0))).reshape(-1, channels)
         n = np.arange(channels)
         first = np.minimum(n // panel * panel // width * mine, conv.x[3] - reads)
         rows = n // width * mine - first
-        wide = np.zeros((conv.taps, reads, channels), w.dtype)
+        wide = np.zeros((conv.taps, reads + missing, channels), w.dtype)
         for c in range(mine):
             wide[:, rows + c, n] = w.reshape(conv.taps, mine, channels)[:, c, :]
-        return wide.reshape(conv.taps * reads, channels)
+        return wide.reshape(-1, channels)
 
     def tag(self, conv: Conv) -> str:
         return "" if conv.group == 1 else "@groups"
 
     def more_params(self, conv: Conv, panel: int) -> dict[str, object]:
+        if conv.together > 1:
+            return {"together": conv.together}
         spans = conv.group > 1 and self.reads(conv, panel) > conv.of_group[0]
-        together = {"together": _together(conv)} if _together(conv) > 1 else {}
-        return {**together, **({"grouped": (*conv.of_group, conv.x[3])} if spans else {})}
+        return {"grouped": (*conv.of_group, conv.x[3])} if spans else {}
 
     def write_more(self, phase: Phase, shape: str, printer: Printer, code: CpuStorage) -> None:
         """Whether all of a panel's results are of one group, and which of the channels that are read are the group's:
@@ -125,11 +125,6 @@ class Direct(Windowed[ConvParams]):
         first = f"{code.corner(printer, a)} + first_, {code.corner(printer, b)} + first_ * {panel}"
         one = f"mn::conv<Group_, {tile}, {skip}>({first}, {function}, ahead_);"
         return f"{{ if (alone_) {one} else {call} }}"
-
-
-def _together(conv: Conv) -> int:
-    """Terms that fill a lane of a vector."""
-    return itemsize(COMPUTE) // itemsize(conv.dtype)
 
 
 TEMPLATE = Direct()

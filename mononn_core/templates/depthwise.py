@@ -1,7 +1,9 @@
 """Convolutions in groups of one channel, or of a few that fill a vector: channels are computed side by side.
 
 For groups of G channels b is [KH KW G, C]: the sum over i, j and c < G of a[(y sh + i dh) pitch + x sw + j dw,
-n // G G + c] b[(i KW + j) G + c, n]. On a GPU a thread has some pixels of an image row, which share what they read.
+n // G G + c] b[(i KW + j) G + c, n]. Bytes are multiplied in words of four channels, the first of them that of channel
+n // G G, by zero where they are another group's; or as float32 (`widened` in `schedule/groups.py`). On a GPU a thread
+has some pixels of an image row, which share what they read.
 """
 
 from __future__ import annotations
@@ -12,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from mononn_core.codegen.cpu_storage import CpuStorage
+from mononn_core.codegen.cpu_storage import CpuStorage, is_narrow
 from mononn_core.codegen.cstyle import Printer
 from mononn_core.codegen.cuda_expressions import WIDTHS, CudaPrinter, c_type
 from mononn_core.codegen.cuda_lanes import store_width, write_element
 from mononn_core.codegen.cuda_storage import CudaStorage, inner_axes
 from mononn_core.codegen.storage import row_stride
-from mononn_core.element import itemsize
+from mononn_core.element import BYTES, itemsize
 from mononn_core.graph import Graph, Node
 from mononn_core.program.expr import Expr
 from mononn_core.program.ir import Operand, Phase, Result, Task
@@ -39,9 +41,10 @@ LOAD = 4
 
 @dataclass(frozen=True)
 class DepthwiseParams(WindowParams):
-    """``group``: channels of a group, G."""
+    """``group``: channels of a group, G. ``together``: channels that are multiplied as one word."""
 
     group: int = 1
+    together: int = 1
 
 
 class Depthwise(CudaWindowed[DepthwiseParams]):
@@ -64,15 +67,18 @@ class Depthwise(CudaWindowed[DepthwiseParams]):
 
     def compute(self, task: Task, running: Running) -> Array:
         a, b, params = running.matrix("a"), running.matrix("b"), self.params(task)
-        taps, group = params.taps_of(a), params.group
-        first = np.arange(b.shape[1]) // group * group
-        rows = b.reshape(len(taps), group, b.shape[1])
-        terms = (tap[..., first + c] * row[c] for tap, row in zip(taps, rows, strict=True) for c in range(group))
-        return np.asarray(sum(terms))
+        taps, group, word = params.taps_of(a.astype(b.dtype)), params.group, params.together
+        first = np.arange(b.shape[1]) // group * group // word * word
+        rows = b.reshape(len(taps), -1, b.shape[1])
+        channels = [np.minimum(first + c, a.shape[1] - 1) for c in range(rows.shape[1])]
+        terms = (
+            tap[..., n] * r for tap, row in zip(taps, rows, strict=True) for n, r in zip(channels, row, strict=True)
+        )
+        return np.asarray(sum(terms)).astype(a.dtype)
 
     def terms(self, task: Task, channels: Array) -> Array:
         params = self.params(task)
-        return np.asarray(params.taps * params.group)
+        return np.asarray(params.taps * ceil(params.group / params.together) * params.together)
 
     # -- how groups are dealt, on a CPU -----------------------------------------------------------------------------
 
@@ -100,25 +106,37 @@ class Depthwise(CudaWindowed[DepthwiseParams]):
         return column
 
     def weight_matrix(self, conv: Conv, panel: int, w: Array) -> Array:
-        return w.reshape(-1, conv.channels)
+        group, word = conv.of_group[0], conv.together
+        n, rows = np.arange(conv.channels), ceil(group / word) * word
+        wide = np.zeros((conv.taps, rows, conv.channels), w.dtype)
+        for c in range(group):
+            wide[:, n // group * group % word + c, n] = w.reshape(conv.taps, group, conv.channels)[:, c]
+        return wide.reshape(-1, conv.channels)
 
     def packed_panel(self, conv: Conv, panel: int) -> int:
         """All of them: an owner's lie between others'."""
         return ceil(conv.channels / panel) * panel
 
     def more_params(self, conv: Conv, panel: int) -> dict[str, object]:
-        return {"group": conv.of_group[0]}
+        together = {"together": conv.together} if conv.together > 1 else {}
+        return {"group": conv.of_group[0], **together}
 
     # -- C++ --------------------------------------------------------------------------------------------------------
 
     def write_ahead(self, result: Result, printer: Printer, code: CpuStorage) -> None:
         """It asks for nothing ahead."""
 
+    def headers(self, phase: Phase, code: CpuStorage) -> tuple[str, ...]:
+        return ("mononn_dot.hpp",) if is_narrow(phase, code) else super().headers(phase, code)
+
     def call(self, phase: Phase, rows: int, function: str, printer: Printer, code: CpuStorage) -> str:
-        ldb = row_stride(printer.pointers["b"].buffer)
         params = self.params(phase.task)
-        kernel = f"mn::depthwise<Windows_, {rows}, {params.at_once}, {params.group}>"
-        return f"{kernel}({corners(phase, printer, code)}, {ldb}, {function});"
+        ldb = printer.pointers["b"].buffer.layout.dims[0][0][1] // params.together
+        kernel = "mn::dot_depthwise" if is_narrow(phase, code) else "mn::depthwise"
+        shape = f"Windows_, {rows}, {params.at_once}, {params.group}"
+        if not is_narrow(phase, code) and code.buffer(operand(phase.task, "a").buffer).dtype in BYTES:
+            function = f"mn::in_words({function})"
+        return f"{kernel}<{shape}>({corners(phase, printer, code)}, {ldb}, {function});"
 
     # -- on a GPU ---------------------------------------------------------------------------------------------------
 

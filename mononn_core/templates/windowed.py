@@ -55,7 +55,7 @@ class WindowParams(Windows):
 @dataclass(frozen=True)
 class Conv:
     """The extents of a ``conv`` node: images [N, H, W, C] of ``dtype`` and their windows, in ``group`` groups of
-    channels."""
+    channels; ``together`` of them lie side by side in the weights."""
 
     x: tuple[int, ...]
     out: tuple[int, ...]
@@ -64,11 +64,13 @@ class Conv:
     dilations: Pair
     group: int
     dtype: str = COMPUTE
+    together: int = 1
 
     @staticmethod
     def of(stage: FusionGroup, builder: TaskBuilder) -> Conv:
         assert stage.root is not None
-        return replace(Conv.of_node(stage.root, builder.types), dtype=builder.multiplied(stage.root))
+        dtype = builder.multiplied(stage.root)
+        return replace(Conv.of_node(stage.root, builder.types), dtype=dtype, together=builder.terms(dtype))
 
     @staticmethod
     def of_node(node: Node, types: Mapping[str, TensorType]) -> Conv:
@@ -269,8 +271,7 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
         conv, panel = Conv.of(stage, builder), tile.panel
         n, channels = conv.out[0], conv.channels
         owners = partition.owners if partition.kind != "single" else 1
-        batches, panels = n, ceil(channels / panel)
-        rows, blocks = tile.rows, tile.blocks
+        batches, panels, rows, blocks = n, ceil(channels / panel), tile.rows, tile.blocks
         o, r, q = (Var(v) for v in (OWNER, BLOCK, PANEL))
         image: Expr = Var(BATCH)
         y0, n0 = r * rows, q * panel

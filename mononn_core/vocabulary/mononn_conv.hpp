@@ -1,7 +1,7 @@
 // Direct convolutions of generated CPU code: dense (any kernel, 1x1 included) and depthwise. See mononn_cpu.hpp.
 //
-// Activations lie with channels innermost: pixels LDA floats apart, image rows PITCH pixels apart, the zero border
-// stored with them. Weights lie in panels of [KH][KW][C][PANEL].
+// Activations, floats or narrower, lie with channels innermost: pixels LDA elements apart, image rows PITCH pixels apart,
+// the zero border stored with them. Weights lie in panels of [KH][KW][C][PANEL].
 #pragma once
 #include "mononn_cpu.hpp"
 
@@ -39,8 +39,8 @@ template <int ROWS, int WIDTH, int MOST, int HEIGHT> struct Cut {
 
 // RH x RW output pixels times NV vectors: the accumulators stay in registers over all taps, and the pixels of a step
 // lie at constant distances from one pointer. SKIP rows of B are left out after each tap.
-template <class G, int RH, int RW, int NV, int SKIP, class Epilogue>
-MN_INLINE void window_tile(const float *__restrict A, const float *__restrict B, Epilogue &&epilogue) {
+template <class G, int RH, int RW, int NV, int SKIP, class TA, class Epilogue>
+MN_INLINE void window_tile(const TA *__restrict A, const float *__restrict B, Epilogue &&epilogue) {
   V c[RH * RW][NV];
   MN_UNROLL for (int i = 0; i < RH * RW; ++i)
     MN_UNROLL for (int j = 0; j < NV; ++j) c[i][j] = V{};
@@ -48,14 +48,14 @@ MN_INLINE void window_tile(const float *__restrict A, const float *__restrict B,
   constexpr int STEP = G::RUN % 2 == 0 ? 2 : G::RUN % 3 == 0 ? 3 : 1;
   MN_NOUNROLL for (int kh = 0; kh < G::KH; ++kh)
     MN_NOUNROLL for (int r = 0; r < G::RUNS; ++r) {
-      const float *a = A + G::at(kh * G::DH, r * G::DW);
+      const TA *a = A + G::at(kh * G::DH, r * G::DW);
       MN_NOUNROLL for (int k = 0; k < G::RUN; k += STEP) {
         MN_UNROLL for (int u = 0; u < STEP; ++u) {
           V row[NV];
           MN_UNROLL for (int j = 0; j < NV; ++j) row[j] = load<V>(B + (u * NV + j) * W);
           MN_UNROLL for (int j = 0; j < NV * W; j += 16) __builtin_prefetch(B + (16 + u) * NV * W + j);
           MN_UNROLL for (int i = 0; i < RH * RW; ++i) {
-            V v = splat<V>(a[G::at(i / RW * G::SH, i % RW * G::SW) + u]);
+            V v = splat<V>(to_float(a[G::at(i / RW * G::SH, i % RW * G::SW) + u]));
             MN_UNROLL for (int j = 0; j < NV; ++j) c[i][j] += v * row[j];
           }
         }
@@ -75,8 +75,8 @@ struct Nothing {
 // neighbouring channels from n on. A is the first pixel of the first window (border included), B the panel. ``ahead(y, x, n)`` may prefetch what
 // ``element`` will touch in a cache line: it runs before a tile's multiply-adds. The panel has SKIP rows a tap more than
 // there are channels to read.
-template <class G, int ROWS, int PANEL, int MOST, bool CHEAP, int SKIP = 0, class Element, class Ahead = Nothing>
-static inline void conv(const float *A, const float *B, Element &&element, Ahead &&ahead = Nothing{}) {
+template <class G, int ROWS, int PANEL, int MOST, bool CHEAP, int SKIP = 0, class TA, class Element, class Ahead = Nothing>
+static inline void conv(const TA *A, const float *B, Element &&element, Ahead &&ahead = Nothing{}) {
   constexpr int NV = PANEL / W, HEIGHT = G::OW < MOST ? MOST / G::OW : 1;
   Cut<ROWS, G::OW, MOST, HEIGHT>::each([&]<int RH, int RW>(long y, long x) __attribute__((always_inline)) {
     MN_UNROLL for (int i = 0; i < RH * RW; ++i)
@@ -96,13 +96,13 @@ template <int GROUP, int C, int... L> MN_INLINE V spread(V v, std::integer_seque
 
 // RH x RW output pixels by W channels in groups of GROUP, KR kernel rows at a time: their weights stay in registers
 // where they fit, and each input vector is read once for all the windows it lies in.
-template <class G, int RH, int RW, int KR, int GROUP, class Epilogue>
-MN_INLINE void depthwise_tile(const float *__restrict A, const float *__restrict B, long ldb, Epilogue &&epilogue) {
+template <class G, int RH, int RW, int KR, int GROUP, class TA, class Epilogue>
+MN_INLINE void depthwise_tile(const TA *__restrict A, const float *__restrict B, long ldb, Epilogue &&epilogue) {
   V c[RH][RW];
   MN_UNROLL for (int y = 0; y < RH; ++y)
     MN_UNROLL for (int x = 0; x < RW; ++x) c[y][x] = V{};
   // One channel of every group: all pixels of these kernel rows times its weights.
-  auto add = [&]<int CHANNEL>(const float *a, const float *w) __attribute__((always_inline)) {
+  auto add = [&]<int CHANNEL>(const TA *a, const float *w) __attribute__((always_inline)) {
     V b[KR][G::KW];
     MN_UNROLL for (int kh = 0; kh < KR; ++kh)
       MN_UNROLL for (int kw = 0; kw < G::KW; ++kw) b[kh][kw] = load<V>(w + ((kh * G::KW + kw) * GROUP + CHANNEL) * ldb);
@@ -125,21 +125,36 @@ MN_INLINE void depthwise_tile(const float *__restrict A, const float *__restrict
   epilogue(c);
 }
 
-// ROWS rows of G::OW output pixels of a convolution of G::C channels in as many groups, or in groups of GROUP (a divisor
-// of W) whose outputs are as many, at most MOST pixels at once; weights B [KH * KW * GROUP][ldb]. Vectors over channels:
-// A and B are read up to the next multiple of W, ``element(y, x, n, v)`` gets the ragged end as it is.
-template <class G, int ROWS, int MOST, int GROUP = 1, class Element>
-static inline void depthwise(const float *A, const float *B, long ldb, Element &&element) {
-  static_assert(W % GROUP == 0);
-  constexpr bool WHOLE = GROUP == 1 && G::KH * G::KW <= 9;  // else the taps of one kernel row at a time
+// ``element`` of int32, handed sums of floats that are whole.
+template <class Element> MN_INLINE auto in_words(Element &element) {
+  return [&element](long y, long x, long n, auto v) __attribute__((always_inline)) {
+    element(y, x, n, __builtin_convertvector(v, Int<decltype(v)>));
+  };
+}
+
+// Calls tile.operator()<RH, RW, KR>(a, y, x, n) for each tile of a depthwise convolution and each vector of channels;
+// SMALL: the weights of a tap are one vector, so that those of nine taps fit the registers.
+template <class G, int ROWS, int MOST, bool SMALL, class TA, class Tile>
+MN_INLINE void each_depthwise(const TA *A, Tile &&tile) {
+  constexpr bool WHOLE = SMALL && G::KH * G::KW <= 9;  // else the taps of one kernel row at a time
   constexpr int KR = WHOLE ? G::KH : 1, HEIGHT = WHOLE && MOST > 1 ? 2 : 1;
   Cut<ROWS, G::OW, MOST / HEIGHT, HEIGHT>::each([&]<int RH, int RW>(long y, long x) __attribute__((always_inline)) {
-    const float *a = A + G::at(y * G::SH, x * G::SW);
-    MN_NOUNROLL for (int n = 0; n < G::C; n += W)
-      depthwise_tile<G, RH, RW, KR, GROUP>(a + n, B + n, ldb, [&](auto &c) __attribute__((always_inline)) {
-        MN_UNROLL for (int i = 0; i < RH * RW; ++i) element(y + i / RW, x + i % RW, (long)n, c[i / RW][i % RW]);
-      });
+    const TA *a = A + G::at(y * G::SH, x * G::SW);
+    MN_NOUNROLL for (int n = 0; n < G::C; n += W) tile.template operator()<RH, RW, KR>(a + n, y, x, n);
   });
 }
 
+// ROWS rows of G::OW output pixels of a convolution of G::C channels in as many groups, or in groups of GROUP (a divisor
+// of W) whose outputs are as many, at most MOST pixels at once; weights B [KH * KW * GROUP][ldb]. Vectors over channels:
+// A and B are read up to the next multiple of W, ``element(y, x, n, v)`` gets the ragged end as it is.
+template <class G, int ROWS, int MOST, int GROUP = 1, class TA, class Element>
+static inline void depthwise(const TA *A, const float *B, long ldb, Element &&element) {
+  static_assert(W % GROUP == 0);
+  each_depthwise<G, ROWS, MOST, GROUP == 1>(
+      A, [&]<int RH, int RW, int KR>(const TA *a, long y, long x, long n) __attribute__((always_inline)) {
+        depthwise_tile<G, RH, RW, KR, GROUP>(a, B + n, ldb, [&](auto &c) __attribute__((always_inline)) {
+          MN_UNROLL for (int i = 0; i < RH * RW; ++i) element(y + i / RW, x + i % RW, n, c[i / RW][i % RW]);
+        });
+      });
+}
 }  // namespace mn

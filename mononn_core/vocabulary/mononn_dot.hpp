@@ -12,7 +12,7 @@
 namespace mn {
 
 // Multiply-adds of one group in W columns: ``value`` is a group of A in all lanes (``first``: its first term alone),
-// ``row`` a group of W columns of B. EXACT sums take any terms at all times weights of zero, and are not cut into runs.
+// ``values`` one a lane, ``row`` a group of W columns of B. EXACT sums take any terms at all times weights of zero, and are not cut into runs.
 // CHAINS independent sums hide the latency of ``add``.
 template <class TA, class TB> struct Dot;
 
@@ -33,7 +33,7 @@ template <> struct Dot<uint8_t, int8_t> {
   static constexpr int CHAINS = 8;
   using Value = Sum;
   using Row = Sum;
-  MN_INLINE Value value(const uint8_t *p) { return Sum{} + bytes(p); }
+  MN_INLINE Value values(Sum words) { return words; }
   MN_INLINE Row row(const int8_t *p) { return load<Sum>((const int32_t *)p); }
   MN_INLINE void add(Sum &c, Value a, Row b) {
 #if MONONN_VECTOR_BYTES == 64
@@ -56,8 +56,8 @@ template <> struct Dot<uint8_t, int8_t> {
     Words even, odd;
   };
   using Row = Value;
-  MN_INLINE Value value(const uint8_t *p) {
-    const Unsigned four = (Unsigned)(Sum{} + bytes(p));
+  MN_INLINE Value values(Sum words) {
+    const Unsigned four = (Unsigned)words;
     return {(Words)(four & 0xff), (Words)(four >> 8)};
   }
   MN_INLINE Row row(const int8_t *p) {
@@ -84,7 +84,7 @@ template <> struct Dot<uint8_t, int8_t> {
   static constexpr int CHAINS = 8;
   using Value = int8x16_t;
   using Row = int8x16_t;
-  MN_INLINE Value value(const uint8_t *p) { return (Value)((Sum{} + bytes(p)) ^ (int32_t)0x80808080); }
+  MN_INLINE Value values(Sum words) { return (Value)(words ^ (int32_t)0x80808080); }
   MN_INLINE Row row(const int8_t *p) { return vld1q_s8(p); }
   MN_INLINE void add(Sum &c, Value a, Row b) { c = (Sum)vdotq_s32((int32x4_t)c, a, b); }
   MN_INLINE Value offset() { return vdupq_n_s8(-128); }
@@ -94,12 +94,12 @@ template <> struct Dot<uint8_t, int8_t> {
   static constexpr bool OFFSET = false;
   static constexpr int CHAINS = 8;
   struct Value {
-    int32_t term[4];
-  };
-  struct Row {
     Sum term[4];
   };
-  MN_INLINE Value value(const uint8_t *p) { return {{p[0], p[1], p[2], p[3]}}; }
+  using Row = Value;
+  MN_INLINE Value values(Sum words) {
+    return {{words & 0xff, words >> 8 & 0xff, words >> 16 & 0xff, words >> 24 & 0xff}};
+  }
   MN_INLINE Row row(const int8_t *p) {
     const Sum four = load<Sum>((const int32_t *)p);
     return {{four << 24 >> 24, four << 16 >> 24, four << 8 >> 24, four >> 24}};
@@ -108,6 +108,7 @@ template <> struct Dot<uint8_t, int8_t> {
     MN_UNROLL for (int t = 0; t < 4; ++t) c += a.term[t] * b.term[t];
   }
 #endif
+  MN_INLINE Value value(const uint8_t *p) { return values(Sum{} + bytes(p)); }
 };
 
 template <> struct Dot<bf16, bf16> {
@@ -301,6 +302,64 @@ static inline void dot_conv(const TA *A, const TB *B, Element &&element, Ahead &
       });
     });
   });
+}
+
+// One word of a group of GROUP neighbouring bytes in each of its lanes: its CHUNK-th, or the word that it lies in.
+template <int GROUP, int CHUNK, int... L>
+MN_INLINE Lanes<W>::I spread_words(const uint8_t *p, std::integer_sequence<int, L...>) {
+  constexpr int N = sizeof...(L);
+  static_assert(N % 4 == 0 && N % GROUP == 0);
+  typename Lanes<N / 4>::I words;
+  __builtin_memcpy(&words, p, sizeof words);
+  if constexpr (N == 4) return Lanes<W>::I{} + words[0];
+  else return __builtin_shufflevector(words, words, (L / GROUP * GROUP / 4 + CHUNK)...);
+}
+
+// As ``depthwise_tile``, by int32 sums of words of four channels: B is [KH * KW * chunks of a group][ldb][4], zero where
+// a lane's word holds another group's channels.
+template <class D, class G, int RH, int RW, int KR, int GROUP, class Epilogue>
+MN_INLINE void dot_depthwise_tile(const uint8_t *__restrict A, const int8_t *__restrict B, long ldb, Epilogue &&epilogue) {
+  constexpr int CHUNKS = (GROUP + 3) / 4;
+  typename D::Sum c[RH][RW], offset{};
+  MN_UNROLL for (int y = 0; y < RH; ++y)
+    MN_UNROLL for (int x = 0; x < RW; ++x) c[y][x] = typename D::Sum{};
+  auto add = [&]<int CHUNK>(const uint8_t *a, const int8_t *w) __attribute__((always_inline)) {
+    typename D::Row b[KR][G::KW];
+    MN_UNROLL for (int kh = 0; kh < KR; ++kh)
+      MN_UNROLL for (int kw = 0; kw < G::KW; ++kw) {
+        b[kh][kw] = D::row(w + ((kh * G::KW + kw) * CHUNKS + CHUNK) * ldb * 4);
+        if constexpr (D::OFFSET) D::add(offset, D::offset(), b[kh][kw]);
+      }
+    MN_UNROLL for (int row = 0; row <= (RH - 1) * G::SH + (KR - 1) * G::DH; ++row)
+      MN_UNROLL for (int column = 0; column <= (RW - 1) * G::SW + (G::KW - 1) * G::DW; ++column) {
+        const auto words = spread_words<GROUP, CHUNK>(a + G::at(row, column), std::make_integer_sequence<int, W>());
+        const typename D::Value v = D::values(words);
+        MN_UNROLL for (int kh = 0; kh < KR; ++kh)
+          MN_UNROLL for (int kw = 0; kw < G::KW; ++kw) {
+            const int y = row - kh * G::DH, x = column - kw * G::DW;
+            if (y >= 0 && x >= 0 && y % G::SH == 0 && x % G::SW == 0 && y / G::SH < RH && x / G::SW < RW)
+              D::add(c[y / G::SH][x / G::SW], v, b[kh][kw]);
+          }
+      }
+  };
+  MN_NOUNROLL for (int kh = 0; kh < G::KH; kh += KR)
+    [&]<int... CHUNK>(std::integer_sequence<int, CHUNK...>) __attribute__((always_inline)) {
+      (add.template operator()<CHUNK>(A + G::at(kh * G::DH, 0), B + kh * G::KW * CHUNKS * ldb * 4), ...);
+    }(std::make_integer_sequence<int, CHUNKS>());
+  if constexpr (D::OFFSET)
+    MN_UNROLL for (int i = 0; i < RH * RW; ++i) c[i / RW][i % RW] -= offset;
+  epilogue(c);
+}
+
+// As ``depthwise``.
+template <class G, int ROWS, int MOST, int GROUP, class Element>
+static inline void dot_depthwise(const uint8_t *A, const int8_t *B, long ldb, Element &&element) {
+  each_depthwise<G, ROWS, MOST, GROUP <= 4>(
+      A, [&]<int RH, int RW, int KR>(const uint8_t *a, long y, long x, long n) __attribute__((always_inline)) {
+        dot_depthwise_tile<Dot<uint8_t, int8_t>, G, RH, RW, KR, GROUP>(a, B + n * 4, ldb, [&](auto &c) __attribute__((always_inline)) {
+          MN_UNROLL for (int i = 0; i < RH * RW; ++i) element(y + i / RW, x + i % RW, n, c[i / RW][i % RW]);
+        });
+      });
 }
 
 }  // namespace mn

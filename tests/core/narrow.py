@@ -90,6 +90,14 @@ CONVOLUTIONS = {
     "dilated": Case(c=6, lda=9, rows=2, width=9, n=32, kernel=(2, 3), dilation=(2, 3), stride=(1, 2)),
     "one channel": Case(c=1, lda=4, rows=2, width=5, n=16),
 }
+DEPTHWISE = {
+    "depthwise": Case(c=40, lda=64, rows=3, width=14, n=0),
+    "strided": Case(c=20, lda=32, rows=5, width=7, n=0, stride=(2, 2)),
+    "5x5": Case(c=16, lda=32, rows=4, width=20, n=0, kernel=(5, 5)),
+    "groups of 2": Case(c=32, lda=32, rows=2, width=9, n=0, group=2, stride=(2, 2)),
+    "groups of 4": Case(c=40, lda=64, rows=3, width=14, n=0, group=4),
+    "groups of 8": Case(c=24, lda=48, rows=3, width=5, n=0, group=8, dilation=(2, 1)),
+}
 
 PROLOGUE = """
 #include "mononn_dot.hpp"
@@ -117,6 +125,14 @@ EXPORT {name}(const {a} *a, const {b} *b, {sum} *out) {{
     mn::store<decltype(v)>(out + (y * {width} + x) * {n} + n, v);
   }};
   mn::dot_conv<mn::Windows<{geometry}>, {rows}, {n}, {most}, {cheap}>(a, b, element);
+}}
+"""
+LANEWISE = """
+EXPORT {name}(const uint8_t *a, const int8_t *b, int32_t *out) {{
+  auto element = [&](long y, long x, long n, auto v) {{
+    for (int i = 0; i < mn::W && n + i < {c}; ++i) out[(y * {width} + x) * {c} + n + i] = v[i];
+  }};
+  mn::dot_depthwise<mn::Windows<{geometry}>, {rows}, {most}, {group}>(a, b, {lda}, element);
 }}
 """
 # Each reads p, writes rows of n floats; or reads rows of floats and writes.
@@ -172,8 +188,22 @@ def convolution_source(name: str, case: Case, kind: str, most: int) -> str:
     return CONVOLUTION.format(name=name, geometry=", ".join(map(str, numbers)), **shape, **_types(kind))
 
 
+def lanewise(level: Level, case: Case) -> bool:
+    """Whether groups of the case fill vectors of the level."""
+    return level.lanes >= 4 and (case.group == 1 or case.group < level.lanes)
+
+
+def lanewise_source(name: str, case: Case, level: Level) -> str:
+    geometry = (case.c, case.lda, case.input_shape[1], case.width, *case.kernel, *case.stride, *case.dilation)
+    sizes = {key: getattr(case, key) for key in ("rows", "group", "lda", "width", "c")}
+    most = level.machine.vector_registers // 2 - 2
+    return LANEWISE.format(name=name, geometry=", ".join(map(str, geometry)), most=most, **sizes)
+
+
 def source(level: Level) -> str:
     parts = [PROLOGUE]
+    for label, case in DEPTHWISE.items():
+        parts += [lanewise_source(identifier("lanewise", label, "int8"), case, level)] if lanewise(level, case) else []
     for kind in KINDS:
         for label, product in PRODUCTS.items():
             parts.append(product_source(identifier("product", label, kind), product, kind, level.lanes))

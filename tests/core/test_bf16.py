@@ -23,7 +23,7 @@ LIMIT = 2e-2
 
 
 def pictures() -> bytes:
-    """x [1, 3, 18, 17]: a stem of three channels, 3x3 and strided 1x1 convolutions, a residual sum, a depthwise one."""
+    """x [1, 3, 18, 17]: a stem of three channels, 3x3 and strided 1x1 convolutions, residual sums, groups."""
     b = Builder("pictures")
 
     def conv(x: str, *shape: int, **attributes: object) -> str:
@@ -34,6 +34,7 @@ def pictures() -> bytes:
     y = b.add("Relu", conv(stem, 24, 24, 3, 3, pads=[1, 1, 1, 1]))
     y = b.add("Relu", b.add("Add", conv(y, 24, 24, 1, 1), stem))
     y = b.add("Relu", conv(y, 24, 1, 3, 3, group=24, pads=[1, 1, 1, 1], strides=[2, 2]))
+    y = b.add("Relu", b.add("Add", conv(y, 24, 4, 3, 3, group=6, pads=[1, 1, 1, 1]), conv(y, 24, 24, 1, 1)))
     y = b.add("GlobalAveragePool", conv(y, 40, 24, 1, 1))
     b.add("Flatten", y, output="y")
     return b.model({"x": (TensorProto.FLOAT, (1, 3, 18, 17))}, {"y": (1, 40)})
@@ -106,14 +107,17 @@ def test_answers(name: str) -> None:
 
 
 def test_what_is_narrow() -> None:
-    """Weights of products and what these read; not what a template for float32 reads, nor inputs and outputs."""
+    """Weights of products and what these read; not what a depthwise convolution alone reads, nor inputs and outputs."""
     stages = compiler.lower(pictures(), threads=2, machine=NARROW, precision="bf16")
     packed = {b.id: b.dtype for b in stages.program.buffers if b.space == "weight" and "@" in b.id}
-    assert sorted(packed.values()).count("bfloat16") == 3, "the 3x3 one and both of 1x1"
-    by_template = {p.task.template: p for p in stages.program.phases()}
+    assert sorted(packed.values()).count("bfloat16") == 4, "the 3x3 one and three of 1x1"
+    by_template = {p.task.template: p for p in reversed(tuple(stages.program.phases()))}
+    groups = next(p for p in stages.program.phases() if p.task.params.get("group") == 4)
     dtype = {b.id: b.dtype for b in stages.program.buffers}
     depthwise = {o.role: dtype[str(o.buffer)] for o in by_template["depthwise"].task.operands}
-    assert depthwise["a"] == "float32" and depthwise["out"] == "bfloat16"
+    assert depthwise["a"] == "float32"
+    shared = [dtype[str(o.buffer)] for o in groups.task.operands if o.role in ("a", "b")]
+    assert shared == ["bfloat16", "float32"], "what a product reads too"
     assert {b.dtype for b in stages.program.buffers if b.space in ("input", "output")} == {"float32"}
     assert "winograd" not in by_template
 

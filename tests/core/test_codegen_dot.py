@@ -16,6 +16,7 @@ import pytest
 
 from tests.core.narrow import (
     CONVOLUTIONS,
+    DEPTHWISE,
     DTYPES,
     KINDS,
     LEVELS,
@@ -30,6 +31,7 @@ from tests.core.narrow import (
     functions,
     grouped,
     identifier,
+    lanewise,
     panels,
     pointer,
     product_source,
@@ -101,6 +103,27 @@ def test_convolution(level: str, kind: str, label: str) -> None:
     out = np.full((case.rows, case.width, case.n), 77, np.int32 if kind == "int8" else np.float32)
     run(pointer(stored), pointer(packed), pointer(out))
     check(out, reference(case, a, b.astype(float)), kind, int(np.prod(case.kernel)) * case.c)
+
+
+@pytest.mark.parametrize("label", DEPTHWISE)
+@pytest.mark.parametrize("level", LEVELS)
+def test_groups_side_by_side(level: str, label: str) -> None:
+    """Words of four channels; what stands past the channels is 255."""
+    case = DEPTHWISE[label]
+    if not lanewise(LEVELS[level], case):
+        pytest.skip("vectors of this level hold no whole group")
+    run = getattr(functions(level), identifier("lanewise", label, "int8"))
+    a, b = sides("int8", (*case.input_shape, case.lda), (*case.kernel, case.group, case.c))
+    a[..., case.c :] = 255
+    n, rows = np.arange(case.c), -(-case.group // 4) * 4
+    words = np.zeros((*case.kernel, rows, case.lda), np.int8)
+    for c in range(case.group):
+        words[:, :, n // case.group * case.group % 4 + c, n] = b[:, :, c]
+    packed = np.ascontiguousarray(words.reshape(*case.kernel, rows // 4, 4, case.lda).swapaxes(-1, -2))
+    stored = np.append(a.reshape(-1), np.full(64, 255, np.uint8))
+    out = np.full((case.rows, case.width, case.c), 77, np.int32)
+    run(pointer(stored), pointer(packed), pointer(out))
+    np.testing.assert_array_equal(out, reference(case, a, b.astype(float)))
 
 
 GUARDED = """
