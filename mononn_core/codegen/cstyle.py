@@ -123,6 +123,11 @@ def _is_gather(e: Load, var: str) -> bool:
 def unrounded(e: Expr) -> Expr:
     """What a stored narrow value is converted from, where that is known: the vocabulary's stores convert."""
     narrow = e.dtype in NARROW or e.dtype in BYTES
+    if isinstance(e, Select) and narrow:
+        then, otherwise = unrounded(e.then), unrounded(e.otherwise)
+        return Select(e.condition, then, otherwise) if then.dtype == otherwise.dtype == COMPUTE else e
+    if isinstance(e, Const) and narrow:
+        return Const(float(e.value), COMPUTE)
     return e.value if isinstance(e, Cast) and narrow and e.value.dtype == COMPUTE else e
 
 

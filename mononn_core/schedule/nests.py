@@ -43,26 +43,36 @@ First = Callable[[OperandBinder, tuple[Expr, ...], Ranges], tuple[Statement, ...
 
 
 def build_nest(
-    builder: TaskBuilder, stage: FusionGroup, partition: Partition, name: str, first: First | None = None
+    builder: TaskBuilder,
+    stage: FusionGroup,
+    partition: Partition,
+    name: str,
+    first: First | None = None,
+    lanes: int = 1,
 ) -> Phase:
-    """Rows (or columns) of the root's output dealt to owners; a task is all of an owner's rows."""
+    """Rows (or columns) of the root's output dealt to owners; a task is all of an owner's rows. Neighbouring pixels of
+    an image are computed side by side where it has fewer channels than a vector ``lanes``."""
     shape = builder.types[stage.root.outputs[0] if stage.root else stage.stored].shape
     (total, width), owners = matrix_shape(shape), _owners(partition)
     share, binder = _share(shape, partition), builder.binder({OWNER: owners})
     rows, columns = share.extents
-    inner = {"y": (0, rows - 1), "x": (0, columns - 1)}
-    row = binder.position("row", share.y0 + axis("y", rows), total)
+    line = shape[2] if columns < lanes and _is_image(shape, share, stage, lanes) else 0
+    inner = {"y": (0, rows - 1), "x": (0, columns - 1)} | (
+        {"y": (0, rows // line - 1), "w": (0, line - 1)} if line else {}
+    )
+    y = axis("y", rows // line) * line + axis("w", line) if line else axis("y", rows)
+    row = binder.position("row", share.y0 + y, total)
     column = binder.position("column", share.x0 + axis("x", columns), width)
     index = tensor_index(shape, row, column)
     prelude, value = group_body(stage, builder.views, index)
     at, value = run_chain(stage, builder.views, index, value)
     matrix = matrix_index(builder.types[stage.stored].shape, at)
-    whole_rows = partition.kind != "columns" and first is None
+    whole_rows = partition.kind != "columns" and first is None and not line
     cuts = _cuts(prelude, value, width) if whole_rows else ()
     bind = _bind_with(binder, inner)
     if partition.bands is not None:
         start = Var(OWNER) * rows
-        matrix, box = (start + axis("y", rows), column), Box((start, Const(0)), (rows, width), (rows * owners, width))
+        matrix, box = (start + y, column), Box((start, Const(0)), (rows, width), (rows * owners, width))
         binder.add("out", partition.bands.buffer, box, "write")
         position = tuple(binder.simplify(e, inner) for e in matrix)
     else:
@@ -73,10 +83,38 @@ def build_nest(
     else:
         prelude = tuple(map_statement(st, bind) for st in prelude)
         store = Store("out", position, binder.stored(stage.stored, bind(value, {})))
-        body = row_loops(prelude, store, share.extents, (bounds[0], bounds[1]))
+        if line:
+            body = _pixel_loops(store, (rows // line, line, columns), bounds[0])
+        else:
+            body = row_loops(prelude, store, share.extents, (bounds[0], bounds[1]))
         body = body if first is None else _start_rows(body, first(binder, at, inner))
     task = Task(NEST, tuple(binder.operands), body=body)
     return builder.phase(name, stage, partition, {OWNER: owners}, task, total * width * (1 + len(stage.chain)))
+
+
+def _is_image(shape: tuple[int, ...], share: _Share, stage: FusionGroup, lanes: int) -> bool:
+    """Whether an owner has whole rows of one image, of at least ``lanes`` pixels, and elements stand for themselves."""
+    alone = stage.root is None and share.x0 == Const(0) and share.ends[1] is None
+    return alone and len(shape) == 4 and shape[0] == 1 and shape[2] >= lanes and share.extents[0] % shape[2] == 0
+
+
+def _pixel_loops(store: Store, extents: tuple[int, int, int], bound: Expr | None) -> tuple[Statement, ...]:
+    """For y, an image row of ``extents`` (rows, pixels, channels), for x, a channel: its pixels side by side."""
+    rows, pixels, channels = extents
+    lets, value = hoist(_guarded(store.value, "w"), "w")
+    body: tuple[Statement, ...] = (*lets, For("w", pixels, (replace(store, value=value),), "vector"))
+    body = (For("x", channels, body),) if channels > 1 else body
+    ends = None if bound is None else simplify(bound // pixels, {})
+    return (For("y", rows, body, "serial", ends),) if rows > 1 or ends is not None else body
+
+
+def _guarded(value: Expr, var: str) -> Expr:
+    """A choice by two conditions, one of which does not depend on ``var``, as two choices, that one outside."""
+    if isinstance(value, Select) and isinstance(value.condition, Op) and value.condition.name == "and":
+        outer, inner = sorted(value.condition.args, key=lambda e: var in variables(e))
+        if var not in variables(outer):
+            return Select(outer, _guarded(replace(value, condition=inner), var), value.otherwise)
+    return value
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,11 @@ template <class T, class E> MN_INLINE T gather(const E *p, long stride) {
   return v;
 }
 template <class T, class E> MN_INLINE void scatter(E *p, long stride, T v) {
-  for (int i = 0; i < lanes<T>; ++i) p[i * stride] = from_float<E>(v[i]);
+  const auto packed = narrow<E, T>(v);
+  for (int i = 0; i < lanes<T>; ++i) {
+    const auto lane = packed[i];
+    __builtin_memcpy(p + i * stride, &lane, sizeof(E));
+  }
 }
 // The position of every lane as a float-free index: used by expressions that need the loop variable itself.
 template <class T> MN_INLINE T iota(long start) {

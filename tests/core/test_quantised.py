@@ -248,3 +248,9 @@ def test_a_gpu_stores_quantised_tensors(tmp_path: Path) -> None:
     with load_artifact(tmp_path / "gpu.mono") as session:
         steps = np.abs(session.run({"x": x})["y"] - real(stages.graph, x)) / STEP
     assert steps.max() < 1.01 and (steps > 0.01).mean() < 0.01
+
+
+def test_pixels_of_an_image_of_few_channels_are_computed_side_by_side() -> None:
+    stages = compiler.lower(image(), threads=2, machine=Machine.named("avx2"))
+    first = stages.source[stages.source.index("phase_000") : stages.source.index("phase_001")]
+    assert "mn::scatter<T>" in first and "between<T>" in first and "/ 17" not in first
