@@ -16,6 +16,7 @@ from mononn_core.errors import ModelError, UnsupportedError
 from mononn_core.graph import TensorType
 from mononn_core.importer.context import OnnxGraph, OnnxNode
 from mononn_core.importer.opsets import dtype_name
+from mononn_core.importer.order import sort_nodes
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
 
@@ -45,6 +46,7 @@ def read_model(source: str | Path | bytes) -> onnx.ModelProto:
     for tensor in _tensors(model):
         if tensor.data_location == TensorProto.EXTERNAL:
             _load_external(tensor, folder)
+    sort_nodes(model.graph)
     return model
 
 

@@ -61,8 +61,7 @@ def _quantize(xp: Any, attrs: Attrs, x: Any, scale: Any, *zero: Any) -> Any:
 def _quantize_point(attrs: Attrs, x: Expr, scale: Expr, *zero: Expr) -> Expr:
     to = text(attrs, "to")
     low, high = limits(to)
-    reciprocal = _reciprocal(scale)
-    whole = op("round", op("div", x, scale) if reciprocal is None else op("mul", x, reciprocal))
+    whole = op("round", _in_steps(x, scale))
     if zero and not _is_zero(zero[0]):
         whole = op("add", whole, _as(zero[0], x.dtype))
     least, most = (Const(float(n), x.dtype) for n in (low, high))
@@ -116,6 +115,14 @@ def _as(e: Expr, dtype: str) -> Expr:
     return Const(float(e.value), dtype) if isinstance(e, Const) else Cast(e, dtype)
 
 
+def _in_steps(x: Expr, scale: Expr) -> Expr:
+    """x / scale, or what is as good."""
+    if isinstance(scale, Const) and scale.value == 1:
+        return x
+    reciprocal = _reciprocal(scale)
+    return op("div", x, scale) if reciprocal is None else op("mul", x, reciprocal)
+
+
 def _reciprocal(scale: Expr) -> Const | None:
     """1 / scale of a constant, rounded once; None where that is no finite number."""
     if not isinstance(scale, Const):
@@ -150,8 +157,7 @@ class Rounding:
     def point(self, x: Expr) -> Expr:
         """What x becomes."""
         step = Const(self.step, x.dtype)
-        reciprocal = _reciprocal(step)
-        whole = op("round", op("div", x, step) if reciprocal is None else op("mul", x, reciprocal))
+        whole = op("round", _in_steps(x, step))
         least, most = (Const(float(n), x.dtype) for n in (self.low, self.high))
         return op("mul", op("min", op("max", whole, least), most), step)
 

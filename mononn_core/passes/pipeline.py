@@ -24,6 +24,7 @@ from mononn_core.passes import (
     norm,
     positions,
     quantised,
+    requantised,
     scatters,
     sink,
     supported,
@@ -65,6 +66,7 @@ PIPELINE: tuple[tuple[str, Pass], ...] = (
 """(name, pass) in order. CLEAN stands twice where its steps open work for each other."""
 
 CPU_FORMS: tuple[tuple[str, Pass], ...] = (
+    ("requantised", requantised.run),
     ("supported", supported.run),
     ("matrices", matrices.run),
     ("transposed", transposed.run),
@@ -84,7 +86,10 @@ FORMS = {"cpu": CPU_FORMS, "cuda": CUDA_FORMS, "cuda-emulated": CUDA_FORMS}
 """target -> (name, pass) in order: what brings a Graph into the forms that the target's templates and loops take."""
 
 
-INTEGERS: tuple[tuple[str, Pass], ...] = (("attention", attention.integers), ("integers", quantised.integers))
+INTEGERS: tuple[tuple[str, Pass], ...] = (
+    ("attention", attention.integers),
+    ("integers", quantised.integers),
+)
 """What makes products of dequantised operands products of integers."""
 QUANTISED: dict[str, tuple[tuple[str, Pass], ...]] = {
     "cpu": (*CLEAN, ("late", quantised.late), *CLEAN, *INTEGERS),

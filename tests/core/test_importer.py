@@ -300,3 +300,34 @@ def test_sequences_inside_a_model_dissolve() -> None:
     assert found["n"] == 3
     np.testing.assert_array_equal(found["all"], [[0, 0, 1], [0, 0, 1]])
     np.testing.assert_array_equal(found["third"], [[1], [1]])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nodes_in_any_order(seed: int) -> None:
+    """Some tools append what they insert; graphs inside nodes read from around them."""
+    branches = {
+        f"{name}_branch": helper.make_graph(
+            [node("Mul", f"{name}_h x", f"{name}_y"), node("Add", "x far", f"{name}_h")],
+            name, [], [value_info((f"{name}_y", "float32", (2, 3)))],
+        )
+        for name in ("then", "else")
+    }  # fmt: skip
+    nodes = [
+        node("Relu", "x", "near"),
+        node("Add", "near x", "far"),
+        node("If", "yes", "picked", **branches),
+        node("Sub", "picked near", "y"),
+    ]
+    proto = model([nodes[i] for i in np.random.default_rng(seed).permutation(4)], [("x", "float32", (2, 3))], ["y"],
+                  {"yes": np.bool_(True)})  # fmt: skip
+    x = np.array([[1, -2, 3], [0.5, 0, -1]], np.float32)
+    near = np.maximum(x, 0)
+    np.testing.assert_allclose(run(load(proto.SerializeToString()), {"x": x})["y"], (2 * x + near) * x - near)
+
+
+def test_a_circle_is_named() -> None:
+    proto = model(
+        [node("Relu", "b", "a"), node("Relu", "a", "b"), node("Relu", "x", "y")], [("x", "float32", (2,))], ["y"]
+    )
+    with pytest.raises(ModelError, match="reads 'b', which nothing makes"):
+        load(proto.SerializeToString())

@@ -1,0 +1,67 @@
+"""Scales of sums that are quantised at once lie in what is summed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+from mononn_core.graph import Graph
+from mononn_core.importer import load
+from mononn_core.ops.evaluate import run as evaluate
+from mononn_core.passes import pipeline
+from tests.core.test_quantised import STEP, Quantised, grouped, image, perceptron
+
+
+def prepared(model: bytes) -> Graph:
+    return pipeline.prepare(pipeline.run(load(model, {})), "cpu")
+
+
+def scales(graph: Graph) -> list[float]:
+    """What is computed is divided by where it is quantised, in order."""
+    computed = {n.output for n in graph.nodes if n.op != "transpose"}
+    return [float(graph.constants[n.inputs[1]]) for n in graph.nodes if n.op == "quantize" and n.inputs[0] in computed]
+
+
+@pytest.mark.parametrize(("network", "sums"), [(perceptron, 4), (image, 4), (grouped, 7)])
+def test_the_same_integers_in_steps_of_one(network, sums: int) -> None:  # type: ignore[no-untyped-def]
+    graph = load(network(), {})
+    after = prepared(network())
+    assert scales(after).count(1.0) == sums
+    x = np.random.default_rng(2).standard_normal(graph.types["x"].shape).astype(np.float32)
+    found, want = (evaluate(g, {"x": x})["y"] for g in (after, graph))
+    steps = np.abs(found - want) / STEP
+    assert steps.max() < 1.01 and (steps > 0.01).mean() < 0.01
+
+
+def total(b: Quantised) -> str:
+    """x [4, 5] times a matrix, a vector and x added."""
+    x = b.rounded("x")
+    return b.add("Add", b.add("Add", b.add("MatMul", x, b.quantised_weight(5, 5, axis=1)), b.weight(5)), x)
+
+
+@pytest.mark.parametrize(
+    ("around", "outputs", "left"),
+    [
+        ((), ("y",), [1.0]),
+        (("Relu",), ("y",), [1.0]),
+        (("Sigmoid",), ("y",), [np.float32(STEP)]),
+        ((), ("y", "z"), [np.float32(STEP)]),
+    ],
+    ids=["a sum", "a relu around it", "no sum", "read by others"],
+)
+def test_where(around: tuple[str, ...], outputs: tuple[str, ...], left: list[float]) -> None:
+    b = Quantised("int8", "int8", per_channel=True)
+    z = total(b)
+    for op in around:
+        z = b.add(op, z)
+    b.rounded(z, output="y")
+    if "z" in outputs:
+        b.add("Neg", z, output="z")
+    model = b.model({"x": (TensorProto.FLOAT, (4, 5))}, dict.fromkeys(outputs, (4, 5)))
+    graph, after = load(model, {}), prepared(model)
+    assert scales(after) == left
+    assert ("relu" in {n.op for n in after.nodes}) == ("Relu" in around), "int8 has numbers below 0"
+    x = np.random.default_rng(2).standard_normal((4, 5)).astype(np.float32)
+    for name in outputs:
+        np.testing.assert_allclose(evaluate(after, {"x": x})[name], evaluate(graph, {"x": x})[name], atol=1e-5)
