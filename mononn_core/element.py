@@ -36,6 +36,7 @@ PRECISIONS = {"fp32": F32, "fp16": F16, "bf16": BF16}
 
 C_TYPES = {
     F32: "float",
+    F16: "mn::f16",
     BF16: "mn::bf16",
     F64: "double",
     "int64": "int64_t",
@@ -49,7 +50,7 @@ C_TYPES = {
     "bool": "bool",
 }
 """Type -> its name in a CPU's code."""
-CUDA_TYPES = {**C_TYPES, F16: "mn::f16"}
+CUDA_TYPES = C_TYPES
 """Type -> its name in CUDA code."""
 C_SUFFIXES = {F32: "f", F64: ""}
 """Floats that C computes with -> the suffix of their literals, and of the functions of its library."""

@@ -30,6 +30,7 @@ from mononn_core.passes import (
     supported,
     transposed,
     views,
+    widened,
     windows,
 )
 
@@ -101,7 +102,7 @@ QUANTISED: dict[str, tuple[tuple[str, Pass], ...]] = {
 
 def steps(target: str) -> tuple[tuple[str, Pass], ...]:
     """All of :func:`run`, in order."""
-    return (*QUANTISED[target], *PIPELINE)
+    return (("widened", widened.run), *QUANTISED[target], *PIPELINE)
 
 
 def run(graph: Graph, target: str = "cpu") -> Graph:
@@ -114,7 +115,7 @@ def run(graph: Graph, target: str = "cpu") -> Graph:
 def real_products(graph: Graph) -> dict[str, str]:
     """Of an imported Graph: the products and convolutions that a CPU multiplies real numbers in, and why; none of a
     Graph that is not quantised."""
-    for name, step in QUANTISED["cpu"]:
+    for name, step in steps("cpu"):
         if name == "integers":
             break
         graph = step(graph)

@@ -33,8 +33,11 @@ template <class T> using Int = typename Lanes<lanes<T>>::I;
 template <class T> using Float = typename Lanes<lanes<T>>::F;
 template <class T> using Lane = std::remove_cvref_t<decltype(T{}[0])>;  // float or int32_t
 
-// bfloat16: the upper half of a float's bits.
+// bfloat16: the upper half of a float's bits. f16: IEEE 754's binary16.
 struct bf16 {
+  uint16_t bits;
+};
+struct f16 {
   uint16_t bits;
 };
 // N elements as they lie in memory.
@@ -42,12 +45,44 @@ template <class E, int N> struct Packed {
   typedef E Type __attribute__((vector_size(N * sizeof(E))));
 };
 template <int N> struct Packed<bf16, N> : Packed<uint16_t, N> {};
+template <int N> struct Packed<f16, N> : Packed<uint16_t, N> {};
+
+// binary16 to float, exact: as a float with too small an exponent, then times 2^112.
+template <class T> MN_INLINE T widen_f16(typename Packed<f16, lanes<T>>::Type v) {
+#if defined(__AVX512F__)
+  if constexpr (lanes<T> == 16) return (T)_mm512_cvtph_ps((__m256i)v);
+#endif
+#if defined(__F16C__)
+  if constexpr (lanes<T> == 8) return (T)_mm256_cvtph_ps((__m128i)v);
+#endif
+  using U = typename Lanes<lanes<T>>::U;
+  const U wide = __builtin_convertvector(v, U), sign = (wide & 0x8000) << 16, rest = (wide & 0x7fff) << 13;
+  const U finite = (U)((T)rest * 0x1p112f), other = rest | 0x7f800000;
+  return (T)((rest < 0x0f800000 ? finite : other) | sign);
+}
+// Floats to binary16, to nearest and ties to even; a NaN stays one.
+template <class T> MN_INLINE typename Packed<f16, lanes<T>>::Type round_f16(T v) {
+  using H = typename Packed<f16, lanes<T>>::Type;
+#if defined(__AVX512F__)
+  if constexpr (lanes<T> == 16) return (H)_mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#endif
+#if defined(__F16C__)
+  if constexpr (lanes<T> == 8) return (H)_mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#endif
+  using U = typename Lanes<lanes<T>>::U;
+  const U bits = (U)v, sign = bits >> 16 & 0x8000, x = bits & 0x7fffffff;
+  const U normal = (x - 0x38000000 + 0xfff + (x >> 13 & 1)) >> 13;  // beyond the largest it is infinity's
+  const U denormal = (U)((T)x + 0.5f) - 0x3f000000;
+  const U finite = x < 0x38800000 ? denormal : x < 0x47800000 ? normal : U{} + 0x7c00;
+  return __builtin_convertvector((x > 0x7f800000 ? U{} + 0x7e00 : finite) | sign, H);
+}
 
 // Lanes of elements: exact, but for int32 as float.
 template <class T, class E> MN_INLINE T widen(typename Packed<E, lanes<T>>::Type v) {
   using I = Int<T>;
   if constexpr (std::is_same_v<E, float>) return (T)v;
   else if constexpr (std::is_same_v<E, bf16>) return (T)(__builtin_convertvector(v, I) << 16);
+  else if constexpr (std::is_same_v<E, f16>) return widen_f16<T>(v);
   else return __builtin_convertvector(__builtin_convertvector(v, I), T);
 }
 // Floats to bfloat16, to nearest and ties to even; a NaN stays one. The instruction makes denormals zero.
@@ -63,11 +98,12 @@ template <class T> MN_INLINE typename Packed<bf16, lanes<T>>::Type round_bf16(T 
   const U bits = (U)v, nearest = bits + 0x7fff + (bits >> 16 & 1), quiet = bits | 0x400000;
   return __builtin_convertvector((v == v ? nearest : quiet) >> 16, H);
 }
-// Lanes as elements: floats that are whole numbers in E's range, int32 modulo its range, any float as bf16.
+// Lanes as elements: floats that are whole numbers in E's range, int32 modulo its range, any float as bf16 or f16.
 template <class E, class T> MN_INLINE typename Packed<E, lanes<T>>::Type narrow(T v) {
   using P = typename Packed<E, lanes<T>>::Type;
   if constexpr (std::is_same_v<E, float>) return (P)v;
   else if constexpr (std::is_same_v<E, bf16>) return round_bf16<T>(v);
+  else if constexpr (std::is_same_v<E, f16>) return round_f16<T>(v);
   else return __builtin_convertvector(__builtin_convertvector(v, Int<T>), P);
 }
 
@@ -79,9 +115,11 @@ MN_INLINE float to_float(uint8_t x) { return x; }
 MN_INLINE float to_float(int8_t x) { return x; }
 MN_INLINE float to_float(int32_t x) { return float(x); }
 MN_INLINE float to_float(bf16 x) { return widen<V1, bf16>(Packed<bf16, 1>::Type{x.bits})[0]; }
+MN_INLINE float to_float(f16 x) { return widen<V1, f16>(Packed<f16, 1>::Type{x.bits})[0]; }
 template <class E> MN_INLINE E from_float(float x) {
   if constexpr (std::is_same_v<E, float>) return x;
   else if constexpr (std::is_same_v<E, bf16>) return bf16{round_bf16<V1>(V1{x})[0]};
+  else if constexpr (std::is_same_v<E, f16>) return f16{round_f16<V1>(V1{x})[0]};
   else return E(int32_t(x));
 }
 

@@ -165,8 +165,8 @@ EXPORT integers_{name}(const {type} *p, int32_t *out, long n) {{
   }});
 }}
 """
-TYPES = {"uint8": "uint8_t", "int8": "int8_t", "int32": "int32_t", "bf16": "mn::bf16"}
-DTYPES = {"uint8": np.uint8, "int8": np.int8, "int32": np.int32, "bf16": ml_dtypes.bfloat16}
+TYPES = {"uint8": "uint8_t", "int8": "int8_t", "int32": "int32_t", "bf16": "mn::bf16", "f16": "mn::f16"}
+DTYPES = {"uint8": np.uint8, "int8": np.int8, "int32": np.int32, "bf16": ml_dtypes.bfloat16, "f16": np.float16}
 
 
 def identifier(prefix: str, label: str, kind: str) -> str:
@@ -212,7 +212,7 @@ def source(level: Level) -> str:
             parts.append(convolution_source(identifier("conv", label, kind), case, kind, min(most, 14)))
     for name, c_type in TYPES.items():
         parts.append(ELEMENTS.format(name=name, type=c_type))
-        parts += [INTEGERS.format(name=name, type=c_type)] if name != "bf16" else []
+        parts += [] if name.endswith("f16") else [INTEGERS.format(name=name, type=c_type)]
     return "".join(parts)
 
 

@@ -155,7 +155,7 @@ def every(name: str) -> np.ndarray:
     """All elements of a type, or many."""
     if name == "int32":
         return np.random.default_rng(1).integers(-(2**31), 2**31, 301).astype(np.int32)
-    bits = 16 if name == "bf16" else 8
+    bits = 16 if name.endswith("f16") else 8
     return np.arange(1 << bits).astype(f"uint{bits}").view(DTYPES[name])
 
 
@@ -167,6 +167,8 @@ def test_loads(level: str, name: str) -> None:
     out = np.full((5, n), 77, np.float32)
     getattr(functions(level), f"read_{name}")(pointer(values), pointer(out), ctypes.c_long(n))
     as_floats = values.astype(np.float32)
+    if name == "f16":  # of a NaN nothing but that it is one
+        out[np.isnan(out)] = as_floats[np.isnan(as_floats)] = np.nan
     if name == "bf16":  # bit by bit, NaNs as well
         as_floats = (values.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
     inside = (np.arange(n) >= 3) & (np.arange(n) < n - 40)
@@ -202,6 +204,26 @@ def test_stores_of_integers(level: str, name: str) -> None:
         values >>= 8  # what a float holds
     for row in _write(level, name, values.astype(np.float32)):
         np.testing.assert_array_equal(row, values)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_stores_of_f16(level: str) -> None:
+    """Every binary16, what lies half way to the next and beside that, and random floats of its range and beyond."""
+    exact = every("f16").astype(np.float32)
+    exact = exact[~np.isnan(exact)]
+    middle = ((exact[:-1].astype(float) + exact[1:]) / 2).astype(np.float32)
+    random = np.random.default_rng(2).integers(0, 1 << 32, 4099, dtype=np.uint32).view(np.float32)
+    ends = np.float32([65519.996, 65520, 65535, 65536, 2**-25, np.nextafter(np.float32(2**-25), np.float32(1)), 2**-26])
+    values = np.concatenate(
+        [exact, middle, np.nextafter(middle, exact[:-1]), np.nextafter(middle, exact[1:]), random, ends]
+    )
+    values = np.concatenate([values, -ends, np.random.default_rng(3).normal(0, 3e4, 4096).astype(np.float32)])
+    with np.errstate(over="ignore", invalid="ignore"):
+        expected = values.astype(np.float16)
+    for row in _write(level, "f16", values):
+        number = ~np.isnan(values)
+        np.testing.assert_array_equal(row.view(np.uint16)[number], expected.view(np.uint16)[number])
+        np.testing.assert_array_equal(np.isnan(row), np.isnan(values))
 
 
 @pytest.mark.parametrize("level", LEVELS)

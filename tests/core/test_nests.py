@@ -12,7 +12,7 @@ from mononn_core import compiler
 from mononn_core.codegen.cstyle import Pointer, Printer, interval
 from mononn_core.codegen.loops import write_statements
 from mononn_core.codegen.writer import Writer
-from mononn_core.element import BF16, COMPUTE, F16
+from mononn_core.element import BF16, COMPUTE, SMALL_FLOATS
 from mononn_core.errors import UnsupportedError
 from mononn_core.machine import Machine
 from mononn_core.ops.evaluate import run as evaluate
@@ -147,5 +147,5 @@ def test_a_narrow_type_widens_where_it_is_loaded_and_is_rounded_where_it_is_stor
 
 
 def test_a_type_that_a_target_does_not_hold_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="'float16' has no generated form"):
-        doubled("serial", F16)
+    with pytest.raises(UnsupportedError, match="'float8_e5m2' has no generated form"):
+        doubled("serial", SMALL_FLOATS[2])
