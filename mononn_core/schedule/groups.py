@@ -5,6 +5,7 @@ from __future__ import annotations
 from mononn_core.element import BYTES, COMPUTE, PRECISIONS, together
 from mononn_core.graph import Graph, Node
 from mononn_core.machine import Machine
+from mononn_core.ops.common import integer
 from mononn_core.ops.registry import is_template
 from mononn_core.options import Options
 from mononn_core.program.ir import Phase
@@ -28,7 +29,8 @@ class CpuGroups:
         self.graph, self.machine = graph, machine
         self.owners, self.prefetch, self.precision = options.threads, options.prefetch, options.precision
         self.stages, self.views = fuse(graph, options.fuse, options.epilogues, joined=True)
-        storage, products = narrowed(self.stages, self.views, PRECISIONS[options.precision])
+        precision, lanes = PRECISIONS[options.precision], machine.lanes(COMPUTE)
+        storage, products = narrowed(self.stages, self.views, precision, lanes)
         products |= widened(self.stages, graph, machine)
         self.builder = PhaseBuilder(self.views, machine, storage, products)
         self.by_name = {stage.own: (number, stage) for number, stage in enumerate(self.stages)}
@@ -60,15 +62,17 @@ class CpuGroups:
         return stage.stored, dtype, (rows, columns)
 
 
-def narrowed(stages: tuple[FusionGroup, ...], views: Views, dtype: str) -> tuple[dict[str, str], dict[str, str]]:
+def narrowed(
+    stages: tuple[FusionGroup, ...], views: Views, dtype: str, lanes: int
+) -> tuple[dict[str, str], dict[str, str]]:
     """(tensor -> the type it is stored in, contraction's result -> the type it multiplies in), where that is ``dtype``
     instead of the Graph's: of operands that are all stored by some group, and read by no template as float32. A
-    convolution in groups multiplies float32, and reads either."""
+    convolution in groups that multiplies float32 reads either. ``lanes`` of float32 fill a vector."""
     if dtype == COMPUTE:
         return {}, {}
     graph, products, wide = views.graph, dict[str, list[set[str]]](), set[str]()
     for root in (s.root for s in stages if s.root is not None and is_template(s.root, graph)):
-        narrow = _narrow_inputs(root, graph, dtype)
+        narrow = _narrow_inputs(root, graph, dtype, lanes)
         if narrow:
             products[root.output] = [stored_behind((name,), views) for name in narrow]
         grouped = root.op == "conv" and root.attrs["group"] != 1  # widens what it loads
@@ -94,9 +98,9 @@ def widened(stages: tuple[FusionGroup, ...], graph: Graph, machine: Machine) -> 
     return found
 
 
-def _narrow_inputs(root: Node, graph: Graph, dtype: str) -> tuple[str, ...]:
+def _narrow_inputs(root: Node, graph: Graph, dtype: str, lanes: int) -> tuple[str, ...]:
     """The operands that a template can read as ``dtype``: of products and convolutions by constants, and of attention,
-    where whole groups of terms lie side by side."""
+    where whole groups of terms lie side by side, and no vector of results is of several wide groups of channels."""
     word = together(dtype)
     types = [graph.types[name] for name in root.inputs if name]
     if types[0].dtype != COMPUTE:
@@ -106,5 +110,8 @@ def _narrow_inputs(root: Node, graph: Graph, dtype: str) -> tuple[str, ...]:
     if not graph.is_constant(root.inputs[1]):
         return ()
     if root.op == "conv":
-        return root.inputs[:1] if root.attrs["group"] == 1 and types[0].shape[3] % word == 0 else ()
+        mine, width = types[1].shape[2], types[1].shape[3] // integer(root.attrs, "group")
+        beside = mine == width and mine < lanes and lanes % mine == 0
+        fits = root.attrs["group"] == 1 or beside or width % lanes == 0
+        return root.inputs[:1] if fits and mine % word == 0 else ()
     return root.inputs[:1] if types[1].rank == 2 else ()

@@ -126,8 +126,7 @@ template <> struct Dot<bf16, bf16> {
 #if MONONN_VECTOR_BYTES == 64 && defined(__AVX512BF16__)
   using Value = Pairs;
   using Row = Pairs;
-  MN_INLINE Value value(const bf16 *p) { return pair(p); }
-  MN_INLINE Value first(const bf16 *p) { return single(p); }
+  MN_INLINE Value values(Pairs words) { return words; }
   MN_INLINE Row row(const bf16 *p) { return load<Pairs>((const int32_t *)p); }
   MN_INLINE void add(Sum &c, Value a, Row b) { c = (V)_mm512_dpbf16_ps((__m512)c, (__m512bh)a, (__m512bh)b); }
 #else
@@ -135,15 +134,15 @@ template <> struct Dot<bf16, bf16> {
     V low, high;
   };
   using Row = Value;
-  MN_INLINE Value split(Pairs v) { return {(V)(v << 16), (V)(v & (int32_t)0xffff0000)}; }
-  MN_INLINE Value value(const bf16 *p) { return split(pair(p)); }
-  MN_INLINE Value first(const bf16 *p) { return split(single(p)); }
-  MN_INLINE Row row(const bf16 *p) { return split(load<Pairs>((const int32_t *)p)); }
+  MN_INLINE Value values(Pairs words) { return {(V)(words << 16), (V)(words & (int32_t)0xffff0000)}; }
+  MN_INLINE Row row(const bf16 *p) { return values(load<Pairs>((const int32_t *)p)); }
   MN_INLINE void add(Sum &c, Value a, Row b) {
     c += a.low * b.low;
     c += a.high * b.high;
   }
 #endif
+  MN_INLINE Value value(const bf16 *p) { return values(pair(p)); }
+  MN_INLINE Value first(const bf16 *p) { return values(single(p)); }
 };
 
 // Accumulators that W columns of a row take. Tiles of MR rows and NV vectors fit the registers where these do:
@@ -304,30 +303,30 @@ static inline void dot_conv(const TA *A, const TB *B, Element &&element, Ahead &
   });
 }
 
-// One word of a group of GROUP neighbouring bytes in each of its lanes: its CHUNK-th, or the word that it lies in.
-template <int GROUP, int CHUNK, int... L>
-MN_INLINE Lanes<W>::I spread_words(const uint8_t *p, std::integer_sequence<int, L...>) {
-  constexpr int N = sizeof...(L);
-  static_assert(N % 4 == 0 && N % GROUP == 0);
-  typename Lanes<N / 4>::I words;
+// One word of a group of GROUP neighbouring channels in each of its lanes: its CHUNK-th, or the word that it lies in.
+template <int GROUP, int CHUNK, class TA, int... L>
+MN_INLINE Lanes<W>::I spread_words(const TA *p, std::integer_sequence<int, L...>) {
+  constexpr int N = sizeof...(L), EACH = 4 / sizeof(TA);
+  static_assert(N % EACH == 0 && N % GROUP == 0);
+  typename Lanes<N / EACH>::I words;
   __builtin_memcpy(&words, p, sizeof words);
-  if constexpr (N == 4) return Lanes<W>::I{} + words[0];
-  else return __builtin_shufflevector(words, words, (L / GROUP * GROUP / 4 + CHUNK)...);
+  if constexpr (N == EACH) return Lanes<W>::I{} + words[0];
+  else return __builtin_shufflevector(words, words, (L / GROUP * GROUP / EACH + CHUNK)...);
 }
 
-// As ``depthwise_tile``, by int32 sums of words of four channels: B is [KH * KW * chunks of a group][ldb][4], zero where
-// a lane's word holds another group's channels.
-template <class D, class G, int RH, int RW, int KR, int GROUP, class Epilogue>
-MN_INLINE void dot_depthwise_tile(const uint8_t *__restrict A, const int8_t *__restrict B, long ldb, Epilogue &&epilogue) {
-  constexpr int CHUNKS = (GROUP + 3) / 4;
+// As ``depthwise_tile``, by words of EACH channels: B is [KH * KW * chunks of a group][ldb][EACH], zero where a lane's
+// word holds another group's channels.
+template <class D, class G, int RH, int RW, int KR, int GROUP, class TA, class TB, class Epilogue>
+MN_INLINE void dot_depthwise_tile(const TA *__restrict A, const TB *__restrict B, long ldb, Epilogue &&epilogue) {
+  constexpr int EACH = D::GROUP, CHUNKS = (GROUP + EACH - 1) / EACH;
   typename D::Sum c[RH][RW], offset{};
   MN_UNROLL for (int y = 0; y < RH; ++y)
     MN_UNROLL for (int x = 0; x < RW; ++x) c[y][x] = typename D::Sum{};
-  auto add = [&]<int CHUNK>(const uint8_t *a, const int8_t *w) __attribute__((always_inline)) {
+  auto add = [&]<int CHUNK>(const TA *a, const TB *w) __attribute__((always_inline)) {
     typename D::Row b[KR][G::KW];
     MN_UNROLL for (int kh = 0; kh < KR; ++kh)
       MN_UNROLL for (int kw = 0; kw < G::KW; ++kw) {
-        b[kh][kw] = D::row(w + ((kh * G::KW + kw) * CHUNKS + CHUNK) * ldb * 4);
+        b[kh][kw] = D::row(w + ((kh * G::KW + kw) * CHUNKS + CHUNK) * ldb * EACH);
         if constexpr (D::OFFSET) D::add(offset, D::offset(), b[kh][kw]);
       }
     MN_UNROLL for (int row = 0; row <= (RH - 1) * G::SH + (KR - 1) * G::DH; ++row)
@@ -344,7 +343,7 @@ MN_INLINE void dot_depthwise_tile(const uint8_t *__restrict A, const int8_t *__r
   };
   MN_NOUNROLL for (int kh = 0; kh < G::KH; kh += KR)
     [&]<int... CHUNK>(std::integer_sequence<int, CHUNK...>) __attribute__((always_inline)) {
-      (add.template operator()<CHUNK>(A + G::at(kh * G::DH, 0), B + kh * G::KW * CHUNKS * ldb * 4), ...);
+      (add.template operator()<CHUNK>(A + G::at(kh * G::DH, 0), B + kh * G::KW * CHUNKS * ldb * EACH), ...);
     }(std::make_integer_sequence<int, CHUNKS>());
   if constexpr (D::OFFSET)
     MN_UNROLL for (int i = 0; i < RH * RW; ++i) c[i / RW][i % RW] -= offset;
@@ -352,11 +351,12 @@ MN_INLINE void dot_depthwise_tile(const uint8_t *__restrict A, const int8_t *__r
 }
 
 // As ``depthwise``.
-template <class G, int ROWS, int MOST, int GROUP, class Element>
-static inline void dot_depthwise(const uint8_t *A, const int8_t *B, long ldb, Element &&element) {
-  each_depthwise<G, ROWS, MOST, GROUP <= 4>(
-      A, [&]<int RH, int RW, int KR>(const uint8_t *a, long y, long x, long n) __attribute__((always_inline)) {
-        dot_depthwise_tile<Dot<uint8_t, int8_t>, G, RH, RW, KR, GROUP>(a, B + n * 4, ldb, [&](auto &c) __attribute__((always_inline)) {
+template <class G, int ROWS, int MOST, int GROUP, class TA, class TB, class Element>
+static inline void dot_depthwise(const TA *A, const TB *B, long ldb, Element &&element) {
+  using D = Dot<TA, TB>;
+  each_depthwise<G, ROWS, MOST, GROUP <= D::GROUP>(
+      A, [&]<int RH, int RW, int KR>(const TA *a, long y, long x, long n) __attribute__((always_inline)) {
+        dot_depthwise_tile<D, G, RH, RW, KR, GROUP>(a, B + n * D::GROUP, ldb, [&](auto &c) __attribute__((always_inline)) {
           MN_UNROLL for (int i = 0; i < RH * RW; ++i) element(y + i / RW, x + i % RW, n, c[i / RW][i % RW]);
         });
       });

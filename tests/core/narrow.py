@@ -128,7 +128,7 @@ EXPORT {name}(const {a} *a, const {b} *b, {sum} *out) {{
 }}
 """
 LANEWISE = """
-EXPORT {name}(const uint8_t *a, const int8_t *b, int32_t *out) {{
+EXPORT {name}(const {a} *a, const {b} *b, {sum} *out) {{
   auto element = [&](long y, long x, long n, auto v) {{
     for (int i = 0; i < mn::W && n + i < {c}; ++i) out[(y * {width} + x) * {c} + n + i] = v[i];
   }};
@@ -188,25 +188,27 @@ def convolution_source(name: str, case: Case, kind: str, most: int) -> str:
     return CONVOLUTION.format(name=name, geometry=", ".join(map(str, numbers)), **shape, **_types(kind))
 
 
-def lanewise(level: Level, case: Case) -> bool:
-    """Whether groups of the case fill vectors of the level."""
-    return level.lanes >= 4 and (case.group == 1 or case.group < level.lanes)
+def lanewise(level: Level, case: Case, kind: str) -> bool:
+    """Whether groups of the case fill vectors of the level, and words of bf16."""
+    whole = kind == "int8" or case.group % GROUP[kind] == 0
+    return whole and level.lanes >= 4 and (case.group == 1 or case.group < level.lanes)
 
 
-def lanewise_source(name: str, case: Case, level: Level) -> str:
+def lanewise_source(name: str, case: Case, kind: str, level: Level) -> str:
     geometry = (case.c, case.lda, case.input_shape[1], case.width, *case.kernel, *case.stride, *case.dilation)
     sizes = {key: getattr(case, key) for key in ("rows", "group", "lda", "width", "c")}
     most = level.machine.vector_registers // 2 - 2
-    return LANEWISE.format(name=name, geometry=", ".join(map(str, geometry)), most=most, **sizes)
+    return LANEWISE.format(name=name, geometry=", ".join(map(str, geometry)), most=most, **(_types(kind) | sizes))
 
 
 def source(level: Level) -> str:
     parts = [PROLOGUE]
-    for label, case in DEPTHWISE.items():
-        parts += [lanewise_source(identifier("lanewise", label, "int8"), case, level)] if lanewise(level, case) else []
     for kind in KINDS:
         for label, product in PRODUCTS.items():
             parts.append(product_source(identifier("product", label, kind), product, kind, level.lanes))
+        for label, case in DEPTHWISE.items():
+            if lanewise(level, case, kind):
+                parts.append(lanewise_source(identifier("lanewise", label, kind), case, kind, level))
         for label, case in CONVOLUTIONS.items():
             most = max(1, 14 * 2 * level.lanes // case.n // (1 if level.machine.vector_registers == 32 else 2))
             parts.append(convolution_source(identifier("conv", label, kind), case, kind, min(most, 14)))

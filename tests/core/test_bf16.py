@@ -33,8 +33,9 @@ def pictures() -> bytes:
     stem = b.add("Relu", conv("x", 24, 3, 3, 3, pads=[1, 1, 1, 1]))
     y = b.add("Relu", conv(stem, 24, 24, 3, 3, pads=[1, 1, 1, 1]))
     y = b.add("Relu", b.add("Add", conv(y, 24, 24, 1, 1), stem))
-    y = b.add("Relu", conv(y, 24, 1, 3, 3, group=24, pads=[1, 1, 1, 1], strides=[2, 2]))
-    y = b.add("Relu", b.add("Add", conv(y, 24, 4, 3, 3, group=6, pads=[1, 1, 1, 1]), conv(y, 24, 24, 1, 1)))
+    depthwise = conv(y, 24, 1, 3, 3, group=24, pads=[1, 1, 1, 1], strides=[2, 2])
+    y = b.add("Relu", b.add("Add", depthwise, conv(y, 24, 24, 1, 1, strides=[2, 2])))
+    y = b.add("Relu", conv(y, 24, 4, 3, 3, group=6, pads=[1, 1, 1, 1]))
     y = b.add("GlobalAveragePool", conv(y, 40, 24, 1, 1))
     b.add("Flatten", y, output="y")
     return b.model({"x": (TensorProto.FLOAT, (1, 3, 18, 17))}, {"y": (1, 40)})
@@ -107,19 +108,19 @@ def test_answers(name: str) -> None:
 
 
 def test_what_is_narrow() -> None:
-    """Weights of products and what these read; not what a depthwise convolution alone reads, nor inputs and outputs."""
+    """Weights of products and what these read; a depthwise convolution reads either; inputs and outputs are wide."""
     stages = compiler.lower(pictures(), threads=2, machine=NARROW, precision="bf16")
     packed = {b.id: b.dtype for b in stages.program.buffers if b.space == "weight" and "@" in b.id}
-    assert sorted(packed.values()).count("bfloat16") == 4, "the 3x3 one and three of 1x1"
-    by_template = {p.task.template: p for p in reversed(tuple(stages.program.phases()))}
-    groups = next(p for p in stages.program.phases() if p.task.params.get("group") == 4)
+    assert sorted(packed.values()).count("bfloat16") == 5, "two of 3x3, one of them in groups, and three of 1x1"
     dtype = {b.id: b.dtype for b in stages.program.buffers}
-    depthwise = {o.role: dtype[str(o.buffer)] for o in by_template["depthwise"].task.operands}
-    assert depthwise["a"] == "float32"
-    shared = [dtype[str(o.buffer)] for o in groups.task.operands if o.role in ("a", "b")]
-    assert shared == ["bfloat16", "float32"], "what a product reads too"
+    grouped = {
+        p.task.params["group"]: [dtype[str(o.buffer)] for o in p.task.operands if o.role in ("a", "b")]
+        for p in stages.program.phases()
+        if p.task.template == "depthwise"
+    }
+    assert grouped == {1: ["bfloat16", "float32"], 4: ["bfloat16", "bfloat16"]}
     assert {b.dtype for b in stages.program.buffers if b.space in ("input", "output")} == {"float32"}
-    assert "winograd" not in by_template
+    assert "winograd" not in {p.task.template for p in stages.program.phases()}
 
 
 def test_operands_are_narrow_together() -> None:

@@ -18,6 +18,7 @@ from tests.core.narrow import (
     CONVOLUTIONS,
     DEPTHWISE,
     DTYPES,
+    GROUP,
     KINDS,
     LEVELS,
     PRODUCTS,
@@ -106,24 +107,26 @@ def test_convolution(level: str, kind: str, label: str) -> None:
 
 
 @pytest.mark.parametrize("label", DEPTHWISE)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("level", LEVELS)
-def test_groups_side_by_side(level: str, label: str) -> None:
-    """Words of four channels; what stands past the channels is 255."""
-    case = DEPTHWISE[label]
-    if not lanewise(LEVELS[level], case):
-        pytest.skip("vectors of this level hold no whole group")
-    run = getattr(functions(level), identifier("lanewise", label, "int8"))
-    a, b = sides("int8", (*case.input_shape, case.lda), (*case.kernel, case.group, case.c))
-    a[..., case.c :] = 255
-    n, rows = np.arange(case.c), -(-case.group // 4) * 4
-    words = np.zeros((*case.kernel, rows, case.lda), np.int8)
+def test_groups_side_by_side(level: str, kind: str, label: str) -> None:
+    """Words of channels; what stands past the channels is 255 or NaN."""
+    case, word = DEPTHWISE[label], GROUP[kind]
+    if not lanewise(LEVELS[level], case, kind):
+        pytest.skip("vectors or words of this level hold no whole group")
+    run = getattr(functions(level), identifier("lanewise", label, kind))
+    a, b = sides(kind, (*case.input_shape, case.lda), (*case.kernel, case.group, case.c))
+    garbage = 255 if kind == "int8" else np.nan
+    a[..., case.c :] = garbage
+    n, rows = np.arange(case.c), -(-case.group // word) * word
+    words = np.zeros((*case.kernel, rows, case.lda), b.dtype)
     for c in range(case.group):
-        words[:, :, n // case.group * case.group % 4 + c, n] = b[:, :, c]
-    packed = np.ascontiguousarray(words.reshape(*case.kernel, rows // 4, 4, case.lda).swapaxes(-1, -2))
-    stored = np.append(a.reshape(-1), np.full(64, 255, np.uint8))
-    out = np.full((case.rows, case.width, case.c), 77, np.int32)
+        words[:, :, n // case.group * case.group % word + c, n] = b[:, :, c]
+    packed = np.ascontiguousarray(words.reshape(*case.kernel, rows // word, word, case.lda).swapaxes(-1, -2))
+    stored = np.append(a.reshape(-1), np.full(64, garbage, a.dtype))
+    out = np.full((case.rows, case.width, case.c), 77, np.int32 if kind == "int8" else np.float32)
     run(pointer(stored), pointer(packed), pointer(out))
-    np.testing.assert_array_equal(out, reference(case, a, b.astype(float)))
+    check(out, reference(case, a, b.astype(float)), kind, int(np.prod(case.kernel)) * case.group)
 
 
 GUARDED = """
