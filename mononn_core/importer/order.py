@@ -45,6 +45,7 @@ def _reads(node: onnx.NodeProto) -> Iterator[str]:
     """What it reads, and what the graphs inside it may take from around them."""
     yield from node.input
     for graph in _graphs(node):
-        for inner in graph.node:
-            yield from _reads(inner)
-        yield from (value.name for value in graph.output)
+        own = {value.name for value in (*graph.input, *graph.initializer)}
+        own |= {name for inner in graph.node for name in inner.output}
+        found = [name for inner in graph.node for name in _reads(inner)]
+        yield from (name for name in (*found, *(value.name for value in graph.output)) if name not in own)

@@ -276,6 +276,8 @@ def integer_attention(rewriter: Rewriter, node: Node) -> str | None:
     if ends[0] is None or ends[1] is None or (rounded := rounding(rewriter, ends[0])) is None:
         return None
     weights, probability = rounded
+    if rewriter.type(ends[0].inputs[0]).dtype not in BYTES:
+        return None
     found = recognised(rewriter, node, weights)
     parts = around_bias(found.scores.steps) if found else None
     if found is None or parts is None or not (probability.low <= 0 < probability.high and probability.step > TINY):

@@ -304,10 +304,10 @@ def test_sequences_inside_a_model_dissolve() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_nodes_in_any_order(seed: int) -> None:
-    """Some tools append what they insert; graphs inside nodes read from around them."""
+    """Some tools append what they insert; graphs inside nodes read from around them, and have names of their own."""
     branches = {
         f"{name}_branch": helper.make_graph(
-            [node("Mul", f"{name}_h x", f"{name}_y"), node("Add", "x far", f"{name}_h")],
+            [node("Mul", "late x", f"{name}_y"), node("Add", "x far", "late")],
             name, [], [value_info((f"{name}_y", "float32", (2, 3)))],
         )
         for name in ("then", "else")
@@ -316,9 +316,10 @@ def test_nodes_in_any_order(seed: int) -> None:
         node("Relu", "x", "near"),
         node("Add", "near x", "far"),
         node("If", "yes", "picked", **branches),
-        node("Sub", "picked near", "y"),
+        node("Sub", "picked near", "late"),
+        node("Identity", "late", "y"),
     ]
-    proto = model([nodes[i] for i in np.random.default_rng(seed).permutation(4)], [("x", "float32", (2, 3))], ["y"],
+    proto = model([nodes[i] for i in np.random.default_rng(seed).permutation(5)], [("x", "float32", (2, 3))], ["y"],
                   {"yes": np.bool_(True)})  # fmt: skip
     x = np.array([[1, -2, 3], [0.5, 0, -1]], np.float32)
     near = np.maximum(x, 0)

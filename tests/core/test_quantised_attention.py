@@ -131,7 +131,9 @@ def test_the_virtual_machine_agrees(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "form", [Form(depth=14), Form(mask="added, then scaled")], ids=["no whole groups", "scaled last"]
+    "form",
+    [Form(depth=14), Form(mask="added, then scaled"), Form(probabilities=("uint16", 0))],
+    ids=["no whole groups", "scaled last", "probabilities of 16 bits"],
 )
 def test_what_stays_real(form: Form) -> None:
     """Attention of another form is of real numbers, and right."""
