@@ -36,14 +36,19 @@ class Sum:
 
 
 def summed(rewriter: Rewriter, name: str) -> Sum | None:
-    """``name`` as a Sum of float32 tensors; None where it is none, or somebody else reads a part of it."""
+    """``name`` as a Sum of float32 tensors; None where it is none, or where somebody else reads a part of it that is
+    more than dequantised."""
     zero = np.zeros((), WIDE)
     if (value := rewriter.constant(name)) is not None:
         return Sum((), value.astype(WIDE))
     node = rewriter.producer(name)
-    if node is None or not rewriter.single_use(name) or rewriter.type(name).dtype != COMPUTE:
+    if node is None or rewriter.type(name).dtype != COMPUTE:
         return None
     values = [rewriter.constant(n) for n in node.inputs]
+    if node.op == "dequantize" and values[0] is None and values[1] is not None:
+        return Sum((("dequantize", node.inputs[0], values[1].astype(WIDE), node.inputs[2:]),), zero)
+    if not rewriter.single_use(name):
+        return None
     if node.op == "add":
         left, right = (summed(rewriter, n) for n in node.inputs)
         return None if left is None or right is None else left.plus(right)
@@ -51,15 +56,13 @@ def summed(rewriter: Rewriter, name: str) -> Sum | None:
         factor, other = (values[0], node.inputs[1]) if values[0] is not None else (values[1], node.inputs[0])
         assert factor is not None
         return Sum((("mul", other, factor.astype(WIDE), ()),), zero)
-    if node.op == "dequantize" and values[0] is None and values[1] is not None:
-        return Sum((("dequantize", node.inputs[0], values[1].astype(WIDE), node.inputs[2:]),), zero)
     return None
 
 
 def requantised(rewriter: Rewriter, node: Node) -> str | None:
     """Cases 1 and 2."""
     scale = rewriter.uniform(node.inputs[1]) if node.op == "quantize" else None
-    if scale is None or scale == 1 or rewriter.type(node.inputs[0]).dtype != COMPUTE:
+    if scale is None or not scale > 0 or scale == 1 or rewriter.type(node.inputs[0]).dtype != COMPUTE:
         return None
     around = rewriter.producer(node.inputs[0], "relu")
     if around is not None and not rewriter.single_use(around.output):
