@@ -208,8 +208,11 @@ def recentred(to: Adder, x: str, zero: str, dtype: str) -> tuple[str, str]:
     own = to.type(x).dtype
     point = to.add("cast", zero, to=WORD) if zero else ""
     if own != dtype:
-        shift = to.make(-128 if dtype == "int8" else 128, WORD)
-        x = to.add("cast", to.add("add", to.add("cast", x, to=WORD), shift), to=dtype)
+        shift, value = to.make(-128 if dtype == "int8" else 128, WORD), to.known(x)
+        if value is not None:
+            x = to.make((value.astype(WORD) + (-128 if dtype == "int8" else 128)).astype(numpy_dtype(dtype)))
+        else:
+            x = to.add("cast", to.add("add", to.add("cast", x, to=WORD), shift), to=dtype)
         point = to.add("add", point, shift) if point else shift
     known = to.known(point) if point else None
     return x, "" if known is not None and not known.any() else point

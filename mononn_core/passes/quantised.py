@@ -1,5 +1,7 @@
 """Products of dequantised operands become products of the integers themselves.
 
+0. What is quantised as int8 and dequantised again is quantised as uint8, its zero point moved by 128: products take
+   unsigned left sides.
 1. A movement, or a gather of data, whose operand is dequantised by one scale moves the integers and is dequantised
    after that; of a quantised constant also where its scale is one a channel.
 2. quantize(dequantize(x)) with the same constant scale and zero point is x.
@@ -24,6 +26,21 @@ from mononn_core.ops import registry
 from mononn_core.ops.common import text
 from mononn_core.ops.quantise import MOST_TERMS, integer_matmul, recentred
 from mononn_core.passes.rewrite import Rewriter, rewrite
+
+
+def unsigned(rewriter: Rewriter, node: Node) -> str | None:
+    """Case 0."""
+    source = rewriter.producer(node.inputs[0], "quantize") if node.op == "dequantize" else None
+    if source is None or text(source.attrs, "to") != "int8":
+        return None
+    x, scale, *zero = source.inputs
+    points = [[rewriter.constant(n) for n in end] for end in (zero, node.inputs[2:])]
+    if any(p is None for end in points for p in end):
+        return None
+    mine, other = (rewriter.make((end[0].astype(WORD) if end and end[0] is not None else np.zeros((), WORD)) + 128)
+                   for end in points)  # fmt: skip
+    mine, other = (rewriter.add("cast", n, to="uint8") for n in (mine, other))
+    return rewriter.add("dequantize", rewriter.add("quantize", x, scale, mine, to="uint8"), node.inputs[1], other)
 
 
 def moved(rewriter: Rewriter, node: Node) -> str | None:
@@ -183,8 +200,8 @@ def floats(graph: Graph) -> Graph:
 
 
 def late(graph: Graph) -> Graph:
-    """``graph`` dequantised as late as it can be: cases 1 and 2."""
-    return rewrite(graph, [moved, bordered, unchanged])
+    """``graph`` dequantised as late as it can be: cases 0 to 2."""
+    return rewrite(graph, [unsigned, moved, bordered, unchanged])
 
 
 def integers(graph: Graph) -> Graph:

@@ -6,7 +6,7 @@ from math import prod
 
 from mononn_core.graph import Node
 from mononn_core.ops.common import delinearise
-from mononn_core.program.expr import Const, Expr, Var, const, op
+from mononn_core.program.expr import Cast, Const, Expr, Var, const, op
 from mononn_core.program.ir import Let, Reduce, Statement
 from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.views import Views
@@ -46,9 +46,10 @@ def _matmul(node: Node, views: Views, index: tuple[Expr, ...]) -> Body:
     lead_b = [Const(0) if extent == 1 else i for i, extent in zip(index[-len(b) : -2], b[:-2], strict=True)]
     z: Expr = Var("z")
     tail = (index[-1], z) if node.attrs.get("transpose_b") else (z, index[-1])
-    left, right = views.read(node.inputs[0], (*lead_a, index[-2], z)), views.read(node.inputs[1], (*lead_b, *tail))
-    total = Reduce("total", "add", "z", a[-1], op("mul", left, right))
-    return (total,), Var("total", left.dtype)
+    kind = views.type(node.output).dtype
+    sides = views.read(node.inputs[0], (*lead_a, index[-2], z)), views.read(node.inputs[1], (*lead_b, *tail))
+    left, right = (e if e.dtype == kind else Cast(e, kind) for e in sides)
+    return (Reduce("total", "add", "z", a[-1], op("mul", left, right)),), Var("total", kind)
 
 
 def _reduction(node: Node, views: Views, index: tuple[Expr, ...]) -> Body:

@@ -254,3 +254,29 @@ def test_pixels_of_an_image_of_few_channels_are_computed_side_by_side() -> None:
     stages = compiler.lower(image(), threads=2, machine=Machine.named("avx2"))
     first = stages.source[stages.source.index("phase_000") : stages.source.index("phase_001")]
     assert "mn::scatter<T>" in first and "between<T>" in first and "/ 17" not in first
+
+
+@pytest.mark.parametrize("b_type", ["uint8", "int8"])
+@pytest.mark.parametrize("a_type", ["uint8", "int8"])
+def test_a_product_of_two_given_sides(a_type: str, b_type: str) -> None:
+    b = Builder("given")
+    zeros = [b.constant(np.array(z, t)) for z, t in ((7, a_type), (101, b_type))]
+    b.add("Cast", b.add("MatMulInteger", "x", "w", *zeros), to=TensorProto.FLOAT, output="y")
+    kinds = [getattr(TensorProto, t.upper()) for t in (a_type, b_type)]
+    stages = compiler.lower(b.model({"x": (kinds[0], (5, 7)), "w": (kinds[1], (7, 6))}, {"y": (5, 6)}), machine=HERE)
+    x, w = (b.random.integers(0, 128, shape).astype(t) for shape, t in (((5, 7), a_type), ((7, 6), b_type)))
+    with Session(compiler.build(stages), threads=1) as session:
+        found = session.run({"x": x, "w": w})["y"]
+    np.testing.assert_array_equal(found, (x.astype(int) - 7) @ (w.astype(int) - 101))
+
+
+def test_large_constants_are_moved_by_128_and_what_int8_activations_become_is_unsigned() -> None:
+    """A matrix beyond what is folded; a product of int8 by uint8 is one of a template all the same."""
+    b = Quantised("int8", "uint8", per_channel=False)
+    b.add("MatMul", b.rounded("x"), b.quantised_weight(1500, 800, axis=1), output="y")
+    stages = compiler.lower(b.model({"x": (TensorProto.FLOAT, (2, 1500))}, {"y": (2, 800)}), threads=2, machine=HERE)
+    assert [p.task.template for p in stages.program.phases() if p.task.template != "nest"] == ["matmul"]
+    assert "int8" not in {buffer.dtype for buffer in stages.program.buffers if buffer.space == "arena"}
+    x = np.random.default_rng(6).standard_normal((2, 1500)).astype(np.float32)
+    with Session(compiler.build(stages), threads=2) as session:
+        np.testing.assert_allclose(session.run({"x": x})["y"], real(stages.graph, x), rtol=1e-3, atol=1e-3)
