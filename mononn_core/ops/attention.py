@@ -44,30 +44,25 @@ def _infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
 def _evaluate(xp: Any, inputs: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
     q, k, v = inputs[:3]
     bias = inputs[3] if len(inputs) > 3 else None
-    if "zeros" in attrs:
-        return (_evaluate_integers(xp, (q, k, v), bias, attrs),)
-    scores = xp.matmul(q, xp.swapaxes(k, -1, -2)) * xp.asarray(number(attrs, "scale"), dtype=q.dtype)
-    if bias is not None:
-        scores = scores + bias
-    return (xp.matmul(_softmax(xp, scores, attrs), v).astype(q.dtype),)
+    if "zeros" not in attrs:
+        return (xp.matmul(_weights(xp, xp.matmul(q, xp.swapaxes(k, -1, -2)), bias, attrs), v).astype(q.dtype),)
+    q, k, v = (x.astype(WORD) - zero for x, zero in zip((q, k, v), integers(attrs, "zeros"), strict=True))
+    sums = xp.matmul(q, xp.swapaxes(k, -1, -2)).astype(COMPUTE if bias is None else bias.dtype)
+    step, low, high = numbers(attrs, "probability")
+    whole = Rounding(step, int(low), int(high)).whole(xp, _weights(xp, sums, bias, attrs))
+    return (xp.matmul(whole.astype(WORD), v),)
 
 
-def _softmax(xp: Any, scores: Any, attrs: Attrs) -> Any:
-    powers = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True))
-    weights = powers / xp.sum(powers, axis=-1, keepdims=True)
-    return xp.where(xp.isnan(weights), xp.zeros_like(weights), weights) if attrs.get("guard") else weights
-
-
-def _evaluate_integers(xp: Any, qkv: tuple[Any, Any, Any], bias: Any, attrs: Attrs) -> Any:
-    q, k, v = (x.astype(WORD) - zero for x, zero in zip(qkv, integers(attrs, "zeros"), strict=True))
-    scores = xp.matmul(q, xp.swapaxes(k, -1, -2)).astype(COMPUTE if bias is None else bias.dtype)
+def _weights(xp: Any, scores: Any, bias: Any, attrs: Attrs) -> Any:
+    """The probabilities that sums of products stand for."""
     for step in score_steps(attrs, bias is not None):
         if isinstance(step, Rounding):
             scores = step.whole(xp, scores) * xp.asarray(step.step, scores.dtype)
         else:
             scores = scores + bias if step is None else scores * xp.asarray(step, scores.dtype)
-    step, low, high = numbers(attrs, "probability")
-    return xp.matmul(Rounding(step, int(low), int(high)).whole(xp, _softmax(xp, scores, attrs)).astype(WORD), v)
+    powers = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True))
+    weights = powers / xp.sum(powers, axis=-1, keepdims=True)
+    return xp.where(xp.isnan(weights), xp.zeros_like(weights), weights) if attrs.get("guard") else weights
 
 
 def score_steps(attrs: Attrs, biased: bool) -> Iterator[float | Rounding | None]:

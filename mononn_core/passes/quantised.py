@@ -11,7 +11,7 @@
    A convolution likewise, padded by the zero point.
 4. Every other dequantised constant is the constant that it stands for.
 
-Cases 1 to 3 are exact, up to the rounding of scales; 3 has fewer roundings than what it replaces.
+Cases 0 to 3 are exact, up to the rounding of scales; 3 has fewer roundings than what it replaces.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A sum that is quantised at once is added up in steps of its quantised numbers.
 
-1. quantize(x1 c1 + x2 c2 + .. + k; s) with constants c and k is quantize(x1 (c1/s) + x2 (c2/s) + .. + k/s; 1); of what
-   is dequantised c is the scale. A relu around the sum stays around it.
-2. quantize(relu(x)) is quantize(x) where 0 is the smallest number.
+quantize(x1 c1 + x2 c2 + .. + k; s) with constants c and k is quantize(x1 (c1/s) + x2 (c2/s) + .. + k/s; 1); of what is
+dequantised c is the scale. A relu around the sum stays around it, or goes where 0 becomes the smallest integer.
 
 The rounding of the sum differs by about one unit of float32.
 """
@@ -60,7 +59,7 @@ def summed(rewriter: Rewriter, name: str) -> Sum | None:
 
 
 def requantised(rewriter: Rewriter, node: Node) -> str | None:
-    """Cases 1 and 2."""
+    """The one rule."""
     scale = rewriter.uniform(node.inputs[1]) if node.op == "quantize" else None
     if scale is None or not scale > 0 or scale == 1 or rewriter.type(node.inputs[0]).dtype != COMPUTE:
         return None

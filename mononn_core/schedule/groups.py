@@ -31,7 +31,7 @@ class CpuGroups:
         self.stages, self.views = fuse(graph, options.fuse, options.epilogues, joined=True)
         precision, lanes = PRECISIONS[options.precision], machine.lanes(COMPUTE)
         storage, products = narrowed(self.stages, self.views, precision, lanes)
-        products |= widened(self.stages, graph, machine)
+        products |= exact_in_floats(self.stages, graph, machine)
         self.builder = PhaseBuilder(self.views, machine, storage, products)
         self.by_name = {stage.own: (number, stage) for number, stage in enumerate(self.stages)}
         self._built: dict[GroupSchedule, tuple[Phase, ...]] = {}
@@ -85,7 +85,7 @@ def narrowed(
     return dict.fromkeys(sorted(stored), dtype), dict.fromkeys(products, dtype)
 
 
-def widened(stages: tuple[FusionGroup, ...], graph: Graph, machine: Machine) -> dict[str, str]:
+def exact_in_floats(stages: tuple[FusionGroup, ...], graph: Graph, machine: Machine) -> dict[str, str]:
     """Result -> float32, which holds the sums exactly, for convolutions of bytes in groups of one channel where no
     instruction multiplies bytes: then words of four channels would take more instructions."""
     found = dict[str, str]()
