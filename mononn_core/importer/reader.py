@@ -61,9 +61,15 @@ def declared_inputs(model: onnx.ModelProto) -> dict[str, tuple[str, Dims]]:
         if not tensor.HasField("shape"):
             found[value.name] = (dtype_name(tensor.elem_type), ("?",))
             continue
-        dims = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param for d in tensor.shape.dim)
-        found[value.name] = (dtype_name(tensor.elem_type), dims)
+        found[value.name] = (dtype_name(tensor.elem_type), tuple(_dimension(d) for d in tensor.shape.dim))
     return found
+
+
+def _dimension(declared: onnx.TensorShapeProto.Dimension) -> int | str:
+    """Of a dimension that is not known some exporters write -1, or the name "?" for each, where ONNX leaves it out."""
+    if declared.HasField("dim_value") and declared.dim_value >= 0:
+        return declared.dim_value
+    return "" if declared.dim_param == "?" else declared.dim_param
 
 
 def input_types(model: onnx.ModelProto, shapes: Shapes) -> dict[str, TensorType]:

@@ -35,6 +35,15 @@ def test_a_symbol_holds_for_every_input() -> None:
     assert graph.types["y"].shape == (2, 8)
 
 
+@pytest.mark.parametrize("unknown", [-1, "?", ""])
+def test_a_dimension_without_a_name_may_be_anything(unknown: int | str) -> None:
+    """However the exporter wrote that it is not known: each by itself."""
+    made = model([node("Relu", "a", "y")], [("a", "float32", (unknown, unknown, 3))], ["y"])
+    with pytest.raises(ShapeError, match=r"dimension 0 is dynamic.*--shape a=128x128x3"):
+        load(made.SerializeToString())
+    assert load(made.SerializeToString(), {"a": (2, 5, 3)}).types["y"].shape == (2, 5, 3)
+
+
 @pytest.mark.parametrize(
     ("shapes", "error", "message"),
     [
