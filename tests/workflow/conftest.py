@@ -38,9 +38,9 @@ class Checkout:
         output, errors = process.communicate(timeout=1200)
         return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
-    def planned(self, config):
+    def planned(self, config, *more):
         """How many jobs of each rule a run would have now."""
-        result = self.run("--configfile", config, "--dry-run", "--quiet", "rules")
+        result = self.run("--configfile", config, "--dry-run", "--quiet", "rules", *more)
         assert result.returncode == 0, result.stderr
         found = re.findall(r"^(\w+) +(\d+)$", (result.stdout + result.stderr).partition("Job stats")[2], re.MULTILINE)
         return {rule: int(count) for rule, count in found if rule not in ("all", "total")}

@@ -65,3 +65,5 @@ def test_the_dag_quantises_each_model_once(checkout, tmp_path):
     assert planned["build"] == 4
     assert planned["measure"] == planned["profile"] == 2
     assert planned["export"] == planned["quantise"] == planned["quantised_reference"] == planned["reference"] == 1
+    before = checkout.planned(config, "--until", "build")
+    assert before["quantise"] == 1, "a build of the 8-bit file waits for it"

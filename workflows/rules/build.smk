@@ -6,7 +6,7 @@
 rule build:
     input:
         lambda w: plan.builds[w.model, w.system].environment.stamp,
-        lambda w: plan.models[w.model].record,
+        lambda w: plan.builds[w.model, w.system].model.record,
     output:
         plan.cache / "builds" / plan.machine / "{model}/{system}-{id}/build.json",
     log:
