@@ -19,6 +19,8 @@ CPUINFO = (
         ("a.py", PYTHON, PYTHON.replace("# add", "# to add"), True),
         ("a.py", PYTHON, PYTHON.replace("Words", "Other words"), True),
         ("a.py", PYTHON, PYTHON.replace("\n\n\n", "\n\n\n\n"), True),
+        ("a.py", PYTHON, PYTHON + '\nGAIN = 2\n"""Of branches."""\n', False),
+        ("a.py", PYTHON + "\nGAIN = 2\n", PYTHON + '\nGAIN = 2\n"""Of branches."""\n', True),
         ("a.py", PYTHON, PYTHON.replace("a + 1", "a + 2"), False),
         ("a.py", PYTHON, PYTHON.replace("def f(a)", "def f(a=1)"), False),
         ("a.cpp", CPP, CPP.replace("// add", "/* to\nadd */"), True),
