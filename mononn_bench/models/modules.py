@@ -12,9 +12,9 @@ from torch import nn
 
 from mononn_bench.errors import ModelError
 from mononn_bench.models.checkpoints import rename_tensors
-from mononn_bench.models.networks import Attention, make_network
+from mononn_bench.models.networks import Attention, branch_ends, make_network
 from mononn_bench.models.statistics import set_batch_statistics
-from mononn_bench.models.weights import seeded_state
+from mononn_bench.models.weights import BRANCH_GAIN, seeded_state
 from mononn_bench.models.zoo import ModelSpec
 
 
@@ -24,6 +24,8 @@ def build_module(spec: ModelSpec, *, seed: int) -> nn.Module:
     shapes = {name: tuple(t.shape) for name, t in module.named_parameters()}
     weights = {name: torch.from_numpy(a) for name, a in seeded_state(spec, shapes, seed).items()}
     module.load_state_dict(weights, strict=False)
+    for norm in branch_ends(module):
+        norm.weight *= BRANCH_GAIN
     set_batch_statistics(module, spec)
     return module.eval()
 

@@ -5,7 +5,7 @@ Import this file only where torch and transformers are installed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 import torch
@@ -23,6 +23,8 @@ from transformers import (
     ViTConfig,
     ViTForImageClassification,
 )
+from transformers.models.mobilenet_v2.modeling_mobilenet_v2 import MobileNetV2InvertedResidual
+from transformers.models.resnet.modeling_resnet import ResNetBasicLayer, ResNetBottleNeckLayer
 
 from mononn_bench.models.zoo import ModelSpec
 
@@ -95,6 +97,17 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(self.expand(self.grouped(self.reduce(x))) + self.shortcut(x))
+
+
+def branch_ends(network: nn.Module) -> Iterator[nn.BatchNorm2d]:
+    """The last norm of every branch that is added to a shortcut."""
+    for block in network.modules():
+        if isinstance(block, Bottleneck):
+            yield block.expand.normalization
+        elif isinstance(block, ResNetBasicLayer | ResNetBottleNeckLayer):
+            yield block.layer[-1].normalization
+        elif isinstance(block, MobileNetV2InvertedResidual) and block.use_residual:
+            yield block.reduce_1x1.normalization
 
 
 class ResNeXt(nn.Module):

@@ -20,7 +20,9 @@ from mononn_bench.models.arithmetic import count_arithmetic
 from mononn_bench.models.folder import write_catalogued_model
 from mononn_bench.models.inputs import make_inputs
 from mononn_bench.models.modules import build_module, load_module, save_tensors
+from mononn_bench.models.networks import branch_ends
 from mononn_bench.models.reference import evaluate_onnx
+from mononn_bench.models.weights import BRANCH_GAIN
 from mononn_bench.models.zoo import ZOO, InputSpec, get_model
 from mononn_bench.record import ModelRecord
 
@@ -110,6 +112,18 @@ def test_batch_statistics_are_those_of_the_data(name: str) -> None:
     assert 0.05 < float(logits.std()) < 5
     for path, part in norms.items():  # of other images than the statistics come from
         assert 0.5 < float((seen[path].var((0, 2, 3)) / part.running_var).median()) < 3, path
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_branches_add_little_to_their_shortcuts(name: str) -> None:
+    """Or rounding would grow from layer to layer as in no trained network."""
+    module = seeded_module(name)
+    ends = set(branch_ends(module))
+    norms = [part for part in module.modules() if isinstance(part, torch.nn.BatchNorm2d)]
+    assert 2 <= len(ends) < len(norms) / 2
+    for part in norms:
+        low, high = (0.5 * BRANCH_GAIN, 1.5 * BRANCH_GAIN) if part in ends else (0.5, 1.5)
+        assert low <= float(part.weight.min()) <= float(part.weight.max()) <= high
 
 
 @pytest.mark.parametrize("name", ["bert-test", "vit-test", "t5-test", *IMAGES])
