@@ -20,7 +20,8 @@ from mononn_bench.record import AccuracyCheck, ModelRecord
 FP32_FLOOR, FP32_CEILING, FACTOR = 1e-5, 1e-4, 4.0
 HALF = {"bf16": 2e-2, "fp16": 2e-2}
 """The relative error that precisions of 16 bits are allowed: in L2, and of the largest difference to the scale."""
-INT8 = "int8"
+INT8, OWN_INT8 = "int8", "own int8"
+"""The second: of a system that quantises the model by itself. It is held against the unquantised model."""
 INT8_CEILING, INT8_FACTOR = 5e-2, 2.0
 """Of relative L2 errors against the file's exact answers."""
 SCALE_RMS = 10.0
@@ -75,14 +76,15 @@ def limits_of(
     precision: str, outputs: Iterable[str], rivals: Sequence[Mapping[str, float]], exact: Mapping[str, float]
 ) -> dict[str, float]:
     """The largest relative L2 error that passes, by output: in int8 twice the larger of the errors that `rivals`, ONNX
-    Runtime and OpenVINO, make by output, else as `rel_l2_limits`. `exact`: that of the reference's own implementation
-    in float32, which stands in where no rival has one.
+    Runtime and OpenVINO, make by output, else as `rel_l2_limits`. `exact`, that of the reference's own implementation
+    in float32, or of the 8-bit file where that is not the reference, stands in where no rival has one.
     """
     names = list(outputs)
-    if precision != INT8:
+    if precision not in (INT8, OWN_INT8):
         return rel_l2_limits(precision, names, rivals[0] if rivals else {}, exact)
     given = {name: [r[name] for r in rivals if name in r] or [exact.get(name, 0.0)] for name in names}
-    return {n: min(INT8_CEILING, max(FP32_FLOOR, INT8_FACTOR * max(errors))) for n, errors in given.items()}
+    ceiling = INT8_CEILING if precision == INT8 else np.inf
+    return {n: min(ceiling, max(FP32_FLOOR, INT8_FACTOR * max(errors))) for n, errors in given.items()}
 
 
 def max_abs_limit(reference: Array, precision: str) -> float | None:
@@ -119,7 +121,7 @@ def check(
     furthest, top = max_abs_limit(reference, precision), None
     passed = np.isfinite(error) and error <= limit
     margin = furthest
-    if precision == INT8:
+    if precision in (INT8, OWN_INT8):
         margin = max(INT8_CEILING, limit) * _scale(reference)
     if margin is not None:
         top = top_1(answer, reference, margin) if np.isfinite(difference) else None
@@ -149,16 +151,18 @@ def compare(
 ) -> list[AccuracyCheck]:
     """Check each output of each set; both files are npz with `<set>/out/<name>`. A missing or non-finite output
     fails. `limits` are of relative L2 errors, by output. Where the reference has the answers of an unquantised model,
-    the error against them is noted.
+    the error against them is noted, and in "own int8" judged.
     """
     checks = []
+    right = "unquantised" if precision == OWN_INT8 else "out"
     with np.load(answers) as given, np.load(reference) as exact:
         for index in sets:
             for tensor in model.outputs:
                 key, before = f"{index}/out/{tensor.name}", f"{index}/unquantised/{tensor.name}"
                 answer = given[key] if key in given else np.full(tensor.shape, np.nan)
                 limit = limits[tensor.name]
-                found = check(tensor.name, index, when, answer, exact[key], precision=precision, limit=limit)
+                wanted = exact[f"{index}/{right}/{tensor.name}"]
+                found = check(tensor.name, index, when, answer, wanted, precision=precision, limit=limit)
                 if before in exact:
                     found = replace(found, unquantised_l2=_finite(relative_l2(answer, exact[before])))
                 checks.append(found)

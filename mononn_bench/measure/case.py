@@ -18,7 +18,7 @@ from typing import Literal
 from uuid import uuid4
 
 from mononn_bench.codec import read_record
-from mononn_bench.measure.accuracy import INT8, compare, failure_reason, limits_of, worst_errors
+from mononn_bench.measure.accuracy import INT8, OWN_INT8, compare, failure_reason, limits_of, worst_errors
 from mononn_bench.measure.environment import available_bytes, describe_machine
 from mononn_bench.measure.eviction import FACTOR
 from mononn_bench.measure.exclusive import LOCK, exclusive_machine
@@ -256,18 +256,14 @@ def _judge(
     A system that by its own choice computes in another precision than the case's says so in its build's details, and
     is judged by the rule of that.
     """
-    anything = {tensor.name: float("inf") for tensor in model.outputs}
-    judges = ("onnxruntime", "openvino") if course.precision == INT8 else ("onnxruntime",)
-    errors: dict[str, dict[str, float]] = {}
-    for contestant in contestants:
-        if contestant.system in judges and not errors.get(contestant.system):
-            compared = _compared(tallies[contestant.label], course, model, anything, "fp32")
-            errors[contestant.system] = worst_errors(compared)
+    computed = {_computes(contestant.build) for contestant in contestants}
+    rivals = {precision: _errors_of_judges(contestants, course, model, tallies, precision) for precision in computed}
     judged: dict[str, Verdict] = {}
     for contestant in contestants:
         tally, build = tallies[contestant.label], contestant.build
         precision = _computes(build)
-        limits = limits_of(precision, anything, list(errors.values()), reference.fp32_errors)
+        exact = reference.quantisation_errors if precision == OWN_INT8 else reference.fp32_errors
+        limits = limits_of(precision, (tensor.name for tensor in model.outputs), rivals[precision], exact)
         checks = tuple(_compared(tally, course, model, limits, precision))
         wrong = failure_reason(checks)
         if not build.stands:
@@ -279,6 +275,25 @@ def _judge(
         else:
             judged[contestant.label] = Verdict(build.status, build.reason or build.details.get("note", ""), checks)
     return _disputed(contestants, reference, judged)
+
+
+def _errors_of_judges(
+    contestants: Sequence[Contestant],
+    course: Course,
+    model: ModelRecord,
+    tallies: Mapping[str, Tally],
+    precision: str,
+) -> list[dict[str, float]]:
+    """The largest error of each output of those who set the limits, against what `precision` is held against."""
+    anything = {tensor.name: float("inf") for tensor in model.outputs}
+    judges = ("onnxruntime", "openvino") if course.precision == INT8 else ("onnxruntime",)
+    against = OWN_INT8 if precision == OWN_INT8 else "fp32"
+    errors: dict[str, dict[str, float]] = {}
+    for contestant in contestants:
+        if contestant.system in judges and not errors.get(contestant.system):
+            compared = _compared(tallies[contestant.label], course, model, anything, against)
+            errors[contestant.system] = worst_errors(compared)
+    return list(errors.values())
 
 
 def _disputed(

@@ -14,6 +14,10 @@ Arrays = dict[str, NDArray[Any]]
 
 TIMED_SETS, UNSEEN_SETS = 4, 2
 """Input sets that rotate in blocks, and those only looked at after the last block."""
+CALIBRATION_SEED, CALIBRATION_SETS = 1000, 16
+"""Seed and number of the input sets that quantisation takes ranges of activations from; measured ones have another
+seed.
+"""
 RESERVED_TOKENS = 4
 """Token 0 pads; contents start above the reserved ones."""
 SEQUENCES: tuple[Role, ...] = ("tokens", "mask", "segments")

@@ -21,15 +21,13 @@ from mononn_bench.codec import read_record, write_record
 from mononn_bench.errors import ModelError
 from mononn_bench.models.arithmetic import count_arithmetic
 from mononn_bench.models.folder import ONNX, RECORD, WEIGHTS, digest_model, package_versions
-from mononn_bench.models.inputs import Arrays, make_inputs
+from mononn_bench.models.inputs import CALIBRATION_SEED, CALIBRATION_SETS, Arrays, make_inputs
 from mononn_bench.models.onnxfile import EXTERNAL_DATA_FROM, strip_metadata, write_onnx
 from mononn_bench.models.user import describe_inputs
 from mononn_bench.models.zoo import IDENTITY, InputSpec, get_model
 from mononn_bench.record import ModelRecord, Quantisation
 
 TOOLS = ("numpy", "onnx", "onnxruntime")
-CALIBRATION_SEED, CALIBRATION_SETS = 1000, 16
-"""Seed and number of the input sets that ranges of activations are taken from; measured ones have another seed."""
 OLDEST_OPSET, CONVERTED_TO = 13, 18
 """Scales of single channels came with the opset 13."""
 CONVOLUTIONS, PRODUCTS = ("Conv",), ("MatMul", "Gemm")

@@ -17,7 +17,7 @@ from mononn_bench.systems.base import BF16, Arrays, Built, DeviceCall, System, T
 from mononn_bench.systems.torch_cuda import CapturedCall, exact_fp32
 
 WEIGHTS = "weights.safetensors"
-LACKS = {"int8": "PyTorch's own road to int8 on CPUs, PT2E quantisation, is in torchao, which this environment lacks"}
+LACKS = {"int8": "what PT2E, PyTorch's own quantisation, makes of a module is fast through Inductor alone"}
 AMP = "PyTorch: Automatic Mixed Precision package, CPU ops that can autocast to bfloat16"
 BF16_OPTIONS = (
     Option("autocast", "bfloat16", AMP),

@@ -14,14 +14,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mononn_bench.models.inputs import make_inputs
-from mononn_bench.models.zoo import IDENTITY, get_model
+from mononn_bench.models.inputs import CALIBRATION_SEED, CALIBRATION_SETS, make_inputs
+from mononn_bench.models.zoo import IDENTITY, InputSpec, get_model
 from mononn_bench.record import Option, Tuning
 from mononn_bench.systems.base import BF16, Built, Task, require_module, require_precision
 from mononn_bench.systems.torch_eager import (
     BF16_OPTIONS,
     CUDA_OPTIONS,
-    LACKS,
     TorchSystem,
     make_module,
     prepare_torch,
@@ -29,6 +28,12 @@ from mononn_bench.systems.torch_eager import (
 )
 
 PACKAGE = "model.pt2"
+INT8, OWN_INT8 = "int8", "own int8"
+PT2E = "torchao: PyTorch 2 Export Quantization with X86 Backend through Inductor"
+INT8_OPTIONS = (
+    Option("quantizer", "X86InductorQuantizer, its default configuration", PT2E),
+    Option("calibration", f"{CALIBRATION_SETS} input sets, those of the 8-bit file", PT2E),
+)
 LARGE_BYTES = 1_000_000
 
 
@@ -60,6 +65,7 @@ class TorchInductor(TorchSystem):
             Option("attn_implementation", "sdpa", "transformers: Attention backends"),
             *(CUDA_OPTIONS if task.target == "cuda" else ()),
             *(BF16_OPTIONS if task.precision == BF16 else ()),
+            *(INT8_OPTIONS if task.precision == INT8 else ()),
         )
 
     def compiler_settings(self) -> dict[str, Any]:
@@ -67,7 +73,7 @@ class TorchInductor(TorchSystem):
         return {"freezing": True, "max_autotune": True, "aot_inductor.precompile_headers": False}
 
     def build(self, task: Task) -> Built:
-        require_precision(task, self.name, LACKS)
+        require_precision(task, self.name, {INT8: "int8 is no default of PyTorch"} if task.defaults else {})
         require_module(task, self.name)
         _begin_cache(task)
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(_cache_folder(task))
@@ -86,6 +92,8 @@ class TorchInductor(TorchSystem):
         example = make_inputs(spec.inputs, sets=2, seed=0)[1]
         arguments = tuple(torch.from_numpy(array).to(task.target) for array in example.values())
         with torch.no_grad():
+            if task.precision == INT8:
+                module = quantised(module, spec.inputs, arguments)
             program = torch.export.export(module, arguments)
             started = time.perf_counter()
             torch._inductor.aoti_compile_and_package(
@@ -96,7 +104,8 @@ class TorchInductor(TorchSystem):
         seconds = time.perf_counter() - started
         _drop_weights(_cache_folder(task))
         _keep_cache(task)
-        return Built(tuning=Tuning(seconds, task.threads, sum(trials)) if trials else None)
+        tuning = Tuning(seconds, task.threads, sum(trials)) if trials else None
+        return Built(tuning=tuning, details={"precision": OWN_INT8} if task.precision == INT8 else {})
 
     def load(self, task: Task) -> None:
         import torch
@@ -126,6 +135,21 @@ class TorchInductor(TorchSystem):
         self.load(task)
         self.bind(make_inputs(get_model(task.model.name).inputs, sets=1, seed=0)[0])
         self.run()
+
+
+def quantised(module: Any, inputs: tuple[InputSpec, ...], arguments: tuple[Any, ...]) -> Any:
+    """The float module as PT2E quantises it for Inductor on x86, calibrated with what the 8-bit file is calibrated
+    with. `arguments` are an example. Importing the quantizer registers Inductor's passes for what it makes.
+    """
+    import torch
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+    from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86
+
+    quantizer = x86.X86InductorQuantizer().set_global(x86.get_default_x86_inductor_quantization_config())
+    prepared = prepare_pt2e(torch.export.export(module, arguments).module(), quantizer)
+    for given in make_inputs(inputs, sets=CALIBRATION_SETS, seed=CALIBRATION_SEED):
+        prepared(*(torch.from_numpy(array) for array in given.values()))
+    return convert_pt2e(prepared)
 
 
 def _cache_folder(task: Task) -> Path:

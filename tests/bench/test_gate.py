@@ -296,6 +296,21 @@ def test_the_error_against_the_unquantised_model_stands_beside_the_other(tmp_pat
     assert found.unquantised_l2 == pytest.approx(0.111)
 
 
+def test_who_quantises_by_itself_is_held_against_the_unquantised_model(tmp_path: Path, linear_folder: Path) -> None:
+    given = [{"y": 0.04}, {"y": 0.03}]
+    limits = limits_of("own int8", ["y"], given, {})
+    assert limits == {"y": pytest.approx(0.08)}, "the file itself may be farther from the model than 5e-2"
+    assert limits_of("own int8", ["y"], [], {"y": 0.01}) == {"y": pytest.approx(0.02)}
+    model = read_record(ModelRecord, linear_folder / "model.json")
+    exact = np.random.default_rng(0).normal(size=(1, 8))
+    np.savez(tmp_path / "reference.npz", **{"0/out/y": exact * 1.2, "0/unquantised/y": exact})
+    for error, passed in ((0.07, True), (0.09, False)):
+        np.savez(tmp_path / "answers.npz", **{"0/out/y": exact * (1 + error)})
+        files = tmp_path / "answers.npz", tmp_path / "reference.npz"
+        (found,) = compare(*files, model, [0], limits, "before", "own int8")
+        assert (found.rel_l2, found.unquantised_l2, found.passed) == (*[pytest.approx(error)] * 2, passed)
+
+
 def test_another_largest_value_fails_in_8_bits_where_the_margin_is_clear() -> None:
     exact = np.random.default_rng(0).uniform(-1, 0, size=(4, 1000))
     margin = 5e-2 * 10 / 3**0.5

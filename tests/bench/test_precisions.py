@@ -17,13 +17,15 @@ from mononn_bench.measure.build import build_system
 from mononn_bench.measure.case import measure_case
 from mononn_bench.measure.process import Limits
 from mononn_bench.measure.runner import Course
-from mononn_bench.models.modules import Bf16, load_module
+from mononn_bench.models.inputs import make_inputs
+from mononn_bench.models.modules import Bf16, build_module, load_module
 from mononn_bench.models.quantise import write_quantised_model
 from mononn_bench.models.reference import write_quantised_reference
 from mononn_bench.models.zoo import get_model
 from mononn_bench.record import CaseRecord, ModelRecord, read_record
 from mononn_bench.systems import get_system
 from mononn_bench.systems.base import Task
+from mononn_bench.systems.torch_inductor import quantised
 from tests.bench.conftest import QUICK
 
 LACKING = {
@@ -32,7 +34,7 @@ LACKING = {
         "xla": "no recipe",
     },
     "int8": {
-        "torch-eager": "torchao", "torch-inductor": "torchao", "zentorch": "torchao", "mnn": "quantised",
+        "torch-eager": "through Inductor alone", "zentorch": "torchao", "mnn": "quantised",
         "litert": "recipe", "tvm": "recipe", "xla": "recipe",
     },
 }  # fmt: skip
@@ -65,6 +67,7 @@ def test_each_precision_has_its_options(tmp_path: Path) -> None:
     for system in ("torch-eager", "torch-inductor", "zentorch"):
         assert options(system, replace(task, precision="bf16"))["autocast"] == "bfloat16"
         assert "autocast" not in options(system, task)
+    assert "X86InductorQuantizer" in options("torch-inductor", replace(task, precision="int8"))["quantizer"]
 
 
 def test_bf16_in_pytorch_takes_and_gives_float32(bert_folder: Path) -> None:
@@ -79,6 +82,25 @@ def test_bf16_in_pytorch_takes_and_gives_float32(bert_folder: Path) -> None:
         for exact, found in zip(module(*given), half(*given), strict=True):
             assert found.dtype == torch.float32
             assert 1e-4 < float((found - exact).norm() / exact.norm()) < 2e-2
+
+
+def test_pytorch_quantises_a_module_its_own_way(tmp_path: Path) -> None:
+    spec = get_model("mlp-test")
+    module = build_module(spec, seed=0)
+    given = make_inputs(spec.inputs, sets=2, seed=0)[1]
+    arguments = tuple(torch.from_numpy(array) for array in given.values())
+    with torch.no_grad():
+        found = quantised(module, spec.inputs, arguments)
+        exact, answer = module(*arguments), found(*arguments)
+    kinds = [str(node.target) for node in found.graph.nodes]
+    products = sum(isinstance(part, torch.nn.Linear) for part in module.modules())
+    assert kinds.count("aten.linear.default") == products == 3
+    assert sum("quantize_per_tensor" in kind for kind in kinds) == 2 * products, "activations, there and back"
+    assert sum("dequantize_per_channel" in kind for kind in kinds) == products
+    assert 1e-3 < float((answer - exact).norm() / exact.norm()) < 0.1
+    task = replace(make_task(product(), tmp_path), precision="int8", defaults=True)
+    with pytest.raises(SystemUnavailableError, match="no default"):
+        get_system("torch-inductor")().build(task)
 
 
 def test_weights_that_are_shared_stay_float32_where_no_product_reads_them() -> None:

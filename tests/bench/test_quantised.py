@@ -14,8 +14,8 @@ from mononn_bench.codec import read_record
 from mononn_bench.models.distance import relative_l2
 from mononn_bench.models.evaluator import make_evaluator
 from mononn_bench.models.folder import digest_model, write_user_model
-from mononn_bench.models.inputs import make_inputs
-from mononn_bench.models.quantise import CALIBRATION_SEED, CALIBRATION_SETS, quantised_kinds, write_quantised_model
+from mononn_bench.models.inputs import CALIBRATION_SEED, CALIBRATION_SETS, make_inputs
+from mononn_bench.models.quantise import quantised_kinds, write_quantised_model
 from mononn_bench.models.reference import evaluate_onnx, write_quantised_reference
 from mononn_bench.record import ModelRecord, ReferenceRecord
 from tests.bench.conftest import linear_model
