@@ -15,6 +15,7 @@ from mononn_core.graph import Graph
 from mononn_core.lower import memory
 from mononn_core.lower.prefetch import prefetch_weights
 from mononn_core.lower.roll import roll as roll_layers
+from mononn_core.lower.rounding import rounded
 from mononn_core.program.ir import Barrier, Buffer, Item, Layout, Phase, Program
 from mononn_core.schedule.cuda.schedule import CudaSchedule
 from mononn_core.schedule.schedule import Schedule
@@ -128,8 +129,7 @@ def _stored(name: str, value: np.ndarray, dtype: str) -> np.ndarray:
     """A weight in the type it is stored in; raises UnsupportedError where a finite one becomes infinite."""
     if dtype not in NARROW:
         return value.astype(dtype, copy=False)
-    with np.errstate(over="ignore"):
-        found = np.asarray(value).astype(dtype)
+    found = rounded(value, dtype)
     if not np.isfinite(found.astype(value.dtype)[np.isfinite(value)]).all():
         raise UnsupportedError(f"weight {name!r} has values beyond {dtype}; compile with precision bf16 or fp32")
     return found

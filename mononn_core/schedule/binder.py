@@ -131,6 +131,10 @@ class TaskBuilder(ABC):
         """Neighbouring terms of a product that lie side by side in packed weights of ``dtype``."""
         return 1
 
+    def dense(self, tensor: str, columns: int) -> bool:
+        """Whether the rows of a stored tensor are ``columns`` wide, and known to lie without gaps."""
+        return False
+
     def multiplied(self, node: Node) -> str:
         """The type that a contraction's left operand has when it is multiplied."""
         own = self.types[node.inputs[0]].dtype

@@ -113,5 +113,5 @@ def _narrow_inputs(root: Node, graph: Graph, dtype: str, lanes: int) -> tuple[st
         mine, width = types[1].shape[2], types[1].shape[3] // integer(root.attrs, "group")
         beside = mine == width and mine < lanes and lanes % mine == 0
         fits = root.attrs["group"] == 1 or beside or width % lanes == 0
-        return root.inputs[:1] if fits and mine % word == 0 else ()
+        return root.inputs[:1] if fits and (root.attrs["group"] == 1 or mine % word == 0) else ()
     return root.inputs[:1] if types[1].rank == 2 else ()

@@ -10,9 +10,10 @@ from mononn_core.machine import Machine
 from mononn_core.program.expr import Const, Expr, Var
 from mononn_core.program.ir import Assign, Axis, Phase, Task
 from mononn_core.schedule.binder import OWNER, TaskBuilder
+from mononn_core.schedule.decisions import padded_stride
 from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.schedule import Partition
-from mononn_core.schedule.views import Views
+from mononn_core.schedule.views import Views, matrix_shape
 
 
 class PhaseBuilder(TaskBuilder):
@@ -27,6 +28,11 @@ class PhaseBuilder(TaskBuilder):
 
     def multiplied(self, node: Node) -> str:
         return self.products.get(node.output) or super().multiplied(node)
+
+    def dense(self, tensor: str, columns: int) -> bool:
+        kind = self.types[tensor]
+        stride = padded_stride(columns, self.storage.get(tensor, kind.dtype), self.machine)
+        return matrix_shape(kind.shape)[1] == columns == stride
 
     def terms(self, dtype: str) -> int:
         """As many as fill a lane of a vector."""

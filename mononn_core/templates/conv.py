@@ -18,17 +18,19 @@ from mononn_core.program.expr import Const, Expr, minimum, op
 from mononn_core.program.ir import Phase, Task
 from mononn_core.program.simplify import simplify
 from mononn_core.program.template import Array, Running, operand
-from mononn_core.templates.windowed import Conv, Windowed, WindowParams, corners
+from mononn_core.templates.conv_node import Conv
+from mononn_core.templates.windowed import Windowed, WindowParams, corners
 
 
 @dataclass(frozen=True)
 class ConvParams(WindowParams):
-    """``together``: terms of a tap that lie side by side, so that each tap has whole groups of rows of b.
-    ``grouped``: (input channels of a group, its output channels, all input channels) where a panel may span several
-    groups: it promises zeros in b where n's group does not read c."""
+    """``together``: terms that lie side by side, so that each ``joined`` taps have whole groups of rows of b; these
+    taps' channels are neighbours in a. ``grouped``: (input channels of a group, its output channels, all input
+    channels) where a panel may span several groups: it promises zeros in b where n's group does not read c."""
 
     grouped: tuple[int, int, int] = (0, 0, 0)
     together: int = 1
+    joined: int = 1
 
 
 class Direct(Windowed[ConvParams]):
@@ -40,13 +42,14 @@ class Direct(Windowed[ConvParams]):
 
     def terms(self, task: Task, channels: Array) -> Array:
         params = self.params(task)
-        return params.taps * (-(-channels // params.together) * params.together)
+        return params.taps // params.joined * (-(-channels * params.joined // params.together) * params.together)
 
     def compute(self, task: Task, running: Running) -> Array:
-        a, b = running.matrix("a"), running.matrix("b")
-        taps = self.windows(task).taps_of(a)
-        rows = b.shape[0] // len(taps)
-        parts = b.reshape(len(taps), rows, b.shape[1])[:, : a.shape[1]]  # a panel past the last has no columns
+        a, b, joined = running.matrix("a"), running.matrix("b"), self.params(task).joined
+        taps, (channels, columns) = self.windows(task).taps_of(a), (a.shape[1], b.shape[1])
+        runs = len(taps) // joined
+        rows = b.reshape(runs, b.shape[0] // runs, columns)[:, : channels * joined]
+        parts = rows.reshape(len(taps), channels, columns)  # a panel past the last has no columns
         return np.asarray(sum(np.matmul(tap, part) for tap, part in zip(taps, parts, strict=True)))
 
     def panels(self, conv: Conv, lanes: int) -> tuple[int, ...]:
@@ -72,9 +75,10 @@ class Direct(Windowed[ConvParams]):
     def weight_matrix(self, conv: Conv, panel: int, w: np.ndarray) -> np.ndarray:
         """[taps * what a panel reads, M]."""
         (mine, width), channels, reads = conv.of_group, conv.channels, self.reads(conv, panel)
-        missing = -reads % conv.together
         if conv.group == 1:
-            return np.pad(w, ((0, 0), (0, 0), (0, missing), (0, 0))).reshape(-1, channels)
+            runs = w.reshape(conv.taps // conv.joined, -1, channels)
+            return np.pad(runs, ((0, 0), (0, -runs.shape[1] % conv.together), (0, 0))).reshape(-1, channels)
+        missing = -reads % conv.together
         n = np.arange(channels)
         first = np.minimum(n // panel * panel // width * mine, conv.x[3] - reads)
         rows = n // width * mine - first
@@ -84,11 +88,11 @@ class Direct(Windowed[ConvParams]):
         return wide.reshape(-1, channels)
 
     def tag(self, conv: Conv) -> str:
-        return "" if conv.group == 1 else "@groups"
+        return "@groups" if conv.group > 1 else "@joined" if conv.joined > 1 else ""
 
     def more_params(self, conv: Conv, panel: int) -> dict[str, object]:
         if conv.together > 1:
-            return {"together": conv.together}
+            return {"together": conv.together, "joined": conv.joined}
         spans = conv.group > 1 and self.reads(conv, panel) > conv.of_group[0]
         return {"grouped": (*conv.of_group, conv.x[3])} if spans else {}
 
@@ -116,7 +120,10 @@ class Direct(Windowed[ConvParams]):
         task, params = phase.task, self.params(phase.task)
         panel, cheap = params.panel, "true" if is_cheap(task.results[0]) else "false"
         tile = f"{rows}, {panel}, {params.at_once}, {cheap}"
-        kernel = "mn::dot_conv" if is_narrow(phase, code) else "mn::conv"
+        if is_narrow(phase, code):
+            kernel, tile = "mn::dot_conv", f"{tile}, {'true' if params.joined > 1 else 'false'}"
+        else:
+            kernel = "mn::conv"
         call = f"{kernel}<Windows_, {tile}>({corners(phase, printer, code)}, {function}, ahead_);"
         if params.grouped[0] == 0:
             return call

@@ -29,7 +29,8 @@ from mononn_core.program.windows import Pair, Windows
 from mononn_core.schedule.cuda.tiles import Target
 from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.schedule.schedule import Partition
-from mononn_core.templates.windowed import Conv, WindowParams, corners
+from mononn_core.templates.conv_node import Conv
+from mononn_core.templates.windowed import WindowParams, corners
 from mononn_core.templates.windowed_cuda import CudaWindowed
 
 Array = np.ndarray[Any, Any]

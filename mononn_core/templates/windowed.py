@@ -8,7 +8,7 @@ row, pixel and channel.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import ClassVar, TypeVar
@@ -19,10 +19,8 @@ from mononn_core.codegen.cpu_storage import CpuStorage, CpuTemplate
 from mononn_core.codegen.cstyle import Printer, varies
 from mononn_core.codegen.loops import write_element
 from mononn_core.codegen.storage import row_stride
-from mononn_core.element import COMPUTE, itemsize
+from mononn_core.element import itemsize
 from mononn_core.errors import UnsupportedError
-from mononn_core.graph import Node, TensorType
-from mononn_core.ops.common import integer, integers
 from mononn_core.program.expr import Const, Expr, Load, Var, op, walk
 from mononn_core.program.ir import Box, Operand, Phase, Result, Task
 from mononn_core.program.rules import matrix_dims
@@ -34,11 +32,12 @@ from mononn_core.schedule.binder import BATCH, BLOCK, OWNER, PANEL, OperandBinde
 from mononn_core.schedule.boxes import Boxes
 from mononn_core.schedule.decisions import L2_SHARE, fewer_at_once, most_at_once, registers_problem, rows_problem
 from mononn_core.schedule.fuse import FusionGroup
-from mononn_core.schedule.operands import ImageView, axis
+from mononn_core.schedule.operands import axis
 from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.schedule.schedule import GroupSchedule, Partition, Tile
 from mononn_core.schedule.template import CpuScheduled, Ways
 from mononn_core.schedule.views import matrix_shape
+from mononn_core.templates.conv_node import Conv, image_of
 
 At = tuple[Expr, Expr, Expr]
 """Where a task is: image, image row, output channel."""
@@ -50,63 +49,6 @@ class WindowParams(Windows):
 
     panel: int
     at_once: int = 0
-
-
-@dataclass(frozen=True)
-class Conv:
-    """The extents of a ``conv`` node: images [N, H, W, C] of ``dtype`` and their windows, in ``group`` groups of
-    channels; ``together`` of them lie side by side in the weights."""
-
-    x: tuple[int, ...]
-    out: tuple[int, ...]
-    kernel: Pair
-    strides: Pair
-    dilations: Pair
-    group: int
-    dtype: str = COMPUTE
-    together: int = 1
-
-    @staticmethod
-    def of(stage: FusionGroup, builder: TaskBuilder) -> Conv:
-        assert stage.root is not None
-        dtype = builder.multiplied(stage.root)
-        return replace(Conv.of_node(stage.root, builder.types), dtype=dtype, together=builder.terms(dtype))
-
-    @staticmethod
-    def of_node(node: Node, types: Mapping[str, TensorType]) -> Conv:
-        x, w, out = types[node.inputs[0]].shape, types[node.inputs[1]].shape, types[node.output].shape
-        pairs = (w[:2], integers(node.attrs, "strides"), integers(node.attrs, "dilations"))
-        kernel, strides, dilations = ((v, h) for v, h in pairs)
-        return Conv(x, out, kernel, strides, dilations, integer(node.attrs, "group"), types[node.inputs[0]].dtype)
-
-    @property
-    def channels(self) -> int:
-        """Output channels."""
-        return self.out[3]
-
-    @property
-    def of_group(self) -> Pair:
-        """Input and output channels of a group."""
-        return self.x[3] // self.group, self.out[3] // self.group
-
-    @property
-    def taps(self) -> int:
-        return self.kernel[0] * self.kernel[1]
-
-    @property
-    def flops(self) -> int:
-        """Of the direct algorithm."""
-        n, height, width, channels = self.out
-        return 2 * n * height * width * channels * self.taps * self.x[3] // self.group
-
-    def windows(self, pitch: int, rows: int) -> Windows:
-        """Those of tasks of ``rows`` image rows, over an image with ``pitch`` pixels from row to row."""
-        return Windows(self.kernel, self.strides, self.dilations, pitch, self.out[2], rows)
-
-    def lanewise(self, lanes: int) -> bool:
-        """Whether groups are so narrow, and as wide in as out, that channels are computed side by side in a vector."""
-        mine, width = self.of_group
-        return self.group > 1 and mine == width and (mine == 1 or (mine < lanes and lanes % mine == 0))
 
 
 P = TypeVar("P", bound=WindowParams)
@@ -390,11 +332,3 @@ def corners(phase: Phase, printer: Printer, code: CpuStorage) -> str:
 def _share(conv: Conv, partition: Partition) -> int:
     """Image rows of an owner."""
     return ceil(conv.out[1] / partition.owners) if partition.kind == "rows" else conv.out[1]
-
-
-def image_of(builder: TaskBuilder, stage: FusionGroup) -> ImageView:
-    """How the image that a convolution reads lies."""
-    assert stage.root is not None
-    view = ImageView.of(builder.views, stage.root.inputs[0])
-    assert view is not None, f"{stage.root.origin}: the image was not stored"
-    return view

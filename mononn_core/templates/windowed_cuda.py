@@ -21,7 +21,8 @@ from mononn_core.schedule.cuda.schedule import CudaGroup
 from mononn_core.schedule.cuda.template import CudaScheduled, PlannedPhase
 from mononn_core.schedule.cuda.tiles import Target
 from mononn_core.schedule.fuse import FusionGroup
-from mononn_core.templates.windowed import Conv, Windowed, WindowParams
+from mononn_core.templates.conv_node import Conv
+from mononn_core.templates.windowed import Windowed, WindowParams
 
 PANELS = (16, 32, 64, 128, 256)
 """Channels of a task, beside all of them."""

@@ -22,7 +22,8 @@ from mononn_core.program.template import Running, operand
 from mononn_core.program.windows import Windows
 from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.phases import PhaseBuilder
-from mononn_core.templates.windowed import Conv, Windowed, WindowParams, corners
+from mononn_core.templates.conv_node import Conv
+from mononn_core.templates.windowed import Windowed, WindowParams, corners
 
 Array = np.ndarray[Any, Any]
 

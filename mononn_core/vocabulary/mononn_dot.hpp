@@ -250,12 +250,13 @@ MN_INLINE void dot(const TA *A, long lda, const TB *B, long K, Element &&element
           [&](auto &c) __attribute__((always_inline)) { finish<CHEAP, S::SMALL, S::NV>(c, row, element); });
 }
 
-// As ``window_tile``: RH x RW output pixels times NV vectors.
-template <class G, class D, int RH, int RW, int NV, class TA, class TB, class Epilogue>
+// As ``window_tile``: RH x RW output pixels times NV vectors. JOINED: groups span the taps of a kernel row.
+template <class G, class D, int RH, int RW, int NV, bool JOINED, class TA, class TB, class Epilogue>
 MN_INLINE void dot_window_tile(const TA *__restrict A, const TB *__restrict B, Epilogue &&epilogue) {
+  static_assert(!JOINED || G::DENSE);
   constexpr int GROUP = D::GROUP;
-  constexpr bool JOINED = G::DENSE && G::C % GROUP == 0;  // else every tap has groups of its own
-  constexpr int RUNS = JOINED ? 1 : G::KW, TERMS = JOINED ? G::KW * G::C : G::C;
+  constexpr bool ONE_RUN = JOINED || (G::DENSE && G::C % GROUP == 0);
+  constexpr int RUNS = ONE_RUN ? 1 : G::KW, TERMS = ONE_RUN ? G::KW * G::C : G::C;
   constexpr int WHOLE = D::EXACT ? (TERMS + GROUP - 1) / GROUP : TERMS / GROUP;
   constexpr int STEP = WHOLE % 2 == 0 ? 2 : WHOLE % 3 == 0 ? 3 : 1;
   typename D::Sum c[RH * RW][NV], offset[NV] = {};
@@ -285,8 +286,9 @@ MN_INLINE void dot_window_tile(const TA *__restrict A, const TB *__restrict B, E
 }
 
 // As ``conv``: ROWS rows of output pixels by PANEL channels, at most MOST pixels at once. B is the panel, of
-// [KH][KW][groups of C][PANEL][GROUP]; at most three bytes past a pixel's channels are read.
-template <class Geometry, int ROWS, int PANEL, int MOST, bool CHEAP, class TA, class TB, class Element,
+// [KH][KW][groups of C][PANEL][GROUP], or where JOINED, whose pixels lie side by side, of [KH][groups of KW * C][PANEL][GROUP];
+// at most three bytes past a pixel's channels are read.
+template <class Geometry, int ROWS, int PANEL, int MOST, bool CHEAP, bool JOINED, class TA, class TB, class Element,
           class Ahead = Nothing>
 static inline void dot_conv(const TA *A, const TB *B, Element &&element, Ahead &&ahead = Nothing{}) {
   using G = Geometry;
@@ -295,7 +297,7 @@ static inline void dot_conv(const TA *A, const TB *B, Element &&element, Ahead &
   Cut<ROWS, G::OW, MOST, HEIGHT>::each([&]<int RH, int RW>(long y, long x) __attribute__((always_inline)) {
     MN_UNROLL for (int i = 0; i < RH * RW; ++i)
       MN_UNROLL for (int n = 0; n < PANEL; n += 16) ahead(y + i / RW, x + i % RW, n);
-    dot_window_tile<G, D, RH, RW, NV>(A + G::at(y * G::SH, x * G::SW), B, [&](auto &c) __attribute__((always_inline)) {
+    dot_window_tile<G, D, RH, RW, NV, JOINED>(A + G::at(y * G::SH, x * G::SW), B, [&](auto &c) __attribute__((always_inline)) {
       finish<CHEAP, RH * RW, NV>(c, 0, [&](long i, long n, auto v) __attribute__((always_inline)) {
         element(y + i / RW, x + i % RW, n, v);
       });

@@ -90,6 +90,7 @@ CONVOLUTIONS = {
     "dilated": Case(c=6, lda=9, rows=2, width=9, n=32, kernel=(2, 3), dilation=(2, 3), stride=(1, 2)),
     "one channel": Case(c=1, lda=4, rows=2, width=5, n=16),
 }
+JOINED = [label for label, case in CONVOLUTIONS.items() if case.lda == case.c and case.dilation[1] == 1]
 DEPTHWISE = {
     "depthwise": Case(c=40, lda=64, rows=3, width=14, n=0),
     "strided": Case(c=20, lda=32, rows=5, width=7, n=0, stride=(2, 2)),
@@ -124,7 +125,7 @@ EXPORT {name}(const {a} *a, const {b} *b, {sum} *out) {{
   auto element = [&](long y, long x, long n, auto v) {{
     mn::store<decltype(v)>(out + (y * {width} + x) * {n} + n, v);
   }};
-  mn::dot_conv<mn::Windows<{geometry}>, {rows}, {n}, {most}, {cheap}>(a, b, element);
+  mn::dot_conv<mn::Windows<{geometry}>, {rows}, {n}, {most}, {cheap}, {joined}>(a, b, element);
 }}
 """
 LANEWISE = """
@@ -182,9 +183,10 @@ def product_source(name: str, case: Product, kind: str, lanes: int, text: str = 
     return text.format(name=name, **shape, **_types(kind))
 
 
-def convolution_source(name: str, case: Case, kind: str, most: int) -> str:
+def convolution_source(name: str, case: Case, kind: str, most: int, joined: bool = False) -> str:
     numbers = (case.c, case.lda, case.input_shape[1], case.width, *case.kernel, *case.stride, *case.dilation)
     shape = {"rows": case.rows, "width": case.width, "n": case.n, "most": most, "cheap": str(case.cheap).lower()}
+    shape["joined"] = str(joined).lower()
     return CONVOLUTION.format(name=name, geometry=", ".join(map(str, numbers)), **shape, **_types(kind))
 
 
@@ -211,7 +213,9 @@ def source(level: Level) -> str:
                 parts.append(lanewise_source(identifier("lanewise", label, kind), case, kind, level))
         for label, case in CONVOLUTIONS.items():
             most = max(1, 14 * 2 * level.lanes // case.n // (1 if level.machine.vector_registers == 32 else 2))
-            parts.append(convolution_source(identifier("conv", label, kind), case, kind, min(most, 14)))
+            for how in ("conv", "joined")[: 1 + (label in JOINED)]:
+                name = identifier(how, label, kind)
+                parts.append(convolution_source(name, case, kind, min(most, 14), joined=how == "joined"))
     for name, c_type in TYPES.items():
         parts.append(ELEMENTS.format(name=name, type=c_type))
         parts += [] if name.endswith("f16") else [INTEGERS.format(name=name, type=c_type)]

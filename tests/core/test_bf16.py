@@ -111,7 +111,7 @@ def test_what_is_narrow() -> None:
     """Weights of products and what these read; a depthwise convolution reads either; inputs and outputs are wide."""
     stages = compiler.lower(pictures(), threads=2, machine=NARROW, precision="bf16")
     packed = {b.id: b.dtype for b in stages.program.buffers if b.space == "weight" and "@" in b.id}
-    assert sorted(packed.values()).count("bfloat16") == 5, "two of 3x3, one of them in groups, and three of 1x1"
+    assert sorted(packed.values()).count("bfloat16") == 6, "three of 3x3, one of them in groups, and three of 1x1"
     dtype = {b.id: b.dtype for b in stages.program.buffers}
     grouped = {
         p.task.params["group"]: [dtype[str(o.buffer)] for o in p.task.operands if o.role in ("a", "b")]
@@ -121,6 +121,8 @@ def test_what_is_narrow() -> None:
     assert grouped == {1: ["bfloat16", "float32"], 4: ["bfloat16", "bfloat16"]}
     assert {b.dtype for b in stages.program.buffers if b.space in ("input", "output")} == {"float32"}
     assert "winograd" not in {p.task.template for p in stages.program.phases()}
+    joined = {p.id: p.task.params["joined"] for p in stages.program.phases() if p.task.template == "conv"}
+    assert sorted(joined.values())[-2:] == [1, 3], "the taps of a picture's three channels are multiplied as one run"
 
 
 def test_operands_are_narrow_together() -> None:

@@ -19,6 +19,7 @@ from tests.core.narrow import (
     DEPTHWISE,
     DTYPES,
     GROUP,
+    JOINED,
     KINDS,
     LEVELS,
     PRODUCTS,
@@ -88,19 +89,21 @@ def test_long_sums(level: str, label: str) -> None:
     np.testing.assert_allclose(out, k * (1 + 2**-7) ** 2, rtol=2e-6)
 
 
-@pytest.mark.parametrize("label", CONVOLUTIONS)
+@pytest.mark.parametrize(
+    ("how", "label"), [*(("conv", label) for label in CONVOLUTIONS), *(("joined", j) for j in JOINED)]
+)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("level", LEVELS)
-def test_convolution(level: str, kind: str, label: str) -> None:
-    """What stands past the channels, and past the last pixel, is 255 or NaN."""
+def test_convolution(level: str, kind: str, how: str, label: str) -> None:
+    """What stands past the channels, and past the last pixel, is 255 or NaN. Joined: the taps of a kernel row."""
     case = CONVOLUTIONS[label]
-    run = getattr(functions(level), identifier("conv", label, kind))
+    run = getattr(functions(level), identifier(how, label, kind))
     pixels = (*case.input_shape, case.c)
     a, b = sides(kind, pixels, (*case.kernel, case.c, case.n))
     garbage = 255 if kind == "int8" else np.nan
     stored = np.full(int(np.prod(case.input_shape)) * case.lda + 3, garbage, a.dtype)
     stored[:-3].reshape(*case.input_shape, case.lda)[..., : case.c] = a
-    packed = grouped(b, kind)
+    packed = grouped(b.reshape(case.kernel[0], -1, case.n) if how == "joined" else b, kind)
     out = np.full((case.rows, case.width, case.n), 77, np.int32 if kind == "int8" else np.float32)
     run(pointer(stored), pointer(packed), pointer(out))
     check(out, reference(case, a, b.astype(float)), kind, int(np.prod(case.kernel)) * case.c)

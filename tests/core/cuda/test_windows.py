@@ -25,7 +25,7 @@ from mononn_core.runtime.emulated import EmulatedSession
 from mononn_core.schedule.cuda.schedule import CudaGroup, CudaSchedule
 from mononn_core.schedule.cuda.tiles import Target
 from mononn_core.templates import depthwise
-from mononn_core.templates.windowed import Conv
+from mononn_core.templates.conv_node import Conv
 from mononn_core.templates.windowed_cuda import block_tiles
 from mononn_core.vocabulary import cuda_headers as headers
 from tests.core.cuda.cases import CASES
