@@ -30,7 +30,7 @@ from mononn_bench.record import ModelRecord, Quantisation
 TOOLS = ("numpy", "onnx", "onnxruntime")
 OLDEST_OPSET, CONVERTED_TO = 13, 18
 """Scales of single channels came with the opset 13."""
-CONVOLUTIONS, PRODUCTS = ("Conv",), ("MatMul", "Gemm")
+CONVOLUTIONS, PRODUCTS, TABLES = ("Conv",), ("MatMul", "Gemm"), ("Gather",)
 OPTIONS = {
     "quant_format": "QDQ",
     "activation_type": "QUInt8",
@@ -94,11 +94,12 @@ def _inputs(model: ModelRecord, source: Path) -> tuple[InputSpec, ...]:
 
 def quantised_kinds(model: onnx.ModelProto) -> list[str]:
     """The operators to quantise: none for all that the tool knows, which a convolutional network gets. Of any other the
-    products alone: the tool's norms, softmaxes and residuals of 8 bits make noise of a transformer's answers.
+    products, and the tables that tokens are looked up in: the tool's norms, softmaxes and residuals of 8 bits make noise
+    of a transformer's answers.
     """
     kinds = [node.op_type for node in model.graph.node]
     convolutions, products = (sum(map(kinds.count, some)) for some in (CONVOLUTIONS, PRODUCTS))
-    return [] if convolutions > products else [*CONVOLUTIONS, *PRODUCTS]
+    return [] if convolutions > products else [*CONVOLUTIONS, *PRODUCTS, *TABLES]
 
 
 class _Calibration(CalibrationDataReader):  # type: ignore[misc]

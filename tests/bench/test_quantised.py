@@ -137,6 +137,6 @@ def test_a_convolutional_network_is_quantised_whole_any_other_in_its_products_al
         )
 
     assert quantised_kinds(graph("Conv", "Relu", "Conv", "Gemm")) == []
-    assert quantised_kinds(graph("Conv", "MatMul", "Add", "Gemm")) == ["Conv", "MatMul", "Gemm"]
+    assert quantised_kinds(graph("Conv", "MatMul", "Add", "Gemm")) == ["Conv", "MatMul", "Gemm", "Gather"]
     how = read_record(ModelRecord, quantised_folder / "model.json").quantisation
-    assert how is not None and how.options["op_types_to_quantize"] == "Conv, MatMul, Gemm"
+    assert how is not None and how.options["op_types_to_quantize"] == "Conv, MatMul, Gemm, Gather"
