@@ -99,12 +99,12 @@ def write_vector_store(out: Writer, store: Store, printer: Printer) -> None:
     """Store a ``T`` along the printer's vector variable."""
     pointer = printer.pointers[store.operand]
     offset = pointer.address(store.index, printer.ranges)
-    stride = printer.stride(offset)
-    value = printer.value(unrounded(store.value))
+    stride, known = printer.stride(offset), unrounded(store.value)
+    value, lanes = printer.value(known), "mn::Int<T>" if known.dtype == WORD else "T"
     if stride == 1:
-        out.line(f"mn::store<T>({pointer.name} + {printer.index(offset)}, {value});")
+        out.line(f"mn::store<{lanes}>({pointer.name} + {printer.index(offset)}, {value});")
     elif stride is not None:
-        out.line(f"mn::scatter<T>({pointer.name} + {printer.index(offset)}, {stride}, {value});")
+        out.line(f"mn::scatter<{lanes}>({pointer.name} + {printer.index(offset)}, {stride}, {value});")
     else:
         var = printer.vector
         at = f"[&](long {var}) {{ return {printer.index(offset)}; }}"

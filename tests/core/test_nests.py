@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from mononn_core import compiler
 from mononn_core.codegen.cstyle import Pointer, Printer, interval
@@ -149,3 +149,23 @@ def test_a_narrow_type_widens_where_it_is_loaded_and_is_rounded_where_it_is_stor
 def test_a_type_that_a_target_does_not_hold_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="'float8_e5m2' has no generated form"):
         doubled("serial", SMALL_FLOATS[2])
+
+
+@pytest.mark.parametrize("kind", ["int32", "uint8", "int8", "float32"])
+def test_neighbours_of_any_type_are_stored_as_they_are(kind: str) -> None:
+    """Whole vectors and what is left of a row, along the last axis and across it."""
+    dtype = TensorProto.DataType.Value({"float32": "FLOAT"}.get(kind, kind.upper()))
+    graph = helper.make_graph(
+        [helper.make_node("Sub", ["a", "b"], ["y"]), helper.make_node("Transpose", ["y"], ["z"], perm=[1, 0])],
+        "g",
+        [helper.make_tensor_value_info(name, dtype, (5, 43)) for name in "ab"],
+        [helper.make_tensor_value_info("y", dtype, (5, 43)), helper.make_tensor_value_info("z", dtype, (43, 5))],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    random = np.random.default_rng(0)
+    a = random.integers(40, 100, (5, 43)).astype(kind)
+    b = random.integers(0, 40, (5, 43)).astype(kind)
+    with compiler.compile(made.SerializeToString(), threads=2) as session:
+        found = session.run({"a": a, "b": b})
+    np.testing.assert_array_equal(found["y"], a - b)
+    np.testing.assert_array_equal(found["z"], (a - b).T)
