@@ -9,6 +9,7 @@ b and c are constants with one element, or one per output channel. The rounding 
 
 from __future__ import annotations
 
+from mononn_core.element import COMPUTE
 from mononn_core.graph import Graph, Node
 from mononn_core.passes.rewrite import Rewriter, rewrite
 
@@ -43,6 +44,8 @@ def scale(rewriter: Rewriter, node: Node) -> str | None:
     conv = _conv(rewriter, parts[0]) if parts else None
     if parts is None or conv is None or rewriter.constant(conv.inputs[1]) is None:
         return None
+    if rewriter.type(conv.output).dtype != COMPUTE:
+        return None  # integers are scaled when they are sums
     weight = rewriter.add("mul", conv.inputs[1], parts[1])
     return rewriter.add("conv", conv.inputs[0], weight, **dict(conv.attrs))
 

@@ -8,7 +8,8 @@
 3. matmul(dequantize(a), dequantize(b)), b a constant with one scale, or one a column: the exact int32 product of the
    integers minus their zero points, times both scales (Jacob et al., "Quantization and Training of Neural Networks for
    Efficient Integer-Arithmetic-Only Inference", CVPR 2018, section 2).
-   A convolution likewise, padded by the zero point.
+   A convolution likewise, padded by the zero point. Unsigned weights around a zero point are signed ones and a
+   constant a channel, which is multiplied by the sums of the windows.
 4. Every other dequantised constant is the constant that it stands for.
 
 Cases 0 to 3 are exact, up to the rounding of scales; 3 has fewer roundings than what it replaces.
@@ -16,13 +17,14 @@ Cases 0 to 3 are exact, up to the rounding of scales; 3 has fewer roundings than
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from mononn_core.element import BYTES, COMPUTE, WORD
 from mononn_core.graph import Graph, Node
-from mononn_core.ops import registry
+from mononn_core.ops import common, registry
 from mononn_core.ops.common import text
 from mononn_core.ops.quantise import MOST_TERMS, integer_matmul, recentred
 from mononn_core.passes.rewrite import Rewriter, rewrite
@@ -120,8 +122,8 @@ def problem(rewriter: Rewriter, node: Node) -> str:
         return "an int32 does not hold sums of so many terms"
     if node.op == "matmul":
         return "" if value.ndim == 2 and not node.attrs.get("transpose_b") else "its weights are no matrix"
-    wide = _centred(rewriter, right)
-    return "" if wide.min() >= -128 and wide.max() <= 127 else "less their zero point its weights have more than 8 bits"
+    some = _beyond(_centred(rewriter, right)).any() and node.attrs["group"] not in (1, value.shape[3])
+    return "less their zero point its weights have more than 8 bits, and it has groups of channels" if some else ""
 
 
 def product(rewriter: Rewriter, node: Node) -> str | None:
@@ -135,7 +137,7 @@ def product(rewriter: Rewriter, node: Node) -> str | None:
 
 
 def convolution(rewriter: Rewriter, node: Node) -> str | None:
-    """Case 3 of a convolution: its weights have zero point 0 then."""
+    """Case 3 of a convolution."""
     if node.op != "conv" or rewriter.type(node.output).dtype != COMPUTE or problem(rewriter, node):
         return None
     (x, x_scale, *x_zero), (w, w_scale, *_) = _dequantised(rewriter, node)
@@ -143,11 +145,34 @@ def convolution(rewriter: Rewriter, node: Node) -> str | None:
     assert source is not None
     wide = _centred(rewriter, source)
     x, point = recentred(rewriter, x, _scalar(rewriter, x_zero), "uint8")
-    total = rewriter.add("conv", x, rewriter.make(wide.astype("int8")), **dict(node.attrs))
+    part = _beyond(wide)
+    total = rewriter.add("conv", x, rewriter.make((wide - part).astype("int8")), **dict(node.attrs))
+    if part.any():
+        total = rewriter.add("add", total, rewriter.add("mul", _windows(rewriter, x, node), rewriter.make(part)))
     if point:
         sums = rewriter.make(-wide.sum((0, 1, 2), dtype=WORD))
         total = rewriter.add("add", total, rewriter.add("mul", point, sums))
     return _scaled(rewriter, total, x_scale, w_scale, w)
+
+
+def _beyond(wide: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """What has to be taken off each output channel's weights, of 8 bits less their zero point, so that int8 holds them:
+    0 where it does."""
+    axes = tuple(range(wide.ndim - 1))
+    return np.maximum(wide.max(axes) - 127, 0) + np.minimum(wide.min(axes) + 128, 0)
+
+
+def _windows(rewriter: Rewriter, x: str, node: Node) -> str:
+    """The int32 sums of a convolution's windows over the image x, of all channels or of each."""
+    w, shape = rewriter.type(node.inputs[1]).shape, rewriter.type(node.output).shape
+    if node.attrs["group"] != 1:
+        return rewriter.add("conv", x, rewriter.make(np.ones(w, "int8")), **dict(node.attrs))
+    summed = rewriter.add("reduce_sum", rewriter.add("cast", x, to=WORD), axes=(3,), keepdims=True)
+    (sh, sw), (dh, dw) = common.integers(node.attrs, "strides"), common.integers(node.attrs, "dilations")
+    sizes, steps = (*shape[:3], 1), (1, sh, sw, 1)
+    taps = ((0, i * dh, j * dw, 0) for i in range(w[0]) for j in range(w[1]))
+    found = [rewriter.add("slice", summed, starts=tap, sizes=sizes, steps=steps) for tap in taps]
+    return reduce(lambda a, b: rewriter.add("add", a, b), found)
 
 
 def _dequantised(rewriter: Rewriter, node: Node) -> list[tuple[str, ...]]:
