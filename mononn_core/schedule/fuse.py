@@ -1,7 +1,7 @@
 """Which tensors are stored, and which operators become one stage.
 
 A *stage* computes one stored tensor: a root operator (matmul, attention, a row operator, a reduction, or just an
-expression) followed by the chain of elementwise operators and bijective movements that consume only its result.
+expression) followed by the chain of bijective movements and elementwise expressions that consume only its result.
 Everything else stays virtual: it is an expression that its readers evaluate at the index they need.
 
 Roots take their chains from the last to the first, so that ``a(x) + b(y)`` is finished by whichever runs later. A
@@ -25,6 +25,8 @@ from mononn_core.schedule.operands import ImageView, contraction_axes, unit_stri
 from mononn_core.schedule.views import Views
 
 ROOT_KINDS = ("contraction", "row", "reduction")
+MOST_STEPS = 64
+"""Operators of a chain whose results are read several times, each as often as it stands in the code."""
 
 
 @dataclass(frozen=True)
@@ -60,18 +62,21 @@ def run_chain(stage: FusionGroup, views: Views, index: tuple[Expr, ...], value: 
     if stage.root is None:
         return index, value
     name = stage.root.output
+    values = {name: value}
     for node in stage.chain:
         definition = registry.get(node.op)
         if node.op == "concat":
             before = node.inputs[: node.inputs.index(name)]
             index = (*index[:-1], index[-1] + sum(views.type(n).shape[-1] for n in before))
+            values = {node.output: values[name]}
         elif definition.kind == "movement":
             assert definition.forward is not None
             index = definition.forward(views.type(name), views.type(node.output), node.attrs, index)
+            values = {node.output: values[name]}
         else:
-            value = views.point(node, index, {name: value})
+            values[node.output] = views.point(node, index, values)
         name = node.output
-    return index, value
+    return index, values[name]
 
 
 def fuse(
@@ -101,6 +106,7 @@ class _Fusion:
         self.column_multiple = column_multiple
         self.consumers = graph.consumers()
         self.producers = graph.producers()
+        self.position = {node.outputs[0]: number for number, node in enumerate(graph.nodes)}
         self.absorbed: dict[str, str] = {}  # output of a chained node (or root) -> stored tensor
         self.found: list[FusionGroup] = []
         self.stored: set[str] = set()
@@ -148,13 +154,13 @@ class _Fusion:
         chain: list[Node] = []
         name = node.output
         bare = not self.epilogues and is_template(node, self.graph)
-        while self.enabled and (follower := self._follower(name)) is not None:
-            if bare and registry.get(follower.op).kind == "elementwise":
+        steps = 1
+        while self.enabled and (not chain or chain[-1].op not in ("pad", "concat")):
+            following, steps = self._following(name, steps)
+            if not following or (bare and registry.get(following[-1].op).kind == "elementwise"):
                 break
-            chain.append(follower)
-            name = follower.output
-            if follower.op in ("pad", "concat"):
-                break
+            chain += following
+            name = chain[-1].output
         while chain and chain[-1].op == "dequantize" and not self._wanted_dequantised(chain[-1].output):
             name = chain.pop().inputs[0]
         for output in (node.output, *(n.output for n in chain)):
@@ -166,17 +172,29 @@ class _Fusion:
         readers = self.consumers[name]
         return name in self.graph.outputs or any(self._needs_storage(name, r, view=False) for r in readers)
 
-    def _follower(self, name: str) -> Node | None:
-        """The one consumer of ``name`` that can be computed where ``name`` is produced."""
-        readers = self.consumers[name]
-        if len(readers) != 1 or name in self.graph.outputs:
-            return None
-        (node,) = readers
-        if node.output in self.joined:
-            return node
-        if len(node.outputs) != 1 or node.output in self.absorbed:
-            return None
-        return node if self._follows(name, node) else None
+    def _following(self, name: str, steps: int) -> tuple[list[Node], int]:
+        """What can be computed where ``name`` is produced in so many steps, and consumes it: one node, or the fewest
+        elementwise ones of which only the last one's result is read by others; no node where there are no such. Then
+        the steps to that result."""
+        cost, found = {name: steps}, dict[str, Node]()
+        while len(found) <= MOST_STEPS:
+            waiting = [[r for r in self.consumers[n] if r.outputs[0] not in found] for n in cost]
+            if found and not any(waiting[:-1]):
+                last = cost[[*cost][-1]]
+                return ([], steps) if last > max(MOST_STEPS, steps + len(found)) else (list(found.values()), last)
+            readers = {r.outputs[0]: r for some in waiting for r in some}
+            if not readers or any(n in self.graph.outputs for n in cost):
+                break
+            node, alone = readers[min(readers, key=self.position.__getitem__)], len(readers) == 1 and not found
+            if alone and node.outputs[0] in self.joined:
+                return [node], steps
+            if len(node.outputs) != 1 or node.output in self.absorbed or not self._follows(name, node):
+                break
+            if not alone and registry.get(node.op).kind != "elementwise":
+                break
+            found[node.output] = node
+            cost[node.output] = 1 + sum(cost.get(n, 0) for n in node.inputs)
+        return [], steps
 
     def _follows(self, name: str, node: Node) -> bool:
         """Whether ``node`` can be computed where ``name``, which only it reads, is produced."""
