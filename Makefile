@@ -52,13 +52,13 @@ python-is-new:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "$(PYTHON) is missing or older than Python 3.11; name a newer one: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 2; }
 
-# Order only: a machine on which the suite cannot work is told so before anything is installed.
 .venv/python.done: | python-is-new
-	@$(PYTHON) -m mononn_bench.doctor --brief
 	@$(PYTHON) -m venv .venv
 	@touch $@
 
+# A machine on which the suite cannot work is told so before anything is installed; tests need less.
 .venv/bench.done: .venv/python.done pyproject.toml
+	@$(PYTHON) -m mononn_bench.doctor --brief
 	@$(TIMED) $(PIP) --editable '.[bench]'
 	@touch $@
 
