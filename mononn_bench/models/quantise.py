@@ -93,9 +93,9 @@ def _inputs(model: ModelRecord, source: Path) -> tuple[InputSpec, ...]:
 
 
 def quantised_kinds(model: onnx.ModelProto) -> list[str]:
-    """The operators to quantise: none for all that the tool knows, which a convolutional network gets. Of any other the
-    products, and the tables that tokens are looked up in: the tool's norms, softmaxes and residuals of 8 bits make noise
-    of a transformer's answers.
+    """The operators to quantise: none for all that the tool knows, which a convolutional network gets. Of any other
+    the products, and the tables that tokens are looked up in: the tool's norms, softmaxes and residuals of 8 bits make
+    noise of a transformer's answers.
     """
     kinds = [node.op_type for node in model.graph.node]
     convolutions, products = (sum(map(kinds.count, some)) for some in (CONVOLUTIONS, PRODUCTS))
