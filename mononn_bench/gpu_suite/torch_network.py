@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from mononn_bench.gpu_suite.networks import MASKED, NETWORKS, Maker
 from mononn_bench.models.inputs import make_inputs
-from mononn_bench.models.weights import STATISTICS_SEED, seeded_tensor
+from mononn_bench.models.weights import BRANCH_GAIN, STATISTICS_SEED, seeded_tensor
 from mononn_bench.models.zoo import ModelSpec, get_model
 
 ACTIVATIONS = {"gelu": functional.gelu, "relu": torch.relu, "tanh": torch.tanh}
@@ -107,6 +107,10 @@ class TorchOperators:
         return functional.linear(x, table)
 
 
+BRANCH_END = ".layer.2.normalization.weight"
+"""Of a ResNet's bottleneck: the gain of the norm before its shortcut is added."""
+
+
 class Seeding(TorchOperators):
     """Draws each tensor when the network first asks for it, in float64; batch norms take their input's statistics."""
 
@@ -122,7 +126,8 @@ class Seeding(TorchOperators):
 
     def parameter(self, name: str, shape: tuple[int, ...]) -> Tensor:
         if name not in self.drawn:
-            self.drawn[name] = torch.from_numpy(seeded_tensor(self.spec, name, shape, self.seed))
+            drawn = torch.from_numpy(seeded_tensor(self.spec, name, shape, self.seed))
+            self.drawn[name] = drawn * BRANCH_GAIN if name.endswith(BRANCH_END) else drawn
         return self.drawn[name].double()
 
     def batch_norm(self, x: Tensor, name: str, channels: int) -> Tensor:

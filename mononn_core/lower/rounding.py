@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from mononn_core.element import COMPUTE, WIDE
+
 AT_ONCE = 1 << 18
 """Weights that are rounded together."""
 COARSE = 1 / 4
@@ -23,22 +25,22 @@ def rounded(values: np.ndarray, dtype: str) -> np.ndarray:
     step = max(1, AT_ONCE // max(1, values.shape[0]))
     with np.errstate(over="ignore", invalid="ignore"):
         for first in range(0, values.shape[1], step):
-            block = np.ascontiguousarray(values[:, first : first + step].T, np.float32)
+            block = np.ascontiguousarray(values[:, first : first + step].T, COMPUTE)
             nearest[:, first : first + step] = _rounded_rows(block, dtype).T
     return nearest
 
 
 def _rounded_rows(values: np.ndarray, dtype: str) -> np.ndarray:
-    """As :func:`rounded`, of rows of float32."""
+    """As :func:`rounded`, of rows of floats."""
     nearest = values.astype(dtype)
-    errors = nearest.astype(np.float32) - values
-    sums = errors.sum(axis=1, dtype=np.float64)
+    errors = nearest.astype(COMPUTE) - values
+    sums = errors.sum(axis=1, dtype=WIDE)
     found = np.isfinite(sums)
     # Towards zero the bits of a float, a sign and a magnitude, count down; of zero there are none below.
     bits = nearest.view(np.int16)
     shrunk = (errors > 0) == (values > 0)
     other = np.where(shrunk, bits - 1, bits + 1).astype(np.int16).view(dtype)
-    spacing = np.abs(other.astype(np.float32) - nearest.astype(np.float32))
+    spacing = np.abs(other.astype(COMPUTE) - nearest.astype(COMPUTE))
     useful = (errors != 0) & (bits & 0x7FFF != 0) & ((errors > 0) == (sums > 0)[:, None])
     spacing = np.where(useful & np.isfinite(spacing), spacing, 0)
     widest = spacing.max(axis=1, initial=0)
@@ -51,7 +53,7 @@ def _rounded_rows(values: np.ndarray, dtype: str) -> np.ndarray:
     most = min(values.shape[1], int(np.max(np.abs(sums[found]) / (COARSE * widest[found]))) + 1)
     order = np.argpartition(cost, most - 1, axis=1)[:, :most] if most < values.shape[1] else np.argsort(cost, axis=1)
     order = np.take_along_axis(order, np.argsort(np.take_along_axis(cost, order, 1), axis=1, kind="stable"), 1)
-    gains = np.take_along_axis(np.where(useful, spacing, 0), order, 1).cumsum(axis=1, dtype=np.float64)
+    gains = np.take_along_axis(np.where(useful, spacing, 0), order, 1).cumsum(axis=1, dtype=WIDE)
     left = np.abs(np.abs(sums)[:, None] - np.concatenate([np.zeros_like(gains[:, :1]), gains], axis=1))
     count = np.where(found, left.argmin(axis=1), 0)
     chosen = np.zeros(values.shape, bool)
