@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +39,28 @@ OPTIONS = {
     "calibrate_method": "MinMax",
     "quant_pre_process": "skip_symbolic_shape=True",
 }
-"""What is set of `quantize_static`, as a record shows it, beside `op_types_to_quantize` (see `quantised_kinds`); all
-else is the tool's own choice.
+"""What is set of `quantize_static` for every model, as a record shows it; see `Recipe` for the rest. All else is the
+tool's own choice.
 """
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is quantised of a model."""
+
+    kinds: tuple[str, ...]
+    """Operators, by ONNX's names; none for all that the tool knows."""
+    float_outputs: tuple[str, ...]
+    """Operators whose results stay float32."""
+    weights_only: bool
+    """Whether products of two computed matrices stay float32."""
+
+    def described(self) -> dict[str, str]:
+        """For a record, by the tool's names of options."""
+        by_weights = {"nodes_to_exclude": "products of two computed matrices"} if self.weights_only else {}
+        outputs = {"OpTypesToExcludeOutputQuantization": ", ".join(self.float_outputs)} if self.float_outputs else {}
+        kinds = ", ".join(self.kinds) or "all that the tool knows"
+        return {**OPTIONS, "op_types_to_quantize": kinds, **by_weights, **outputs}
 
 
 def write_quantised_model(source: Path, folder: Path) -> ModelRecord:
@@ -55,9 +74,9 @@ def write_quantised_model(source: Path, folder: Path) -> ModelRecord:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".") as scratch:
-        kinds = quantised_kinds(onnx.load(source / ONNX, load_external_data=False))
+        recipe = make_recipe(onnx.load(source / ONNX, load_external_data=False))
         large = model.weight_bytes > EXTERNAL_DATA_FROM
-        quantised = _quantised(source / ONNX, Path(scratch), specs, kinds, large=large)
+        quantised = _quantised(source / ONNX, Path(scratch), specs, recipe, large=large)
         write_onnx(strip_metadata(quantised), folder / ONNX)
     if (source / WEIGHTS).exists():
         (folder / WEIGHTS).hardlink_to(source / WEIGHTS)
@@ -75,7 +94,7 @@ def write_quantised_model(source: Path, folder: Path) -> ModelRecord:
         quantisation=Quantisation(
             tool="onnxruntime.quantization.quantize_static",
             versions=versions,
-            options={**OPTIONS, "op_types_to_quantize": ", ".join(kinds) or "all that the tool knows"},
+            options=recipe.described(),
             calibration_seed=CALIBRATION_SEED,
             calibration_sets=CALIBRATION_SETS,
             unquantised_digest=model.digest,
@@ -92,14 +111,28 @@ def _inputs(model: ModelRecord, source: Path) -> tuple[InputSpec, ...]:
     return get_model(f"{model.name}-b{model.batch}").inputs
 
 
-def quantised_kinds(model: onnx.ModelProto) -> list[str]:
-    """The operators to quantise: none for all that the tool knows, which a convolutional network gets. Of any other
-    the products, and the tables that tokens are looked up in: the tool's norms, softmaxes and residuals of 8 bits make
-    noise of a transformer's answers.
+def make_recipe(model: onnx.ModelProto) -> Recipe:
+    """All that the tool knows, for a convolutional network. Of any other the products by weights, with results in
+    float32, and the tables that tokens are looked up in: attention, norms, softmaxes, residuals and results of 8 bits
+    make noise of a transformer's answers.
     """
     kinds = [node.op_type for node in model.graph.node]
     convolutions, products = (sum(map(kinds.count, some)) for some in (CONVOLUTIONS, PRODUCTS))
-    return [] if convolutions > products else [*CONVOLUTIONS, *PRODUCTS, *TABLES]
+    if convolutions > products:
+        return Recipe(kinds=(), float_outputs=(), weights_only=False)
+    return Recipe(kinds=(*CONVOLUTIONS, *PRODUCTS, *TABLES), float_outputs=PRODUCTS, weights_only=True)
+
+
+def _computed_products(path: Path) -> list[str]:
+    """The names of the products in the file at `path` whose two sides are computed; nodes without names get some."""
+    model = onnx.load(path, load_external_data=False)
+    given = {t.name for t in model.graph.initializer}
+    given |= {out for node in model.graph.node if node.op_type == "Constant" for out in node.output}
+    if any(not node.name for node in model.graph.node):
+        for index, node in enumerate(model.graph.node):
+            node.name = node.name or f"unnamed {index}"
+        onnx.save(model, path)
+    return [n.name for n in model.graph.node if n.op_type in PRODUCTS and not given & set(n.input[:2])]
 
 
 class _Calibration(CalibrationDataReader):  # type: ignore[misc]
@@ -113,7 +146,7 @@ class _Calibration(CalibrationDataReader):  # type: ignore[misc]
 
 
 def _quantised(
-    path: Path, scratch: Path, specs: tuple[InputSpec, ...], kinds: list[str], *, large: bool
+    path: Path, scratch: Path, specs: tuple[InputSpec, ...], recipe: Recipe, *, large: bool
 ) -> onnx.ModelProto:
     """The quantised graph of the file at `path`; `large` where one protobuf message cannot hold its weights."""
     prepared, result = scratch / "prepared.onnx", scratch / "quantised.onnx"
@@ -124,7 +157,9 @@ def _quantised(
         quantize_static(
             str(prepared), str(result), _Calibration(specs), quant_format=QuantFormat.QDQ, per_channel=True,
             activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8, use_external_data_format=large,
-            op_types_to_quantize=kinds or None,
+            op_types_to_quantize=list(recipe.kinds) or None,
+            nodes_to_exclude=_computed_products(prepared) if recipe.weights_only else None,
+            extra_options={"OpTypesToExcludeOutputQuantization": list(recipe.float_outputs)},
         )  # fmt: skip
     except Exception as error:
         raise ModelError(f"ONNX Runtime's tool cannot quantise {path}: {' '.join(str(error).split())[:200]}") from error

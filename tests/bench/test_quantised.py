@@ -15,7 +15,7 @@ from mononn_bench.models.distance import relative_l2
 from mononn_bench.models.evaluator import make_evaluator
 from mononn_bench.models.folder import digest_model, write_user_model
 from mononn_bench.models.inputs import CALIBRATION_SEED, CALIBRATION_SETS, make_inputs
-from mononn_bench.models.quantise import quantised_kinds, write_quantised_model
+from mononn_bench.models.quantise import make_recipe, write_quantised_model
 from mononn_bench.models.reference import evaluate_onnx, write_quantised_reference
 from mononn_bench.record import ModelRecord, ReferenceRecord
 from tests.bench.conftest import linear_model
@@ -130,13 +130,44 @@ def test_a_bias_of_32_bits_keeps_them_all() -> None:
     assert evaluator.run(None, {})[0].tolist() == [1024 + 2.0**-20, 2.5]
 
 
-def test_a_convolutional_network_is_quantised_whole_any_other_in_its_products_alone(quantised_folder: Path) -> None:
+def test_a_convolutional_network_is_quantised_whole_any_other_in_its_products_by_weights(
+    quantised_folder: Path,
+) -> None:
     def graph(*kinds: str) -> onnx.ModelProto:
         return helper.make_model(
             helper.make_graph([helper.make_node(kind, ["x"], ["y"]) for kind in kinds], "g", [], [])
         )
 
-    assert quantised_kinds(graph("Conv", "Relu", "Conv", "Gemm")) == []
-    assert quantised_kinds(graph("Conv", "MatMul", "Add", "Gemm")) == ["Conv", "MatMul", "Gemm", "Gather"]
+    whole = make_recipe(graph("Conv", "Relu", "Conv", "Gemm"))
+    assert (whole.kinds, whole.float_outputs, whole.weights_only) == ((), (), False)
+    partly = make_recipe(graph("Conv", "MatMul", "Add", "Gemm"))
+    assert partly.kinds == ("Conv", "MatMul", "Gemm", "Gather") and partly.weights_only
     how = read_record(ModelRecord, quantised_folder / "model.json").quantisation
-    assert how is not None and how.options["op_types_to_quantize"] == "Conv, MatMul, Gemm, Gather"
+    assert how is not None and how.options.items() >= partly.described().items()
+
+
+def attention_model(width: int = 8) -> onnx.ModelProto:
+    """y = softmax((x q) (x k)^T) (x v), its nodes without names as those of some tools."""
+    random = np.random.default_rng(0)
+    weights = [numpy_helper.from_array(random.standard_normal((width, width)).astype(np.float32), n) for n in "qkv"]
+    nodes = [helper.make_node("MatMul", ["x", name], [f"x{name}"]) for name in "qkv"]
+    nodes += [
+        helper.make_node("Transpose", ["xk"], ["xkt"], perm=[1, 0]),
+        helper.make_node("MatMul", ["xq", "xkt"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["p"]),
+        helper.make_node("MatMul", ["p", "xv"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, width]) for name in ("x", "y")]
+    graph = helper.make_graph(nodes, "attention", [ends[0]], [ends[1]], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+
+
+def test_attention_and_results_of_products_stay_float32(tmp_path: Path) -> None:
+    onnx.save(attention_model(), tmp_path / "mine.onnx")
+    write_user_model("attention", tmp_path / "mine.onnx", {"x": (4, 8)}, tmp_path / "model")
+    write_quantised_model(tmp_path / "model", tmp_path / "quantised")
+    graph = onnx.load(tmp_path / "quantised" / "model.onnx").graph
+    maker = {out: node.op_type for node in graph.node for out in node.output}
+    sides = [[maker[i] == "DequantizeLinear" for i in n.input] for n in graph.node if n.op_type == "MatMul"]
+    assert sorted(sides) == [[False, False]] * 2 + [[True, True]] * 3
+    assert [maker.get(n.input[0]) for n in graph.node if n.op_type == "QuantizeLinear"] == [None], "the input alone"
