@@ -12,6 +12,7 @@ from math import prod
 import numpy as np
 
 from mononn_core.errors import ShapeError
+from mononn_core.graph import TensorType
 from mononn_core.importer.context import Context, converts
 from mononn_core.importer.movement import sliced
 
@@ -86,8 +87,31 @@ def channels_first(ctx: Context, x: str) -> str:
     return ctx.add("transpose", x, perm=(0, rank - 1, *range(1, rank - 1)))
 
 
+def clipped(f: Frame, spatial: tuple[int, ...]) -> Frame:
+    """The frame without the first and last places of its windows that lie outside the image in each of them; for
+    reductions that these do not count in."""
+    axes = [_clipped_axis(f, axis, n) for axis, n in enumerate(spatial)]
+    kernel, before, after = (tuple(column) for column in zip(*axes, strict=True))
+    return Frame(kernel, f.strides, f.dilations, before, after, (0,) * f.rank)
+
+
+def _clipped_axis(f: Frame, axis: int, n: int) -> tuple[int, int, int]:
+    """(kernel, before, after) of one axis of n pixels; what ceil_mode adds lies in the last."""
+    k, s, d, before = f.kernel[axis], f.strides[axis], f.dilations[axis], f.before[axis]
+    after = f.after[axis] + f.overhang[axis]
+    last = (n + before + after - (k - 1) * d - 1) // s * s - before  # where the last window starts
+    first_place, end_place = max(0, -last // d), min(k, (n - 1 + before) // d + 1)
+    if first_place >= end_place:
+        return k, before, after
+    kernel, start = end_place - first_place, before - first_place * d
+    room = last + before + (kernel - 1) * d + 1 - start - n
+    unlike = start < 0 or (room < 0 and -room >= s)  # the image would have to be cut, or have another window
+    return (k, before, after) if unlike else (kernel, start, max(room, 0))
+
+
 def pooled(ctx: Context, op: str, x: str, f: Frame, value: float | int = 0.0) -> str:
-    """The windows of [N, C, n..] reduced by ``op``."""
+    """The windows of [N, C, n..] reduced by ``op``, which ``value`` outside the image does not change."""
+    f = clipped(f, ctx.type(x).shape[2:])
     windows = windowed(ctx, channels_last(ctx, x), f, value, axis=1)
     taps = tuple(range(1, 1 + f.rank))
     return channels_first(ctx, ctx.add(op, windows, axes=taps, keepdims=False))
@@ -240,22 +264,27 @@ def average_pool(ctx: Context) -> str:
     if not any((*f.before, *f.after, *f.overhang)):
         return pooled(ctx, "reduce_mean", ctx.input(0), f)
     total = pooled(ctx, "reduce_sum", ctx.input(0), f)
-    inside = ctx.make(np.ones((1, 1, *x.shape[2:])), x.dtype)
-    if ctx.attr("count_include_pad", 0):
-        whole = Frame(f.kernel, f.strides, f.dilations, f.before, f.after, (0,) * f.rank)
-        inside = padded(ctx, inside, whole, 1.0)
-        rest = Frame(f.kernel, f.strides, f.dilations, (0,) * f.rank, (0,) * f.rank, f.overhang)
-        counted = windowed(ctx, inside, rest)
-    else:
-        counted = windowed(ctx, inside, f)
-    taps = tuple(range(2, 2 + f.rank))
-    return ctx.add("div", total, ctx.add("reduce_sum", counted, axes=taps, keepdims=False))
+    counts = ctx.make(1, x.dtype)
+    for axis, extent in enumerate(ctx.type(total).shape[2:]):
+        counts = ctx.add("mul", counts, ctx.make(_counted(ctx, f, axis, extent, x), x.dtype))
+    return ctx.add("div", total, counts)
+
+
+def _counted(ctx: Context, f: Frame, axis: int, windows: int, x: TensorType) -> np.ndarray:
+    """How many places of each window along an axis count: those inside the image, or inside its padding too; shaped to
+    broadcast over [N, C, ..]."""
+    n, inclusive = x.shape[2 + axis], bool(ctx.attr("count_include_pad", 0))
+    low, high = (-f.before[axis], n + f.after[axis]) if inclusive else (0, n)
+    starts = np.arange(windows)[:, None] * f.strides[axis] - f.before[axis]
+    places = starts + np.arange(f.kernel[axis]) * f.dilations[axis]
+    counts = ((places >= low) & (places < high)).sum(1)
+    return np.asarray(counts.reshape(-1, *(1,) * (f.rank - axis - 1)))
 
 
 @converts("LpPool")
 def lp_pool(ctx: Context) -> str:
     f = frame(ctx, tuple(int(k) for k in ctx.attr("kernel_shape")), ctx.type(0).shape[2:])
-    windows = windowed(ctx, ctx.input(0), f)
+    windows = windowed(ctx, ctx.input(0), clipped(f, ctx.type(0).shape[2:]))
     return _lp(ctx, windows, tuple(range(2, 2 + f.rank)), False)
 
 

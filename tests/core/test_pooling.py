@@ -1,0 +1,70 @@
+"""Poolings whose windows reach far outside the image."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mononn_core.importer import load
+from mononn_core.importer.convolution import Frame, clipped
+from tests.core.models import assert_agrees, model, node
+
+
+def seen(f: Frame, n: int) -> list[list[int]]:
+    """The pixels inside an image of n that each window of one axis reads."""
+    (k,), (s,), (d,), (before,) = f.kernel, f.strides, f.dilations, f.before
+    windows = (n + before + f.after[0] + f.overhang[0] - (k - 1) * d - 1) // s + 1
+    places = [[o * s - before + t * d for t in range(k)] for o in range(windows)]
+    return [[p for p in window if 0 <= p < n] for window in places]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.integers(1, 20), st.integers(1, 40), st.integers(1, 5), st.integers(1, 4), st.integers(0, 60),
+    st.integers(0, 60), st.integers(0, 3),
+)  # fmt: skip
+def test_a_clipped_window_reads_the_same_pixels(
+    n: int, k: int, s: int, d: int, before: int, after: int, overhang: int
+) -> None:
+    f = Frame((k,), (s,), (d,), (before,), (after,), (overhang,))
+    if n + before + after + overhang < (k - 1) * d + 1:
+        return
+    small = clipped(f, (n,))
+    assert seen(small, n) == seen(f, n)
+    assert small.kernel <= f.kernel and min(small.before[0], small.after[0]) >= 0
+    if d == s == 1 and any(seen(f, n)):
+        assert small.kernel[0] < n + len(seen(f, n))
+
+
+@pytest.mark.parametrize("count", [0, 1])
+@pytest.mark.parametrize(
+    ("op", "attributes"),
+    [
+        ("AveragePool", {"kernel_shape": [64, 40], "pads": [30, 20, 28, 15]}),
+        ("AveragePool", {"kernel_shape": [64, 64], "pads": [60, 60, 60, 60], "strides": [7, 9]}),
+        ("AveragePool", {"kernel_shape": [3, 5], "pads": [1, 2, 1, 2], "strides": [2, 1]}),
+        ("AveragePool", {"kernel_shape": [3, 5], "auto_pad": "SAME_LOWER", "strides": [2, 3]}),
+        ("MaxPool", {"kernel_shape": [9, 9], "pads": [8, 8, 8, 8]}),
+        ("LpPool", {"kernel_shape": [30, 30], "pads": [20, 20, 20, 20]}),
+    ],
+)
+def test_windows_larger_than_the_image(op: str, attributes: dict[str, Any], count: int) -> None:
+    if op == "AveragePool":
+        attributes = {**attributes, "count_include_pad": count}
+    elif count:
+        return
+    x = np.random.default_rng(0).standard_normal((1, 3, 12, 14)).astype(np.float32)
+    proto = model([node(op, "x", "y", **attributes)], [("x", "float32", x.shape)], ["y"])
+    assert_agrees(proto, {"x": x})
+
+
+def test_a_window_over_the_whole_image_takes_as_many_elements_as_it_has() -> None:
+    attributes = {"kernel_shape": [300, 300], "pads": [144, 143, 144, 143]}
+    proto = model([node("AveragePool", "x", "y", **attributes)], [("x", "float32", (1, 3, 12, 14))], ["y"])
+    graph = load(proto.SerializeToString())
+    assert graph.types["y"].shape == (1, 3, 1, 1)
+    assert max(t.size for t in graph.types.values()) == 3 * 12 * 14
