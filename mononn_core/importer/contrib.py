@@ -10,9 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import ml_dtypes
+import numpy as np
+
 from mononn_core.element import COMPUTE
 from mononn_core.importer import quantisation
 from mononn_core.importer.context import Context, Converted, Converter, converter_of, converts
+from mononn_core.ops.weight_only import middle
 
 DOMAIN = "com.microsoft"
 
@@ -139,6 +143,69 @@ def dynamic_matmul(ctx: Context) -> str:
     x, scale, zero = quantisation.dynamically(ctx, ctx.input(0))
     a = quantisation.real(ctx, x, scale, zero)
     return _product(ctx, a, ctx.input(1), (ctx.input(2), ctx.input(3)), ctx.input(4))
+
+
+@converts("MatMulNBits", domain=DOMAIN)
+def block_matmul(ctx: Context) -> str:
+    """(A, B [N, blocks, bytes], scales, zero points, g_idx, bias): B's rows are blocks of numbers of few bits, those in
+    a byte's lowest bits first."""
+    bits, block = int(ctx.attr("bits", 4)), int(ctx.attr("block_size", 0))
+    n, k = int(ctx.attr("N", 0)), int(ctx.attr("K", 0))
+    if ctx.has(4):
+        raise ctx.unsupported("weights with an order of their own (g_idx) are not supported; quantise without it")
+    b = _blocks(ctx, ctx.constant(1, "weights"), (n, k), block, bits)
+    parts = _points_of_blocks(ctx, 2, (n, -(-k // block)), bits)
+    weights = (ctx.make(np.ascontiguousarray(v.T)) for v in (b, *parts))
+    product = ctx.add("matmul", ctx.input(0), ctx.add("dequantize_blocks", *weights, axis=0, block=block))
+    return ctx.add("add", product, ctx.input(5)) if ctx.has(5) else product
+
+
+@converts("GatherBlockQuantized", domain=DOMAIN)
+def gather_blocks(ctx: Context) -> str:
+    """(data, indices, scales, zero points) of a table of uint8, two numbers of 4 bits a byte, or of 4-bit integers."""
+    bits, block = int(ctx.attr("bits", 4)), int(ctx.attr("block_size", 128))
+    data = ctx.constant(0, "table")
+    axis = ctx.normal(ctx.attr("quantize_axis", 1), data.ndim)
+    if data.ndim != 2 or axis != 1 or ctx.attr("gather_axis", 0):
+        raise ctx.unsupported("only rows of a table in blocks along its columns are gathered")
+    packed = data.dtype == np.uint8 and bits == 4
+    q = _numbers(data, bits) if packed else data
+    points = (q.shape[0], -(-q.shape[1] // block))
+    scale, zero = _points_of_blocks(ctx, 2, points, bits if data.dtype == np.uint8 else 0)
+    if data.dtype != np.uint8:
+        zero = ctx.constant(3, "zero points") if ctx.has(3) else np.zeros(points, scale.dtype)
+    table = ctx.add("dequantize_blocks", *map(ctx.make, (q, scale, zero)), axis=1, block=block)
+    return ctx.add("gather", table, ctx.input(1), axis=0)
+
+
+def _numbers(packed: np.ndarray, bits: int) -> np.ndarray:
+    """The numbers of ``bits`` bits in bytes, lowest first, along the last axis."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    apart = (packed[..., None] >> shifts) & np.uint8((1 << bits) - 1)
+    return np.ascontiguousarray(apart.reshape(*packed.shape[:-1], -1))
+
+
+def _blocks(ctx: Context, packed: np.ndarray, shape: tuple[int, int], block: int, bits: int) -> np.ndarray:
+    """The [N, K] numbers of MatMulNBits' weights: uint8, or uint4 where a byte holds two."""
+    (n, k), count = shape, -(-shape[1] // max(block, 1))
+    if bits not in (2, 4, 8) or block < 1 or packed.dtype != np.uint8 or packed.size * 8 != n * count * block * bits:
+        raise ctx.unsupported(
+            f"weights of {bits} bits in blocks of {block} do not fill [{n}, {k}]; is the file damaged?"
+        )
+    numbers = _numbers(packed.reshape(n, -1), bits)[:, :k]
+    return numbers.astype(ml_dtypes.uint4) if bits == 4 else np.ascontiguousarray(numbers)
+
+
+def _points_of_blocks(ctx: Context, first: int, shape: tuple[int, int], bits: int) -> tuple[np.ndarray, np.ndarray]:
+    """Scales and zero points of blocks, inputs from ``first`` on: these as reals, or packed in each row; the middle of
+    the range where there are none."""
+    scale = ctx.constant(first, "scales").reshape(shape)
+    if not ctx.has(first + 1) or not bits:
+        return scale, np.full(shape, middle(bits) if bits else 0, scale.dtype)
+    zero = ctx.constant(first + 1, "zero points")
+    if zero.dtype == np.uint8:
+        zero = _numbers(zero.reshape(shape[0], -1), bits)[:, : shape[1]]
+    return scale, np.ascontiguousarray(zero.reshape(shape)).astype(scale.dtype)
 
 
 def _product(ctx: Context, a: str, b: str, points: tuple[str, str], bias: str) -> str:

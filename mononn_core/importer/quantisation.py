@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from mononn_core.element import SMALL_FLOATS, is_float
+import numpy as np
+
+from mononn_core.element import BYTES, SMALL_FLOATS, is_float
 from mononn_core.importer.context import Context, converts
 from mononn_core.importer.convolution import convolve, frame
 from mononn_core.ops.quantise import integer_matmul
+
+FOUR_BITS = ("int4", "uint4")
+WHOLE = (*FOUR_BITS, *BYTES)
 
 
 def spread(ctx: Context, name: str, like: str, axis: int, block: int) -> str:
@@ -64,6 +69,8 @@ def dequantize(ctx: Context) -> str:
     x, scale, zero = ctx.input(0), ctx.input(1), ctx.input(2)
     axis, block = _axis(ctx), int(ctx.attr("block_size", 0))
     out = ctx.dtype("output_dtype", ctx.type(scale).dtype)
+    if out == ctx.type(scale).dtype and (in_blocks := _in_blocks(ctx, axis, block)):
+        return in_blocks
     if ctx.type(x).dtype in ("int8", "uint8") and is_float(out) and ctx.type(scale).dtype == out:
         parts = (spread(ctx, name, x, axis, block) for name in (scale, zero) if name)
         return ctx.add("dequantize", x, *parts)
@@ -73,6 +80,22 @@ def dequantize(ctx: Context) -> str:
         value = ctx.add("sub", value, spread(ctx, _cast(ctx, zero, middle), value, axis, block))
     result = ctx.add("mul", value, spread(ctx, _cast(ctx, scale, middle), value, axis, block))
     return _cast(ctx, result, out)
+
+
+def _in_blocks(ctx: Context, axis: int, block: int) -> str:
+    """A constant matrix in blocks, or of 4 bits with a scale for all or one a row or column; "" of anything else."""
+    values = [ctx.known(ctx.input(i)) for i in range(ctx.count) if ctx.has(i)]
+    if any(v is None for v in values) or not is_float(ctx.type(1).dtype) or ctx.type(0).dtype not in WHOLE:
+        return ""
+    q, *parts = (v for v in values if v is not None)
+    if not block:
+        if q.ndim != 2 or ctx.type(0).dtype not in FOUR_BITS or any(p.ndim > 1 for p in parts):
+            return ""
+        axis, block = 1 - axis, q.shape[1 - axis]  # one block along the other axis
+        wanted = tuple(1 if d == axis else n for d, n in enumerate(q.shape))
+        turned = (-1, 1) if axis == 1 else (1, -1)
+        parts = [np.ascontiguousarray(np.broadcast_to(p.reshape(turned), wanted)) for p in parts]
+    return ctx.add("dequantize_blocks", ctx.input(0), *map(ctx.make, parts), axis=axis, block=block)
 
 
 @converts("DynamicQuantizeLinear")

@@ -1,6 +1,19 @@
 """The operators: importing this package fills the registry, one file a family."""
 
-from mononn_core.ops import attention, conv, elementwise, index, matmul, norm, quantise, reduce, scatter, shape, window
+from mononn_core.ops import (
+    attention,
+    conv,
+    elementwise,
+    index,
+    matmul,
+    norm,
+    quantise,
+    reduce,
+    scatter,
+    shape,
+    weight_only,
+    window,
+)
 from mononn_core.ops.registry import OpDef, get, names
 
 __all__ = [
@@ -17,5 +30,6 @@ __all__ = [
     "reduce",
     "scatter",
     "shape",
+    "weight_only",
     "window",
 ]

@@ -30,6 +30,7 @@ from mononn_core.passes import (
     supported,
     transposed,
     views,
+    weight_only,
     widened,
     windows,
 )
@@ -90,12 +91,13 @@ FORMS = {"cpu": CPU_FORMS, "cuda": CUDA_FORMS, "cuda-emulated": CUDA_FORMS}
 INTEGERS: tuple[tuple[str, Pass], ...] = (
     ("attention", attention.integers),
     ("integers", quantised.integers),
+    ("weight_only", weight_only.run),
 )
 """What makes products of dequantised operands products of integers."""
 QUANTISED: dict[str, tuple[tuple[str, Pass], ...]] = {
     "cpu": (*CLEAN, ("late", quantised.late), *CLEAN, *INTEGERS),
-    "cuda": (("floats", quantised.floats),),
-    "cuda-emulated": (("floats", quantised.floats),),
+    "cuda": (("floats", quantised.floats), ("weights", weight_only.floats)),
+    "cuda-emulated": (("floats", quantised.floats), ("weights", weight_only.floats)),
 }
 """target -> (name, pass) in order: what stands before PIPELINE and says what quantised tensors are multiplied as."""
 

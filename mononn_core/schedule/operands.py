@@ -34,7 +34,7 @@ class Product:
 
     @staticmethod
     def of(node: Node, types: Mapping[str, TensorType]) -> Product:
-        a, b = (types[n].shape for n in node.inputs)
+        a, b = (types[n].shape for n in node.inputs[:2])
         transpose = bool(node.attrs.get("transpose_b", False))
         k, n = (b[-1], b[-2]) if transpose else b[-2:]
         if prod(b[:-2]) == 1:
@@ -78,7 +78,7 @@ def contraction_axes(node: Node, name: str, types: Mapping[str, TensorType]) -> 
     for position, operand in enumerate(node.inputs):
         if operand != name:
             continue
-        walk = matmul_axes(node, position, types) if node.op == "matmul" else attention_axes(node, position, types)
+        walk = attention_axes(node, position, types) if node.op == "attention" else matmul_axes(node, position, types)
         if walk is not None:
             found.append(walk)
     return found

@@ -1,0 +1,175 @@
+"""How a product's group is dealt and tiled on a CPU, whatever its right-hand side is made of."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from math import ceil, gcd
+from typing import Any, ClassVar
+
+from mononn_core.element import itemsize
+from mononn_core.graph import Node
+from mononn_core.machine import Machine
+from mononn_core.program.expr import Const, Expr, Var
+from mononn_core.program.ir import Phase, Task
+from mononn_core.program.template import operand
+from mononn_core.schedule.binder import BATCH, BLOCK, OWNER, PANEL, SEGMENT, OperandBinder, unit_axes
+from mononn_core.schedule.decisions import L2_SHARE, fewer_at_once, most_at_once, registers_problem, rows_problem
+from mononn_core.schedule.fuse import FusionGroup
+from mononn_core.schedule.operands import Product, axis
+from mononn_core.schedule.phases import PhaseBuilder
+from mononn_core.schedule.schedule import GroupSchedule, Partition, Tile
+from mononn_core.schedule.template import CpuScheduled, Ways
+from mononn_core.schedule.views import Views, matrix_shape
+from mononn_core.templates.product import left_operand, product_of
+
+SMALLEST_BLOCK = 16
+"""Rows of a task, at least, where an owner has so many."""
+
+
+class TiledProduct(CpuScheduled):
+    """A product in register tiles over panels of columns.
+
+    Attributes:
+        panel_vectors: vectors of columns that a register tile may span, the fewest first.
+    """
+
+    panel_vectors: ClassVar[tuple[int, ...]] = (1, 2, 4, 8)
+
+    def widest(self, rows: int) -> int:
+        """Vectors of columns that a register tile of so many rows spans: two where rows fill the registers, more where
+        they are few."""
+        return 8 if rows <= 3 else 4 if rows <= 6 else 2
+
+    def rate(self, task: Task) -> float:
+        """Small row blocks load more than they compute."""
+        return min(0.95, 0.2 + 0.1 * operand(task, "a").box.size[0])
+
+    def ways(self, stage: FusionGroup, builder: PhaseBuilder, owners: int) -> Ways:
+        p, lanes = product_of(stage, builder), builder.lanes
+        if p.batch > 1:
+            found = [Partition("batch", owners)] if p.batch % owners == 0 else []
+        else:
+            found = [Partition("rows", owners)] if p.m >= 4 * owners else []
+        if p.n >= owners * self.panel_vectors[0] * lanes:
+            found.append(Partition("columns", owners))
+        segments = _segments(stage, builder.views)
+        if segments > 1 and p.n % segments == 0 and (p.n // segments) % (owners * lanes) == 0:
+            found.append(Partition("columns", owners, segments))
+        return Ways(tuple(found), 2 * p.batch * p.m * p.n * p.k)
+
+    def tile(self, stage: FusionGroup, builder: PhaseBuilder, partition: Partition) -> Tile:
+        p = product_of(stage, builder)
+        width, (by_rows, by_columns) = p.n // partition.segments, owners_along(partition)
+        size = itemsize(_left_type(stage, builder))
+        rows, blocks = (p.m, 1) if p.batch > 1 else _blocks(ceil(p.m / by_rows), p.k * size, by_rows, builder.machine)
+        panel, least = self.widest(rows) * builder.lanes, self.panel_vectors[0] * builder.lanes
+        while panel > least and panel * by_columns > max(width, least):
+            panel //= 2
+        while partition.segments > 1 and panel > least and (width // by_columns) % panel:
+            panel //= 2
+        return Tile(rows, blocks, panel, _most(stage, panel, builder))
+
+    def tiles(self, stage: FusionGroup, builder: PhaseBuilder, group: GroupSchedule) -> Iterator[Tile]:
+        assert group.tile is not None
+        share = group.tile.rows * group.tile.blocks
+        for vectors in self.panel_vectors:
+            for blocks in range(1, max(1, share // SMALLEST_BLOCK) + 1):
+                for at_once in fewer_at_once(_most(stage, vectors * builder.lanes, builder)):
+                    yield Tile(ceil(share / blocks), blocks, vectors * builder.lanes, at_once)
+
+    def problem(self, stage: FusionGroup, builder: PhaseBuilder, group: GroupSchedule) -> str:
+        partition, tile = group.partition, group.tile
+        if tile is None:
+            return "a product has a tile"
+        p, lanes, (by_rows, by_columns) = product_of(stage, builder), builder.lanes, owners_along(partition)
+        if partition.segments > 1 and partition not in self.ways(stage, builder, partition.owners).partitions:
+            return f"its columns are not read in {partition.segments} equal segments"
+        width = p.n // partition.segments
+        if tile.panel % lanes or tile.panel // lanes not in self.panel_vectors:
+            *others, last = self.panel_vectors
+            return f"a panel of {tile.panel} columns is not {', '.join(map(str, others))} or {last} vectors of {lanes}"
+        if too_many := registers_problem(tile, _most(stage, tile.panel, builder)):
+            return too_many
+        if tile.panel > self.panel_vectors[0] * lanes and tile.panel * by_columns > width:
+            return f"a panel of {tile.panel} columns leaves an owner without any of {width}"
+        if partition.segments > 1 and (width // by_columns) % tile.panel:
+            return f"panels of {tile.panel} columns do not end where a segment does"
+        if p.batch > 1:
+            return "" if (tile.rows, tile.blocks) == (p.m, 1) else f"a task of a batched product has all {p.m} rows"
+        return rows_problem(ceil(p.m / by_rows), tile)
+
+    def build(self, builder: PhaseBuilder, stage: FusionGroup, decided: GroupSchedule, name: str) -> Phase:
+        partition, tile, root = decided.partition, decided.tile, stage.root
+        assert root is not None and tile is not None
+        p = Product.of(root, builder.types)
+        owners = partition.owners if partition.kind != "single" else 1
+        o, r, s, q = (Var(v) for v in (OWNER, BLOCK, SEGMENT, PANEL))
+        b: Expr = Var(BATCH)
+        batches, segments, panels = p.batch, 1, ceil(p.n / tile.panel)
+        m0, n0 = r * tile.rows, q * tile.panel
+        if partition.kind == "rows":
+            m0 = o * (tile.rows * tile.blocks) + m0
+        elif partition.kind == "batch":
+            batches = p.batch // owners
+            b = o * batches + b
+        else:
+            segments, width = partition.segments, p.n // partition.segments
+            panels = ceil(ceil(width / owners) / tile.panel)
+            n0 = s * width + o * (panels * tile.panel) + n0
+        extents = {OWNER: owners, BATCH: batches, BLOCK: tile.blocks, SEGMENT: segments, PANEL: panels}
+        binder = builder.binder(extents)
+        b, m0, n0 = (binder.fix(e, unit_axes(extents)) for e in (b, m0, n0))
+        left_operand(builder, root, (tile.rows, p.k), binder, (b, m0, Const(0)))
+        own = self.right(builder, root, (p.k, tile.panel), binder, (b, Const(0), n0))
+        rows, columns = min(tile.rows, p.m), min(tile.panel, p.n)
+        inner = {"m": (0, rows - 1), "n": (0, columns - 1)}
+        row = binder.position("row", m0 + axis("m", rows), p.m)
+        column = binder.position("column", n0 + axis("n", columns), p.n)
+        root_index = p.out_index(b, row, column, builder.types[root.output].shape)
+        result = builder.epilogue(stage, binder, root_index, inner, ("m", "n"))
+        params = {"panel": tile.panel, "at_once": tile.at_once, **own}
+        task = Task(self.name, tuple(binder.operands), params, (result,))
+        return builder.phase(name, stage, partition, extents, task, 2 * p.batch * p.m * p.n * p.k)
+
+    @abstractmethod
+    def right(
+        self, builder: PhaseBuilder, root: Node, size: tuple[int, int], binder: OperandBinder, at: tuple[Expr, ...]
+    ) -> dict[str, Any]:
+        """Declare the right-hand side of a task of ``size`` (terms, columns) at ``at`` (batch, term, column). Gives the
+        task's parameters beside its panel and rows at once."""
+
+
+def owners_along(partition: Partition) -> tuple[int, int]:
+    """Owners along rows and along columns."""
+    by_rows, by_columns = (partition.owners if partition.kind == kind else 1 for kind in ("rows", "columns"))
+    return by_rows, by_columns
+
+
+def _left_type(stage: FusionGroup, builder: PhaseBuilder) -> str:
+    """The element type of a."""
+    assert stage.root is not None
+    return builder.multiplied(stage.root)
+
+
+def _most(stage: FusionGroup, panel: int, builder: PhaseBuilder) -> int:
+    """Rows of a register tile, at most."""
+    return most_at_once(panel // builder.lanes, builder.machine, _left_type(stage, builder))
+
+
+def _blocks(share: int, nbytes: int, owners: int, machine: Machine) -> tuple[int, int]:
+    """(rows of a block, blocks) for the ``share`` rows of ``nbytes`` of each of so many owners."""
+    blocks = max(1, ceil(share * nbytes / (L2_SHARE * machine.l2_bytes)))
+    blocks = min(blocks, max(1, share // SMALLEST_BLOCK))
+    if owners > 1:  # blocks that end where the owner's rows do, so that its rows are the same in every stage
+        blocks = next((n for n in range(blocks, share // SMALLEST_BLOCK + 1) if share % n == 0), blocks)
+    return ceil(share / blocks), blocks
+
+
+def _segments(stage: FusionGroup, views: Views) -> int:
+    """How many equal runs of columns the readers of a merged product cut it into (Q, K and V: three)."""
+    graph = views.graph
+    width = matrix_shape(graph.types[stage.stored].shape)[1]
+    readers = graph.consumers()[stage.stored]
+    common = gcd(*(graph.types[r.outputs[0]].shape[-1] for r in readers if r.op == "slice"))
+    return width // common if common else 1

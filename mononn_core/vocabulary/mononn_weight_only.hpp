@@ -1,0 +1,139 @@
+// Products of floats by weights of few bits in blocks, in generated CPU code.
+//
+// Weights lie in panels of [K][bytes], the digits of PANEL columns a row: of 8 bits a byte a column; of 4 bits W bytes
+// hold two vectors of columns, the first one's digits in their lower halves. A digit d of a block of ``block`` rows
+// stands for (d - middle) scale - shift, middle half the digits' range; ``S`` has a row of PANEL scales a block,
+// followed where SHIFTED by one of shifts.
+#pragma once
+#include "mononn_cpu.hpp"
+
+namespace mn {
+
+// W digits less their middle.
+template <int BITS> MN_INLINE V centred(Lanes<W>::U digits) {
+#if defined(__AVX512F__)
+  if constexpr (BITS == 4 && W == 16) {  // an index of 16 entries is four bits, whatever stands above them
+    const __m512 table = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+    return (V)_mm512_permutexvar_ps((__m512i)digits, table);
+  }
+#endif
+  constexpr int MIDDLE = 1 << (BITS - 1);
+  const Lanes<W>::I whole = (Lanes<W>::I)(digits & (2 * MIDDLE - 1)) - MIDDLE;
+  return to_float<V>(whole);
+}
+
+// A row of a panel.
+template <int BITS, int NV> MN_INLINE void digits(const uint8_t *p, V (&row)[NV]) {
+  using Bytes = Packed<uint8_t, W>::Type;
+  static_assert(BITS == 8 || NV % 2 == 0);
+  MN_UNROLL for (int j = 0; j < NV; j += 8 / BITS) {
+    Bytes bytes;
+    __builtin_memcpy(&bytes, p + j * W * BITS / 8, sizeof bytes);
+    const auto wide = __builtin_convertvector(bytes, Lanes<W>::U);
+    row[j] = centred<BITS>(wide);
+    if constexpr (BITS == 4) row[j + 1] = centred<BITS>(wide >> 4);
+  }
+}
+
+template <int PANEL, int BITS, bool SHIFTED> struct Blocks {
+  static constexpr int NV = PANEL / W, BYTES = PANEL * BITS / 8;
+  static constexpr long POINTS = SHIFTED ? 2 * PANEL : PANEL;  // numbers of a block
+
+  // c = A B for MR rows: the digits of a block are added up first.
+  template <int MR> MN_INLINE void few(const float *A, long lda, const uint8_t *B, const float *S, long K, long block, V (&total)[MR][NV]) {
+    MN_UNROLL for (int i = 0; i < MR; ++i)
+      MN_UNROLL for (int j = 0; j < NV; ++j) total[i][j] = V{};
+    for (long k = 0; k < K; S += POINTS) {
+      const long end = k + block < K ? k + block : K;
+      V c[MR][NV] = {};
+      float sum[MR] = {};
+      MN_NOUNROLL for (; k < end; ++k) {
+        V row[NV];
+        digits<BITS>(B + k * BYTES, row);
+        __builtin_prefetch(B + k * BYTES + 4096);
+        MN_UNROLL for (int i = 0; i < MR; ++i) {
+          const float a = A[i * lda + k];
+          if constexpr (SHIFTED) sum[i] += a;
+          MN_UNROLL for (int j = 0; j < NV; ++j) c[i][j] += splat<V>(a) * row[j];
+        }
+      }
+      MN_UNROLL for (int j = 0; j < NV; ++j) {
+        const V scale = load<V>(S + j * W);
+        MN_UNROLL for (int i = 0; i < MR; ++i) {
+          total[i][j] += c[i][j] * scale;
+          if constexpr (SHIFTED) total[i][j] -= splat<V>(sum[i]) * load<V>(S + PANEL + j * W);
+        }
+      }
+    }
+  }
+
+  // Rows [first, first + count) of the matrix that a panel stands for.
+  MN_INLINE void expand(const uint8_t *B, const float *S, long first, long count, long block, float *out) {
+    for (long k = first; k < first + count;) {
+      const long end = (k / block + 1) * block < first + count ? (k / block + 1) * block : first + count;
+      const float *points = S + k / block * POINTS;
+      V scale[NV], shift[NV];
+      MN_UNROLL for (int j = 0; j < NV; ++j) {
+        scale[j] = load<V>(points + j * W);
+        if constexpr (SHIFTED) shift[j] = load<V>(points + PANEL + j * W);
+      }
+      MN_NOUNROLL for (; k < end; ++k, out += PANEL) {
+        V row[NV];
+        digits<BITS>(B + k * BYTES, row);
+        MN_UNROLL for (int j = 0; j < NV; ++j) {
+          if constexpr (SHIFTED) store<V>(out + j * W, row[j] * scale[j] - shift[j]);
+          else store<V>(out + j * W, row[j] * scale[j]);
+        }
+      }
+    }
+  }
+};
+
+// M x PANEL of a product. Up to FEW rows take the digits as they are; more share runs of rows that are made floats in
+// the worker's memory first, between which their sums wait there.
+template <int M, int PANEL, int MOST, int BITS, bool SHIFTED> struct WeightOnly {
+  using B = Blocks<PANEL, BITS, SHIFTED>;
+  using S = Shape<M, PANEL, MOST>;
+  static constexpr int NV = PANEL / W, FEW = 4, TERMS = 256;
+  static constexpr long FLOATS = M <= FEW ? 0 : (TERMS + M) * PANEL;
+
+  template <bool CHEAP, class Element>
+  static inline void run(const float *A, long lda, const uint8_t *digits, const float *points, long K, long block, float *local, Element &&element) {
+    if constexpr (M <= FEW) {
+      V c[M][NV];
+      B::template few<M>(A, lda, digits, points, K, block, c);
+      finish<CHEAP, M, NV>(c, 0, element);
+    } else {
+      float *sums = local + TERMS * PANEL;
+      for (long k = 0; k < K; k += TERMS) {
+        const long count = K - k < TERMS ? K - k : TERMS;
+        B::expand(digits, points, k, count, block, local);
+        long row = 0;
+        if constexpr (S::LARGES > 0)
+          for (int b = 0; b < S::LARGES; ++b, row += S::LARGE) rows<S::LARGE, CHEAP>(A + k, lda, count, k == 0, k + count == K, row, local, sums, element);
+        if constexpr (S::BLOCKS > S::LARGES)
+          for (int b = S::LARGES; b < S::BLOCKS; ++b, row += S::SMALL) rows<S::SMALL, CHEAP>(A + k, lda, count, k == 0, k + count == K, row, local, sums, element);
+      }
+    }
+  }
+
+  // A run's part of MR rows' sums.
+  template <int MR, bool CHEAP, class Element>
+  MN_INLINE void rows(const float *A, long lda, long count, bool first, bool last, long row, const float *panel, float *sums, Element &&element) {
+    constexpr int KU = S::sums(MR);
+    V c[KU][MR][NV];
+    multiply<MR, NV, KU>(A + row * lda, lda, panel, PANEL, count, c);
+    float *mine = sums + row * PANEL;
+    if (!first)
+      MN_UNROLL for (int i = 0; i < MR; ++i)
+        MN_UNROLL for (int j = 0; j < NV; ++j) c[0][i][j] += load<V>(mine + i * PANEL + j * W);
+    if (last) {
+      finish<CHEAP, MR, NV>(c[0], row, element);
+    } else {
+      MN_UNROLL for (int i = 0; i < MR; ++i)
+        MN_UNROLL for (int j = 0; j < NV; ++j) store<V>(mine + i * PANEL + j * W, c[0][i][j]);
+    }
+  }
+};
+
+}  // namespace mn
