@@ -1,18 +1,18 @@
-"""Converters of convolutions and poolings.
+"""Converters of convolutions.
 
-Two-dimensional convolutions in floating point become ``conv``, which has its channels last; all others a product over
-sliding windows. Poolings are reductions of windows, channels last too. The transpositions around them meet and cancel.
+Convolutions of one to three axes in floating point become ``conv``, which has its channels last; all others a product
+over sliding windows. The transpositions around them, and around poolings, meet and cancel.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from math import prod
 
 import numpy as np
 
 from mononn_core.errors import ShapeError
-from mononn_core.graph import TensorType
 from mononn_core.importer.context import Context, converts
 from mononn_core.importer.movement import sliced
 
@@ -31,6 +31,10 @@ class Frame:
     @property
     def rank(self) -> int:
         return len(self.kernel)
+
+
+ROW = {"kernel": 1, "strides": 1, "dilations": 1, "before": 0, "after": 0, "overhang": 0}
+"""What a frame is along an axis of one place."""
 
 
 def frame(ctx: Context, kernel: tuple[int, ...], spatial: tuple[int, ...]) -> Frame:
@@ -87,36 +91,6 @@ def channels_first(ctx: Context, x: str) -> str:
     return ctx.add("transpose", x, perm=(0, rank - 1, *range(1, rank - 1)))
 
 
-def clipped(f: Frame, spatial: tuple[int, ...]) -> Frame:
-    """The frame without the first and last places of its windows that lie outside the image in each of them; for
-    reductions that these do not count in."""
-    axes = [_clipped_axis(f, axis, n) for axis, n in enumerate(spatial)]
-    kernel, before, after = (tuple(column) for column in zip(*axes, strict=True))
-    return Frame(kernel, f.strides, f.dilations, before, after, (0,) * f.rank)
-
-
-def _clipped_axis(f: Frame, axis: int, n: int) -> tuple[int, int, int]:
-    """(kernel, before, after) of one axis of n pixels; what ceil_mode adds lies in the last."""
-    k, s, d, before = f.kernel[axis], f.strides[axis], f.dilations[axis], f.before[axis]
-    after = f.after[axis] + f.overhang[axis]
-    last = (n + before + after - (k - 1) * d - 1) // s * s - before  # where the last window starts
-    first_place, end_place = max(0, -last // d), min(k, (n - 1 + before) // d + 1)
-    if first_place >= end_place:
-        return k, before, after
-    kernel, start = end_place - first_place, before - first_place * d
-    room = last + before + (kernel - 1) * d + 1 - start - n
-    unlike = start < 0 or (room < 0 and -room >= s)  # the image would have to be cut, or have another window
-    return (k, before, after) if unlike else (kernel, start, max(room, 0))
-
-
-def pooled(ctx: Context, op: str, x: str, f: Frame, value: float | int = 0.0) -> str:
-    """The windows of [N, C, n..] reduced by ``op``, which ``value`` outside the image does not change."""
-    f = clipped(f, ctx.type(x).shape[2:])
-    windows = windowed(ctx, channels_last(ctx, x), f, value, axis=1)
-    taps = tuple(range(1, 1 + f.rank))
-    return channels_first(ctx, ctx.add(op, windows, axes=taps, keepdims=False))
-
-
 def convolve(ctx: Context, x: str, w: str, f: Frame, group: int, bias: str = "") -> str:
     """Grouped convolution of x [N, C, n..] with w [M, C / group, kernel..], plus a bias [M] when there is one."""
     t, m = ctx.type(x), ctx.type(w).shape[0]
@@ -125,13 +99,50 @@ def convolve(ctx: Context, x: str, w: str, f: Frame, group: int, bias: str = "")
         raise ShapeError(
             f"{ctx.origin}: {t} and weight {ctx.type(w)} do not fit {group} groups; check the shapes given"
         )
-    if f.rank == 2 and "float" in t.dtype:
-        planes = padded(ctx, channels_last(ctx, x), f, 0.0, axis=1)
-        kernel = ctx.add("transpose", w, perm=(2, 3, 1, 0))
-        y = ctx.add("conv", planes, kernel, strides=f.strides, dilations=f.dilations, group=group)
+    if f.rank <= 3 and "float" in t.dtype:
+        y = _of_images(ctx, channels_last(ctx, x), w, f, group)
         return channels_first(ctx, ctx.add("add", y, bias) if bias else y)
     y = _product_of_windows(ctx, x, w, f, group)
     return ctx.add("add", y, ctx.reshape(bias, (m, *(1,) * f.rank))) if bias else y
+
+
+def _of_images(ctx: Context, x: str, w: str, f: Frame, group: int) -> str:
+    """Convolution of x [N, n.., C] with w [M, C / group, kernel..] of one to three axes, as one of images: a sequence
+    is an image of one row; the slices of a volume that a window reaches are channels of one image, or, in groups,
+    images of their own whose results are added up."""
+    n, *spatial, c = ctx.type(x).shape
+    m, per_group, *kernel = ctx.type(w).shape
+    taps = ctx.add("transpose", w, perm=(*range(2, 2 + f.rank), 1, 0))
+
+    def images(planes: str, weight: str, f: Frame) -> str:
+        planes = padded(ctx, planes, f, 0.0, axis=1)
+        return ctx.add("conv", planes, weight, strides=f.strides, dilations=f.dilations, group=group)
+
+    if f.rank == 1:
+        row = Frame(*((new, *getattr(f, field)) for field, new in ROW.items()))
+        y = images(ctx.reshape(x, (n, 1, *spatial, c)), ctx.reshape(taps, (1, *kernel, per_group, m)), row)
+        return ctx.reshape(y, (n, *ctx.type(y).shape[2:]))
+    if f.rank == 2:
+        return images(x, taps, f)
+    along, plane = (Frame(*(getattr(f, field)[part] for field in ROW)) for part in (slice(0, 1), slice(1, 3)))
+    x = padded(ctx, x, along, 0.0, axis=1)
+    (depth,), (stride,), (dilation,) = along.kernel, along.strides, along.dilations
+    count = (ctx.type(x).shape[1] - (depth - 1) * dilation - 1) // stride + 1
+    slices = []
+    for i in range(depth):
+        starts, steps = (0, i * dilation, 0, 0, 0), (1, stride, 1, 1, 1)
+        part = ctx.add("slice", x, starts=starts, sizes=(n, count, *spatial[1:], c), steps=steps)
+        slices.append(ctx.reshape(part, (n * count, *spatial[1:], c)))
+    if group == 1:
+        weight = ctx.add("transpose", taps, perm=(1, 2, 0, 3, 4))
+        beside = ctx.add("concat", *slices, axis=3)
+        y = images(beside, ctx.reshape(weight, (*plane.kernel, depth * c, m)), plane)
+    else:
+        each = (sliced(ctx, taps, [i, 0, 0, 0, 0], [1, *ctx.type(taps).shape[1:]], [1] * 5) for i in range(depth))
+        weights = (ctx.reshape(part, (*plane.kernel, per_group, m)) for part in each)
+        parts = (images(part, weight, plane) for part, weight in zip(slices, weights, strict=True))
+        y = reduce(lambda a, b: ctx.add("add", a, b), parts)
+    return ctx.reshape(y, (n, count, *ctx.type(y).shape[1:]))
 
 
 def _product_of_windows(ctx: Context, x: str, w: str, f: Frame, group: int) -> str:
@@ -159,7 +170,8 @@ def convolution(ctx: Context) -> str:
 
 @converts("ConvTranspose")
 def transposed_convolution(ctx: Context) -> str:
-    """A convolution with the flipped kernel over the input with ``stride - 1`` zeros between its elements."""
+    """A convolution with the flipped kernel over the input with ``stride - 1`` zeros between its elements, or, without
+    groups and dilations, what :func:`_in_phases` makes of it."""
     x, w = ctx.input(0), ctx.input(1)
     t, group = ctx.type(x), int(ctx.attr("group", 1))
     c, per_group, *kernel = ctx.type(w).shape
@@ -169,11 +181,14 @@ def transposed_convolution(ctx: Context) -> str:
     extra = [int(v) for v in ctx.attr("output_padding", [0] * d)]
     spans = [(k - 1) * w_ + 1 for k, w_ in zip(kernel, dilations, strict=True)]
     begins, ends = _transposed_pads(ctx, t.shape[2:], strides, spans, extra)
+    if group == 1 and max(strides) > 1 and max(dilations) == 1 and "float" in t.dtype:
+        lost = [a + b - e for a, b, e in zip(begins, ends, extra, strict=True)]
+        return _in_phases(ctx, strides, begins, lost)
     x = _spread(ctx, x, strides)
     for axis in range(d):
         before = spans[axis] - 1 - begins[axis]
         after = spans[axis] - 1 - ends[axis] + extra[axis]
-        x = _fit(ctx, x, 2 + axis, before, after)
+        x = fit(ctx, x, 2 + axis, before, after)
     split = ctx.reshape(w, (group, c // group, per_group, *kernel))
     swapped = ctx.add("transpose", split, perm=(0, 2, 1, *range(3, 3 + d)))
     weight = ctx.reshape(swapped, (group * per_group, c // group, *kernel))
@@ -181,6 +196,38 @@ def transposed_convolution(ctx: Context) -> str:
     weight = sliced(ctx, weight, starts, list(ctx.type(weight).shape), [1, 1, *(-1 if k > 1 else 1 for k in kernel)])
     plain = Frame(tuple(kernel), (1,) * d, tuple(dilations), (0,) * d, (0,) * d, (0,) * d)
     return convolve(ctx, x, weight, plain, group, _optional(ctx, 2))
+
+
+def _in_phases(ctx: Context, strides: list[int], begins: list[int], lost: list[int]) -> str:
+    """A transposed convolution as one of stride 1: the ``strides`` output pixels that begin at an input pixel are
+    channels of its result, every one of them by its own part of the kernel (Shi et al., "Is the deconvolution layer the
+    same as a convolutional layer?", 2016). ``begins`` elements are cut off in front, ``lost`` of all.
+    """
+    x, w = ctx.input(0), ctx.input(1)
+    c, m, *kernel = ctx.type(w).shape
+    n, _, *spatial = ctx.type(x).shape
+    d = len(kernel)
+    places = [-(-k // s) for k, s in zip(kernel, strides, strict=True)]
+    for axis, (k, j, s) in enumerate(zip(kernel, places, strides, strict=True), start=2):
+        w = fit(ctx, w, axis, 0, j * s - k)
+    pairs = [extent for pair in zip(places, strides, strict=True) for extent in pair]
+    w = ctx.reshape(w, (c, m, *pairs))
+    backwards = [-1 if a >= 2 and a % 2 == 0 and e > 1 else 1 for a, e in enumerate((c, m, *pairs))]
+    starts = [e - 1 if step < 0 else 0 for e, step in zip((c, m, *pairs), backwards, strict=True)]
+    w = sliced(ctx, w, starts, [c, m, *pairs], backwards)
+    w = ctx.add("transpose", w, perm=(*range(3, 3 + 2 * d, 2), 1, 0, *range(2, 2 + 2 * d, 2)))
+    margin = tuple(j - 1 for j in places)
+    f = Frame(tuple(places), (1,) * d, (1,) * d, margin, margin, (0,) * d)
+    y = convolve(ctx, x, ctx.reshape(w, (prod(strides) * m, c, *places)), f, 1)
+    counts = [size + j - 1 for size, j in zip(spatial, places, strict=True)]
+    y = ctx.reshape(y, (n, *strides, m, *counts))
+    beside = [axis for i in range(d) for axis in (2 + d + i, 1 + i)]
+    y = ctx.add("transpose", y, perm=(0, 1 + d, *beside))
+    y = ctx.reshape(y, (n, m, *(q * s for q, s in zip(counts, strides, strict=True))))
+    for axis, (size, k, s, q) in enumerate(zip(spatial, kernel, strides, counts, strict=True)):
+        wanted = (size - 1) * s + k - lost[axis]
+        y = fit(ctx, y, 2 + axis, -begins[axis], wanted + begins[axis] - q * s)
+    return ctx.add("add", y, ctx.reshape(ctx.input(2), (m, *(1,) * d))) if ctx.has(2) else y
 
 
 def _transposed_pads(
@@ -213,11 +260,11 @@ def _spread(ctx: Context, x: str, strides: list[int]) -> str:
         value = 0.0 if "float" in ctx.type(x).dtype else 0
         x = ctx.add("pad", x, before=(0,) * (len(dims) + 1), after=after, mode="constant", value=value)
         x = ctx.reshape(x, (*dims[:axis], dims[axis] * stride, *dims[axis + 1 :]))
-        x = _fit(ctx, x, axis, 0, 1 - stride)
+        x = fit(ctx, x, axis, 0, 1 - stride)
     return x
 
 
-def _fit(ctx: Context, x: str, axis: int, before: int, after: int) -> str:
+def fit(ctx: Context, x: str, axis: int, before: int, after: int) -> str:
     """``x`` padded with zeros along one axis, or cropped where a number is negative."""
     dims = list(ctx.type(x).shape)
     starts = [0] * len(dims)
@@ -230,101 +277,6 @@ def _fit(ctx: Context, x: str, axis: int, before: int, after: int) -> str:
     high = tuple(max(after, 0) if a == axis else 0 for a in range(len(dims)))
     value = 0.0 if "float" in ctx.type(x).dtype else 0
     return ctx.add("pad", x, before=low, after=high, mode="constant", value=value)
-
-
-def _lowest(dtype: str) -> float | int:
-    return float("-inf") if "float" in dtype else int(np.iinfo(dtype).min)
-
-
-@converts("MaxPool")
-def max_pool(ctx: Context) -> tuple[str, ...]:
-    """The second output holds the position of each maximum in the flattened input."""
-    x = ctx.type(0)
-    f = frame(ctx, tuple(int(k) for k in ctx.attr("kernel_shape")), x.shape[2:])
-    if len(ctx.node.outputs) < 2 or not ctx.node.outputs[1]:
-        return (pooled(ctx, "reduce_max", ctx.input(0), f, _lowest(x.dtype)),)
-    windows = windowed(ctx, ctx.input(0), f, _lowest(x.dtype))
-    taps = tuple(range(2, 2 + f.rank))
-    top = ctx.add("reduce_max", windows, axes=taps, keepdims=False)
-    order = tuple(range(2)) + tuple(reversed(taps)) if ctx.attr("storage_order", 0) else tuple(range(x.rank))
-    numbers = np.arange(x.size, dtype="int64").reshape([x.shape[a] for a in order]).transpose(np.argsort(order))
-    positions = windowed(ctx, ctx.make(numbers), f, 0)
-    outputs = ctx.type(top).shape
-    flat = (*outputs[:2], prod(f.kernel), *outputs[2:])
-    chosen = ctx.add("argmax", ctx.reshape(windows, flat), axis=2, keepdims=True)
-    found = ctx.add("gather_elements", ctx.reshape(positions, flat), chosen, axis=2)
-    return top, ctx.reshape(found, outputs)
-
-
-@converts("AveragePool")
-def average_pool(ctx: Context) -> str:
-    """Over the elements inside the input, or inside its padding with ``count_include_pad``."""
-    x = ctx.type(0)
-    f = frame(ctx, tuple(int(k) for k in ctx.attr("kernel_shape")), x.shape[2:])
-    if not any((*f.before, *f.after, *f.overhang)):
-        return pooled(ctx, "reduce_mean", ctx.input(0), f)
-    total = pooled(ctx, "reduce_sum", ctx.input(0), f)
-    counts = ctx.make(1, x.dtype)
-    for axis, extent in enumerate(ctx.type(total).shape[2:]):
-        counts = ctx.add("mul", counts, ctx.make(_counted(ctx, f, axis, extent, x), x.dtype))
-    return ctx.add("div", total, counts)
-
-
-def _counted(ctx: Context, f: Frame, axis: int, windows: int, x: TensorType) -> np.ndarray:
-    """How many places of each window along an axis count: those inside the image, or inside its padding too; shaped to
-    broadcast over [N, C, ..]."""
-    n, inclusive = x.shape[2 + axis], bool(ctx.attr("count_include_pad", 0))
-    low, high = (-f.before[axis], n + f.after[axis]) if inclusive else (0, n)
-    starts = np.arange(windows)[:, None] * f.strides[axis] - f.before[axis]
-    places = starts + np.arange(f.kernel[axis]) * f.dilations[axis]
-    counts = ((places >= low) & (places < high)).sum(1)
-    return np.asarray(counts.reshape(-1, *(1,) * (f.rank - axis - 1)))
-
-
-@converts("LpPool")
-def lp_pool(ctx: Context) -> str:
-    f = frame(ctx, tuple(int(k) for k in ctx.attr("kernel_shape")), ctx.type(0).shape[2:])
-    windows = windowed(ctx, ctx.input(0), clipped(f, ctx.type(0).shape[2:]))
-    return _lp(ctx, windows, tuple(range(2, 2 + f.rank)), False)
-
-
-def _lp(ctx: Context, x: str, axes: tuple[int, ...], keepdims: bool) -> str:
-    """The p-norm over some axes."""
-    p = float(ctx.attr("p", 2))
-    size = ctx.add("abs", x)
-    if p == 1.0:
-        return ctx.add("reduce_sum", size, axes=axes, keepdims=keepdims)
-    total = ctx.add("reduce_sum", ctx.add("pow", size, ctx.like(p, x)), axes=axes, keepdims=keepdims)
-    return ctx.add("pow", total, ctx.like(1 / p, x))
-
-
-@converts("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
-def global_pool(ctx: Context) -> str:
-    axes = tuple(range(2, ctx.type(0).rank))
-    if ctx.node.op_type == "GlobalLpPool":
-        return _lp(ctx, ctx.input(0), axes, True)
-    op = "reduce_mean" if ctx.node.op_type == "GlobalAveragePool" else "reduce_max"
-    return ctx.add(op, ctx.input(0), axes=axes, keepdims=True)
-
-
-@converts("MaxUnpool")
-def max_unpool(ctx: Context) -> str:
-    """Scatters the values back to the positions MaxPool reported."""
-    x = ctx.type(0)
-    kernel = [int(k) for k in ctx.attr("kernel_shape")]
-    d = len(kernel)
-    strides, pads = ctx.attr("strides", [1] * d), ctx.attr("pads", [0] * 2 * d)
-    sizes = [
-        (n - 1) * s - a - b + k for n, s, a, b, k in zip(x.shape[2:], strides, pads[:d], pads[d:], kernel, strict=True)
-    ]
-    inferred = (*x.shape[:2], *sizes)
-    output = tuple(int(n) for n in ctx.constant(2, "output shape")) if ctx.has(2) else inferred
-    empty = ctx.make(np.zeros(prod(inferred)), x.dtype)
-    flat = [ctx.reshape(ctx.input(i), (x.size,)) for i in range(2)]
-    y = ctx.reshape(ctx.add("scatter_elements", empty, flat[1], flat[0], axis=0, reduction="none"), inferred)
-    for axis in range(2, 2 + d):
-        y = _fit(ctx, y, axis, 0, output[axis] - inferred[axis])
-    return y
 
 
 @converts("Col2Im")

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mononn_core.importer import load
-from mononn_core.importer.convolution import Frame, clipped
+from mononn_core.importer.convolution import Frame
+from mononn_core.importer.pooling import clipped
 from tests.core.models import assert_agrees, model, node
 
 

@@ -1,0 +1,81 @@
+"""Convolutions of one and three axes, and transposed ones: products over images, right at every edge."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mononn_core.importer import load
+from mononn_core.passes import pipeline
+from tests.core.models import assert_agrees, model, node
+
+RANDOM = np.random.default_rng(3)
+Shape = tuple[int, ...]
+
+
+def convolution(op: str, x: Shape, w: Shape, bias: int, **attributes: Any) -> tuple[Any, dict[str, np.ndarray]]:
+    """y = op(x, w, bias) with its input."""
+    constants = {
+        "w": RANDOM.standard_normal(w).astype(np.float32),
+        "b": RANDOM.standard_normal(bias).astype(np.float32),
+    }
+    proto = model([node(op, "x w b", "y", **attributes)], [("x", "float32", x)], ["y"], constants)
+    return proto, {"x": RANDOM.standard_normal(x).astype(np.float32)}
+
+
+CASES: dict[str, tuple[str, Shape, Shape, int, dict[str, Any]]] = {
+    "sequence": ("Conv", (2, 6, 40), (10, 6, 3), 10, {"pads": [1, 1]}),
+    "dilated sequence": ("Conv", (1, 6, 40), (10, 6, 3), 10, {"pads": [8, 2], "dilations": [4], "strides": [2]}),
+    "sequence in groups": ("Conv", (1, 8, 21), (8, 2, 5), 8, {"group": 4}),
+    "depthwise sequence": ("Conv", (1, 8, 21), (8, 1, 5), 8, {"group": 8, "pads": [4, 0]}),
+    "volume": ("Conv", (2, 3, 7, 9, 8), (5, 3, 3, 3, 3), 5, {"pads": [1, 1, 1, 1, 1, 1]}),
+    "strided volume": (
+        "Conv",
+        (1, 3, 9, 9, 8),
+        (5, 3, 3, 2, 1),
+        5,
+        {"pads": [2, 0, 1, 1, 1, 0], "strides": [2, 1, 3], "dilations": [2, 1, 1]},
+    ),
+    "flat volume": ("Conv", (1, 4, 5, 6, 7), (8, 4, 1, 3, 3), 8, {"strides": [2, 1, 1]}),
+    "volume in groups": ("Conv", (1, 4, 5, 6, 7), (8, 2, 3, 3, 3), 8, {"group": 2, "pads": [1] * 6}),
+    "depthwise volume": ("Conv", (1, 6, 5, 6, 7), (6, 1, 3, 3, 3), 6, {"group": 6, "pads": [1] * 6}),
+    "doubling": ("ConvTranspose", (1, 6, 5, 7), (6, 4, 2, 2), 4, {"strides": [2, 2]}),
+    "overlapping": ("ConvTranspose", (2, 6, 5, 7), (6, 4, 4, 4), 4, {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
+    "uneven": (
+        "ConvTranspose",
+        (1, 6, 5, 7),
+        (6, 4, 5, 3),
+        4,
+        {"strides": [3, 2], "pads": [2, 0, 1, 2], "output_padding": [2, 1]},
+    ),
+    "gaps": ("ConvTranspose", (1, 6, 5, 7), (6, 4, 2, 1), 4, {"strides": [3, 2]}),
+    "same": ("ConvTranspose", (1, 3, 6, 5), (3, 4, 3, 3), 4, {"strides": [2, 2], "auto_pad": "SAME_UPPER"}),
+    "sequence upwards": ("ConvTranspose", (1, 6, 9), (6, 4, 8), 4, {"strides": [4], "pads": [2, 2]}),
+    "volume upwards": ("ConvTranspose", (1, 3, 4, 5, 6), (3, 4, 2, 3, 2), 4, {"strides": [2, 2, 2]}),
+    "in groups": ("ConvTranspose", (1, 6, 5, 7), (6, 2, 3, 3), 4, {"strides": [2, 2], "group": 2}),
+    "of stride 1": ("ConvTranspose", (1, 6, 5, 7), (6, 4, 3, 3), 4, {"pads": [1, 1, 1, 1]}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_convolutions_of_every_kind(name: str) -> None:
+    op, x, w, bias, attributes = CASES[name]
+    assert_agrees(*convolution(op, x, w, bias, **attributes), tolerance=2e-5)
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if n not in ("depthwise volume", "volume in groups")])
+def test_none_is_a_product_of_unfolded_windows(name: str) -> None:
+    op, x, w, bias, attributes = CASES[name]
+    proto, _ = convolution(op, x, w, bias, **attributes)
+    graph = pipeline.run(load(proto.SerializeToString()))
+    assert [n.op for n in graph.nodes].count("conv") == 1
+    assert not {"windows", "matmul"} & {n.op for n in graph.nodes}
+
+
+def test_a_transposed_convolution_multiplies_no_zeros() -> None:
+    proto, _ = convolution("ConvTranspose", (1, 6, 5, 7), (6, 4, 2, 2), 4, strides=[2, 2])
+    graph = pipeline.run(load(proto.SerializeToString()))
+    (conv,) = (n for n in graph.nodes if n.op == "conv")
+    assert graph.types[conv.inputs[0]].shape == (1, 5, 7, 6) and graph.types[conv.output].shape == (1, 5, 7, 16)
