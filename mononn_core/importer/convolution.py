@@ -218,12 +218,12 @@ def _in_phases(ctx: Context, strides: list[int], begins: list[int], lost: list[i
     w = ctx.add("transpose", w, perm=(*range(3, 3 + 2 * d, 2), 1, 0, *range(2, 2 + 2 * d, 2)))
     margin = tuple(j - 1 for j in places)
     f = Frame(tuple(places), (1,) * d, (1,) * d, margin, margin, (0,) * d)
-    y = convolve(ctx, x, ctx.reshape(w, (prod(strides) * m, c, *places)), f, 1)
+    y = channels_last(ctx, convolve(ctx, x, ctx.reshape(w, (prod(strides) * m, c, *places)), f, 1))
     counts = [size + j - 1 for size, j in zip(spatial, places, strict=True)]
-    y = ctx.reshape(y, (n, *strides, m, *counts))
-    beside = [axis for i in range(d) for axis in (2 + d + i, 1 + i)]
-    y = ctx.add("transpose", y, perm=(0, 1 + d, *beside))
-    y = ctx.reshape(y, (n, m, *(q * s for q, s in zip(counts, strides, strict=True))))
+    y = ctx.reshape(y, (n, *counts, *strides, m))
+    beside = [axis for i in range(d) for axis in (1 + i, 1 + d + i)]
+    y = ctx.add("transpose", y, perm=(0, *beside, 1 + 2 * d))
+    y = channels_first(ctx, ctx.reshape(y, (n, *(q * s for q, s in zip(counts, strides, strict=True)), m)))
     for axis, (size, k, s, q) in enumerate(zip(spatial, kernel, strides, counts, strict=True)):
         wanted = (size - 1) * s + k - lost[axis]
         y = fit(ctx, y, 2 + axis, -begins[axis], wanted + begins[axis] - q * s)

@@ -6,7 +6,23 @@ compared.
 
 from __future__ import annotations
 
-from mononn_core.program.expr import FALSE, INDEX, TRUE, Const, Expr, Op, Ranges, Select, Var, add, mul, transform
+from collections.abc import Callable
+
+from mononn_core.program.expr import (
+    FALSE,
+    INDEX,
+    TRUE,
+    Const,
+    Expr,
+    Op,
+    Ranges,
+    Select,
+    Var,
+    add,
+    children,
+    mul,
+    rebuild,
+)
 
 Linear = dict[Expr, int]
 
@@ -81,9 +97,44 @@ def simplify(e: Expr, ranges: Ranges) -> Expr:
 
     Sums become linear forms; division and remainder by a constant drop the parts that divide and the parts that are
     too small to matter; comparisons and minima decided by their bounds disappear. Non-index nodes are kept, with
-    their index parts simplified.
+    their index parts simplified. What a Select chooses is simplified in the ranges in which it is chosen.
     """
-    return transform(e, lambda n: _simplify_node(n, ranges))
+    return transform_guarded(e, ranges, _simplify_node)
+
+
+def transform_guarded(e: Expr, ranges: Ranges, change: Callable[[Expr, Ranges], Expr]) -> Expr:
+    """As :func:`mononn_core.program.expr.transform`, where ``change`` is told the ranges of the variables where a node
+    is evaluated: within what a Select chooses, those that its condition leaves them."""
+    parts = children(e)
+    if isinstance(e, Select):
+        condition = transform_guarded(e.condition, ranges, change)
+        then = transform_guarded(e.then, assuming(condition, ranges), change)
+        new: tuple[Expr, ...] = (condition, then, transform_guarded(e.otherwise, ranges, change))
+    else:
+        new = tuple(transform_guarded(p, ranges, change) for p in parts)
+    if any(a is not b for a, b in zip(parts, new, strict=True)):
+        e = rebuild(e, new)
+    return change(e, ranges)
+
+
+def assuming(condition: Expr, ranges: Ranges) -> Ranges:
+    """``ranges`` where a condition holds: narrower for the variables that it compares with constants."""
+    match condition:
+        case Op("and", (a, b)):
+            return assuming(b, assuming(a, ranges))
+        case Op("lt" | "le" | "gt" | "ge", (a, b)) if a.dtype == INDEX:
+            terms, constant = linear(add(a, mul(b, -1)))
+            if len(terms) != 1 or not isinstance(v := next(iter(terms)), Var) or v.name not in ranges:
+                return ranges
+            k = terms[v]
+            if condition.name in ("gt", "ge"):  # as less than, or as much as, 0
+                k, constant = -k, -constant
+            most = -constant - (condition.name in ("lt", "gt"))  # k v <= most
+            low, high = ranges[v.name]
+            low, high = (low, min(high, most // k)) if k > 0 else (max(low, -(most // -k)), high)
+            return {**ranges, v.name: (low, high)} if low <= high else ranges
+        case _:
+            return ranges
 
 
 def _simplify_node(e: Expr, ranges: Ranges) -> Expr:

@@ -11,9 +11,9 @@ import numpy as np
 
 from mononn_core.element import BYTES, COMPUTE
 from mononn_core.graph import Node
-from mononn_core.program.expr import Acc, Cast, Const, Expr, Load, Ranges, Var, substitute, transform
+from mononn_core.program.expr import Acc, Cast, Const, Expr, Load, Ranges, Var, substitute
 from mononn_core.program.ir import Box, Buffer, Layout, Operand, Phase, Result, Task
-from mononn_core.program.simplify import simplify
+from mononn_core.program.simplify import simplify, transform_guarded
 from mononn_core.schedule.fuse import FusionGroup, run_chain
 from mononn_core.schedule.operands import MatrixAxes, footprint, unit_stride
 from mononn_core.schedule.schedule import Partition
@@ -65,7 +65,7 @@ class OperandBinder:
     def bind(self, e: Expr, inner: Ranges) -> Expr:
         """Name the Loads of ``e`` by roles and simplify its indices."""
         e = self.simplify(e, inner)
-        return transform(e, lambda n: self._role(n, inner) if isinstance(n, Load) else n)
+        return transform_guarded(e, inner, lambda n, where: self._role(n, where) if isinstance(n, Load) else n)
 
     def stored(self, tensor: str, value: Expr) -> Expr:
         """``value`` in the type that ``tensor`` is stored in."""

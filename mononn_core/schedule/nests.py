@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, prod
 
 from mononn_core.element import NARROW
 from mononn_core.program.expr import (
@@ -23,6 +23,7 @@ from mononn_core.program.expr import (
     walk,
 )
 from mononn_core.program.ir import Box, For, Let, Phase, Reduce, Statement, Store, Task
+from mononn_core.program.rules import body_expressions
 from mononn_core.program.simplify import linear, simplify
 from mononn_core.program.template import NEST
 from mononn_core.schedule.binder import OWNER, OperandBinder, TaskBuilder
@@ -49,18 +50,91 @@ def build_nest(
     name: str,
     first: First | None = None,
     lanes: int = 1,
+    counters: bool = False,
 ) -> Phase:
     """Rows (or columns) of the root's output dealt to owners; a task is all of an owner's rows. Neighbouring pixels of
-    an image are computed side by side where it has fewer channels than a vector ``lanes``."""
+    an image are computed side by side where it has fewer channels than a vector ``lanes``. With ``counters`` a loop
+    over rows whose number would be divided becomes one for every axis."""
+    phase = _build(builder, stage, partition, name, (), first, lanes)
+    shape = builder.types[stage.root.outputs[0] if stage.root else stage.stored].shape
+    inner = _inner_axes(shape, _share(shape, partition)) if counters else ()
+    if inner and not first and _divides(phase.task.body, "y"):
+        return _build(builder, stage, partition, name, inner, first, lanes)
+    return phase
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """A task's rows: one loop over all of them, or one over ``count`` runs of those of the ``inner`` axes, and one for
+    each of these."""
+
+    count: int
+    inner: tuple[int, ...] = ()
+
+    @property
+    def loops(self) -> tuple[tuple[str, int], ...]:
+        """(variable, extent), the outermost first."""
+        return (("y", self.count), *((f"y{number}", extent) for number, extent in enumerate(self.inner, start=1)))
+
+    @property
+    def number(self) -> Expr:
+        """Which of the rows it is."""
+        total: Expr = Const(0)
+        for variable, extent in self.loops:
+            total = total * extent + axis(variable, extent)
+        return total
+
+    @property
+    def ranges(self) -> dict[str, tuple[int, int]]:
+        return {variable: (0, extent - 1) for variable, extent in self.loops}
+
+    def around(self, body: tuple[Statement, ...], bound: Expr | None) -> tuple[Statement, ...]:
+        """The loops around what is done for a row; ``bound``: how many rows there are for the task at hand."""
+        for variable, extent in reversed(self.loops[1:]):
+            body = (For(variable, extent, body, "serial"),) if extent > 1 else body
+        end = None if bound is None else simplify(bound // prod(self.inner), {})
+        return (For("y", self.count, body, "serial", end),) if self.count > 1 or end is not None else body
+
+
+def _inner_axes(shape: tuple[int, ...], share: _Share) -> tuple[int, ...]:
+    """The last axes of a tensor's rows, all but the first, of which every owner has whole runs."""
+    terms, constant = linear(share.y0)
+    found: tuple[int, ...] = ()
+    for extent in reversed(shape[1:-1]):
+        whole = prod(found) * extent
+        if any(number % whole for number in (share.extents[0], constant, *terms.values())):
+            break
+        found = (extent, *found)
+    return found if prod(found) > 1 else ()
+
+
+def _divides(body: tuple[Statement, ...], var: str) -> bool:
+    """Whether some index is a quotient or remainder of a number with ``var`` in it."""
+    parts = (n for e in body_expressions(body) for n in walk(e))
+    return any(isinstance(n, Op) and n.name in ("floordiv", "mod") and var in variables(n) for n in parts)
+
+
+def _build(
+    builder: TaskBuilder,
+    stage: FusionGroup,
+    partition: Partition,
+    name: str,
+    axes: tuple[int, ...],
+    first: First | None,
+    lanes: int,
+) -> Phase:
+    """As :func:`build_nest`, with a loop for each of the inner ``axes`` of the rows."""
     shape = builder.types[stage.root.outputs[0] if stage.root else stage.stored].shape
     (total, width), owners = matrix_shape(shape), _owners(partition)
     share, binder = _share(shape, partition), builder.binder({OWNER: owners})
-    rows, columns = share.extents
+    count, columns = share.extents
     line = shape[2] if columns < lanes and _is_image(shape, share, stage, lanes) else 0
-    inner = {"y": (0, rows - 1), "x": (0, columns - 1)} | (
-        {"y": (0, rows // line - 1), "w": (0, line - 1)} if line else {}
-    )
-    y = axis("y", rows // line) * line + axis("w", line) if line else axis("y", rows)
+    rows = _Rows(count // prod(axes), axes)
+    inner = rows.ranges | {"x": (0, columns - 1)}
+    y = rows.number
+    if line:
+        inner |= {"y": (0, count // line - 1), "w": (0, line - 1)}
+        y = axis("y", count // line) * line + axis("w", line)
     row = binder.position("row", share.y0 + y, total)
     column = binder.position("column", share.x0 + axis("x", columns), width)
     index = tensor_index(shape, row, column)
@@ -69,27 +143,42 @@ def build_nest(
     matrix = matrix_index(builder.types[stage.stored].shape, at)
     whole_rows = partition.kind != "columns" and first is None and not line
     cuts = _cuts(prelude, value, width) if whole_rows else ()
-    bind = _bind_with(binder, inner)
     if partition.bands is not None:
-        start = Var(OWNER) * rows
-        matrix, box = (start + y, column), Box((start, Const(0)), (rows, width), (rows * owners, width))
-        binder.add("out", partition.bands.buffer, box, "write")
-        position = tuple(binder.simplify(e, inner) for e in matrix)
-    else:
-        position = binder.output(stage.stored, matrix, inner)
+        matrix = (Var(OWNER) * count + y, column)
+    position = _output(binder, stage, matrix, inner, partition, (count, width))
     bounds = tuple(None if e is None else simplify(e, binder.outer) for e in share.ends)
     if cuts:
-        body = _pieces(binder, prelude, binder.stored(stage.stored, value), matrix, (rows, (*cuts, width)), bounds[0])
+        value = binder.stored(stage.stored, value)
+        body = rows.around(_pieces(binder, prelude, value, matrix, (rows.ranges, (*cuts, width))), bounds[0])
     else:
+        bind = _bind_with(binder, inner)
         prelude = tuple(map_statement(st, bind) for st in prelude)
         store = Store("out", position, binder.stored(stage.stored, bind(value, {})))
         if line:
-            body = _pixel_loops(store, (rows // line, line, columns), bounds[0])
+            body = _pixel_loops(store, (count // line, line, columns), bounds[0])
         else:
-            body = row_loops(prelude, store, share.extents, (bounds[0], bounds[1]))
+            body = rows.around(row_body(prelude, store, columns, bounds[1]), bounds[0])
         body = body if first is None else _start_rows(body, first(binder, at, inner))
     task = Task(NEST, tuple(binder.operands), body=body)
     return builder.phase(name, stage, partition, {OWNER: owners}, task, total * width * (1 + len(stage.chain)))
+
+
+def _output(
+    binder: OperandBinder,
+    stage: FusionGroup,
+    at: tuple[Expr, Expr],
+    inner: Ranges,
+    partition: Partition,
+    share: tuple[int, int],
+) -> tuple[Expr, ...]:
+    """Declare what is stored: the stage's tensor, or its bands, ``share`` rows and columns of each owner. Gives the
+    simplified (row, column)."""
+    if partition.bands is None:
+        return binder.output(stage.stored, at, inner)
+    rows, width = share
+    box = Box((Var(OWNER) * rows, Const(0)), share, (rows * _owners(partition), width))
+    binder.add("out", partition.bands.buffer, box, "write")
+    return tuple(binder.simplify(e, inner) for e in at)
 
 
 def _is_image(shape: tuple[int, ...], share: _Share, stage: FusionGroup, lanes: int) -> bool:
@@ -150,11 +239,13 @@ def _share(shape: tuple[int, ...], partition: Partition) -> _Share:
 
 
 def rows_of_an_owner(shape: tuple[int, ...], owners: int) -> int:
-    """Rows of the matrix of a tensor of ``shape`` that an owner gets: whole image rows, as a convolution deals them,
-    where that is no worse than a tenth."""
+    """Rows of the matrix of a tensor of ``shape`` that an owner gets: whole runs of the last axes but the columns, as
+    long as can be, such as whole rows of images, as a convolution deals them, where that is no worse than a tenth."""
     total, _ = matrix_shape(shape)
-    if len(shape) == 4 and shape[0] == 1 and (share := ceil(shape[1] / owners)) * owners <= 1.1 * shape[1]:
-        return share * shape[2]
+    for first in range(1, len(shape) - 1):
+        run = prod(shape[first:-1])
+        if run and (share := ceil(total // run / owners) * run) * owners <= 1.1 * total:
+            return share
     return ceil(total / owners)
 
 
@@ -187,15 +278,15 @@ def _pieces(
     prelude: tuple[Statement, ...],
     value: Expr,
     matrix: tuple[Expr, ...],
-    extents: tuple[int, tuple[int, ...]],
-    bound: Expr | None,
+    extents: tuple[Ranges, tuple[int, ...]],
 ) -> tuple[Statement, ...]:
-    """For y: a loop over the columns of each piece, in which every condition on the column is settled."""
+    """For a row a loop over the columns of each piece, in which every condition on the column is settled; ``extents``:
+    the ranges of the rows' variables, and where pieces end."""
     rows, ends = extents
     body: tuple[Statement, ...] = ()
     start = 0
     for number, end in enumerate(ends):
-        inner = {"y": (0, rows - 1), "x": (0, end - start - 1)}
+        inner = {**rows, "x": (0, end - start - 1)}
         here: dict[str, Expr] = {"column": axis("x", end - start) + start}
         index = tuple(binder.simplify(substitute(e, here), inner) for e in matrix)
         bind = _bind_with(binder, inner, here)
@@ -206,7 +297,7 @@ def _pieces(
             column = (For("x", end - start, column, "vector"),)
         body += (*lets, *column)
         start = end
-    return (For("y", rows, body, "serial", bound),) if rows > 1 or bound is not None else body
+    return body
 
 
 Bind = Callable[[Expr, Ranges], Expr]
@@ -236,19 +327,20 @@ def map_statement(statement: Statement, bind: Bind) -> Statement:
 def row_loops(
     prelude: tuple[Statement, ...], store: Store, extents: tuple[int, int], bounds: tuple[Expr | None, Expr | None]
 ) -> tuple[Statement, ...]:
-    """For y: prelude, bindings, for x: store. A prelude that needs the column goes inside the column loop, whose
-    neighbouring columns are then reduced side by side, each in order."""
-    rows, columns = extents
+    """For y, what :func:`row_body` does."""
+    return _Rows(extents[0]).around(row_body(prelude, store, extents[1], bounds[1]), bounds[0])
+
+
+def row_body(prelude: tuple[Statement, ...], store: Store, columns: int, bound: Expr | None) -> tuple[Statement, ...]:
+    """Prelude, bindings, for x: store. A prelude that needs the column goes inside the column loop, whose neighbouring
+    columns are then reduced side by side, each in order."""
     needs_column = any(_mentions(s, "x") for s in prelude)
     inside = prelude if needs_column else ()
     lets, value = ((), store.value) if inside else hoist(store.value, "x")
     body: tuple[Statement, ...] = (*inside, Store(store.operand, store.index, value))
-    if columns > 1 or bounds[1] is not None:
-        body = (For("x", columns, body, "vector", bounds[1]),)
-    body = (*(() if needs_column else prelude), *lets, *body)
-    if rows > 1 or bounds[0] is not None:
-        body = (For("y", rows, body, "serial", bounds[0]),)
-    return body
+    if columns > 1 or bound is not None:
+        body = (For("x", columns, body, "vector", bound),)
+    return (*(() if needs_column else prelude), *lets, *body)
 
 
 def _mentions(statement: Statement, var: str) -> bool:

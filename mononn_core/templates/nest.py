@@ -52,7 +52,7 @@ class Nest(Template[NoParams], CpuTemplate, CpuScheduled, CudaTemplate, CudaSche
         return Ways(tuple(found), rows * columns * OPERATIONS)
 
     def build(self, builder: PhaseBuilder, stage: FusionGroup, decided: GroupSchedule, name: str) -> Phase:
-        return build_nest(builder, stage, decided.partition, name, lanes=builder.lanes)
+        return build_nest(builder, stage, decided.partition, name, lanes=builder.lanes, counters=True)
 
     def contraction(self, task: Task, extent: Extent) -> str:
         return ""

@@ -60,6 +60,20 @@ def test_local_response(channels: int, size: int, beta: float, level: str) -> No
 
 
 @pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("batch", "depth", "height"), [(1, 6, 6), (2, 4, 7), (1, 5, 7)])
+def test_rows_of_padded_slices_are_counted_not_divided(batch: int, depth: int, height: int, level: str) -> None:
+    b = Builder("volume")
+    x = b.add("Conv", "x", b.weight(16, 3, 1, 1, 1))
+    x = b.add("Conv", x, b.weight(16, 16, 3, 3, 2), pads=[1, 1, 0, 1, 1, 1], strides=[2, 1, 1])
+    b.add("Relu", x, output="y")
+    y = (batch, 16, (depth - 1) // 2 + 1, height, 9)
+    model = b.model({"x": (TensorProto.FLOAT, (batch, 3, depth, height, 9))}, {"y": y})
+    (text,) = (part for part in phases(check(model, level), "Conv") if "_pad: " in part)
+    code = text.split("{", 1)[1]
+    assert "/" not in code and "%" not in code and "gather" not in code
+
+
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("second", [32, 1, 20])
 def test_pool_of_joined_channels(second: int, level: str) -> None:
     b = Builder("joined")

@@ -33,8 +33,13 @@ def _extend(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
         st.tuples(inner, positive).map(lambda p: p[0] // p[1]),
         st.tuples(inner, positive).map(lambda p: p[0] % p[1]),
         st.tuples(st.sampled_from(["min", "max"]), inner, inner).map(lambda p: op(*p)),
-        st.tuples(inner, inner, inner).map(lambda p: Select(op("lt", p[0], p[1]), p[1], p[2])),
+        st.tuples(_compared(inner), inner, inner).map(lambda p: Select(*p)),
+        st.tuples(_compared(inner), _compared(inner), inner).map(lambda p: Select(op("and", *p[:2]), p[2], Const(3))),
     )
+
+
+def _compared(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
+    return st.tuples(st.sampled_from(["lt", "le", "gt", "ge"]), inner, inner).map(lambda p: op(*p))
 
 
 index_expressions = st.recursive(st.one_of(small, st.sampled_from([Var(n) for n in RANGES])), _extend, max_leaves=8)
