@@ -11,7 +11,7 @@ import numpy as np
 from mononn_core.errors import ShapeError, UnsupportedError
 from mononn_core.graph import TensorType
 from mononn_core.ops.registry import Attrs, Index
-from mononn_core.program.expr import INDEX, Cast, Const, Expr, add, floordiv, mod, mul
+from mononn_core.program.expr import INDEX, Cast, Const, Expr, Load, add, floordiv, mod, mul, op, walk
 
 
 def numpy_dtype(dtype: str) -> np.dtype[Any]:
@@ -61,6 +61,14 @@ def delinearise(position: Expr, shape: tuple[int, ...]) -> Index:
         step //= max(extent, 1)
         index.append(mod(floordiv(position, max(step, 1)), extent) if extent > 1 else Const(0))
     return tuple(index)
+
+
+def guarded(index: Expr, extent: int) -> Expr:
+    """An index that is used only where it lies in [0, extent), as a condition beside it says: what comes from data,
+    which no proof can follow, is put there in any case."""
+    if not any(isinstance(n, Load) for n in walk(index)):
+        return index
+    return op("min", op("max", index, Const(0)), Const(extent - 1))
 
 
 def as_index(value: Expr) -> Expr:

@@ -14,7 +14,7 @@ from typing import Any
 
 from mononn_core.errors import ShapeError
 from mononn_core.graph import TensorType
-from mononn_core.ops.common import aligned, broadcast, delinearise, integer, integers, linearise, present, text
+from mononn_core.ops.common import aligned, broadcast, delinearise, guarded, integer, integers, linearise, present, text
 from mononn_core.ops.registry import Attrs, Forward, Index, Infer, OpDef, Point, Reader, register
 from mononn_core.program.expr import Const, Expr, Op, Select, add, const, mod, mul, op
 
@@ -147,7 +147,7 @@ def _concat_point(readers: Readers, types: Sequence[TensorType], out: TensorType
     for k in reversed(range(len(types))):
         if types[k].shape[axis] == 0:
             continue
-        local = add(index[axis], types[k].shape[axis] - ends[k])
+        local = guarded(add(index[axis], types[k].shape[axis] - ends[k]), types[k].shape[axis])
         element = readers[k]((*index[:axis], local, *index[axis + 1 :]))
         value = element if value is None else Select(op("lt", index[axis], Const(ends[k])), element, value)
     assert value is not None, "a concatenation of empty tensors has no element"
@@ -203,7 +203,7 @@ def _pad_point(readers: Readers, types: Sequence[TensorType], out: TensorType, a
             continue
         test = op("and", op("ge", i, Const(b)), op("lt", i, Const(b + n)))
         inside = test if inside is None else op("and", inside, test)
-    element = readers[0](tuple(add(i, -b) for i, b in zip(index, before, strict=True)))
+    element = readers[0](tuple(guarded(add(i, -b), n) for i, b, n in zip(index, before, x.shape, strict=True)))
     return element if inside is None else Select(inside, element, const(value, x.dtype))
 
 

@@ -2,8 +2,9 @@
 
 1. argmax(x) is the smallest (with ``last``: the largest) position whose element equals max(x); argmin likewise with
    min(x). Where an element is NaN, no element may be equal, and the result is the last (first) position.
-2. order(x) (the positions of the k first elements) of up to 2048 elements: the rank of an element is the number of
-   those before it, and position r of the result is the position of the element of rank r.
+2. order(x) (the positions of the k first elements): the rank of an element is the number of those before it, and
+   position r of the result is the position of the element of rank r.
+3. order(x) of many more than k elements is that of the k first of each of several runs of x.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from mononn_core.ops.common import integer
 from mononn_core.passes.rewrite import Rewriter, rewrite
 
 EXTREMES = {"argmax": "reduce_max", "argmin": "reduce_min"}
-LONGEST = 2048
-"""Ranking n elements takes n^2 comparisons."""
+LONGEST = 8192
+"""Most elements that are ranked: n of them take n^2 comparisons."""
+SHORTEST_RUN, SHARE = 64, 4
+"""A run of case 3 has at least so many elements, and so many times as many as are kept of it."""
 
 
 def _along(axis: int, rank: int, values: Any) -> np.ndarray[Any, Any]:
@@ -42,9 +45,11 @@ def extreme(rewriter: Rewriter, node: Node) -> str | None:
 
 
 def order(rewriter: Rewriter, node: Node) -> str | None:
-    """Case 2."""
+    """Cases 2 and 3."""
     if node.op != "order":
         return None
+    if (found := of_runs(rewriter, node)) is not None:
+        return found
     x, axis, k = node.inputs[0], integer(node.attrs, "axis"), integer(node.attrs, "k")
     t = rewriter.type(x)
     n = t.shape[axis]
@@ -65,6 +70,38 @@ def order(rewriter: Rewriter, node: Node) -> str | None:
     return rewriter.add("reduce_max", chosen, axes=(axis + 1,), keepdims=False)
 
 
+def of_runs(rewriter: Rewriter, node: Node) -> str | None:
+    """Case 3. Equal elements keep their order: those of an earlier run come first, and of a run those at an earlier
+    position; what fills the last run comes after all that are as far behind."""
+    x, axis, k = node.inputs[0], integer(node.attrs, "axis"), integer(node.attrs, "k")
+    t = rewriter.type(x)
+    n, length = t.shape[axis], max(SHORTEST_RUN, SHARE * k)
+    if k == 0 or n < 2 * length or t.dtype == "bool":
+        return None
+    runs = -(-n // length)
+    lead, tail = t.shape[:axis], t.shape[axis + 1 :]
+    if runs * length > n:
+        after = tuple(runs * length - n if d == axis else 0 for d in range(t.rank))
+        last = _last_value(t.dtype, bool(node.attrs["largest"]))
+        x = rewriter.add("pad", x, before=(0,) * t.rank, after=after, mode="constant", value=last)
+    apart = rewriter.reshape(x, (*lead, runs, length, *tail))
+    best = rewriter.add("order", apart, axis=axis + 1, k=k, largest=node.attrs["largest"])
+    values = rewriter.add("gather_elements", apart, best, axis=axis + 1)
+    starts = rewriter.make(_along(axis, t.rank + 1, np.arange(runs) * length), "int64")
+    flat = (*lead, runs * k, *tail)
+    places = rewriter.reshape(rewriter.add("add", best, starts), flat)
+    chosen = rewriter.add("order", rewriter.reshape(values, flat), axis=axis, k=k, largest=node.attrs["largest"])
+    return rewriter.add("gather_elements", places, chosen, axis=axis)
+
+
+def _last_value(dtype: str, largest: bool) -> float | int:
+    """What no value of a type comes after, in descending (``largest``) or ascending order."""
+    if "float" in dtype:
+        return float("-inf") if largest else float("inf")
+    limits = np.iinfo(dtype)
+    return int(limits.min if largest else limits.max)
+
+
 def run(graph: Graph) -> Graph:
-    """``graph`` without argmax, argmin and (short) sorting."""
+    """``graph`` without argmax, argmin and sorting of what is not too long."""
     return rewrite(graph, [extreme, order])

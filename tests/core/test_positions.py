@@ -1,0 +1,64 @@
+"""Positions that come from data: the first k of many, and elements of tensors joined or padded on their way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto
+
+import mononn_core as mononn
+from mononn_core.importer import load
+from mononn_core.passes import pipeline
+from tests.core.models import assert_agrees, model, node
+
+RANDOM = np.random.default_rng(2)
+
+
+def first_k(shape: tuple[int, ...], k: int, dtype: str, axis: int, largest: int) -> tuple[ModelProto, np.ndarray]:
+    """(v, i) = TopK(x), an eighth of x equal."""
+    x = (RANDOM.standard_normal(shape) * 50).astype(dtype)
+    x.reshape(-1)[::8] = x.reshape(-1)[1]
+    nodes = [node("TopK", "x k", "v i", axis=axis, largest=largest)]
+    return model(nodes, [("x", dtype, shape)], ["v", "i"], {"k": np.array([k])}), x
+
+
+@pytest.mark.parametrize("largest", [0, 1])
+@pytest.mark.parametrize(
+    ("shape", "k", "dtype", "axis"),
+    [
+        ((2, 1000), 5, "float32", 1),
+        ((700, 3), 40, "float32", 0),
+        ((3, 5000), 1, "int64", -1),
+        ((1, 2500), 70, "int32", 1),
+        ((2, 130), 130, "float32", 1),
+    ],
+)
+def test_the_first_k_of_many_are_those_of_each_run(
+    shape: tuple[int, ...], k: int, dtype: str, axis: int, largest: int
+) -> None:
+    proto, x = first_k(shape, k, dtype, axis, largest)
+    assert_agrees(proto, {"x": x})
+    graph = pipeline.run(load(proto.SerializeToString()))
+    n = x.shape[axis]
+    assert max(t.size for t in graph.types.values()) <= x.size * max(64, 4 * k, 1 if k < n else n) * 2
+
+
+def test_the_first_of_more_than_are_ranked_at_once_compile() -> None:
+    proto, x = first_k((2, 20000), 3, "float32", 1, 1)
+    found = mononn.compile(proto.SerializeToString()).run({"x": x})
+    want = np.argsort(-x, axis=1, kind="stable")[:, :3]
+    assert (found["i"] == want).all() and (found["v"] == np.take_along_axis(x, want, 1)).all()
+
+
+@pytest.mark.parametrize("op", ["Pad", "Concat"])
+def test_elements_at_positions_known_at_run_time(op: str) -> None:
+    other: Any = np.array([0, 2, 0, 3]) if op == "Pad" else np.ones((3, 5), np.float32)
+    attributes = {} if op == "Pad" else {"axis": 1}
+    nodes = [node(op, "x p", "q", **attributes), node("GatherElements", "q i", "y", axis=1)]
+    proto = model(nodes, [("x", "float32", (3, 10)), ("i", "int64", (3, 40))], ["y"], {"p": other})
+    x, i = RANDOM.standard_normal((3, 10)).astype(np.float32), RANDOM.integers(0, 15, (3, 40))
+    whole = np.pad(x, ((0, 0), (2, 3))) if op == "Pad" else np.concatenate([x, other], 1)
+    found = mononn.compile(proto.SerializeToString()).run({"x": x, "i": i})["y"]
+    assert (found == np.take_along_axis(whole, i, 1)).all()
