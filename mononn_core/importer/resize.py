@@ -121,6 +121,10 @@ def axes_of(ctx: Context) -> dict[int, Axis]:
     }
 
 
+FEW_TAPS = 2
+"""Neighbours that are added up one by one; of more, as antialiasing and cubic interpolation have, a product is made."""
+
+
 @converts("Resize", "Upsample")
 def resize(ctx: Context) -> str:
     """Axis after axis; outside the region of tf_crop_and_resize stands the extrapolation value."""
@@ -153,12 +157,31 @@ def _interpolated(ctx: Context, x: str, number: int, axis: Axis, positions: Floa
         bool(ctx.attr("exclude_outside", 0)),
     )
     t = ctx.type(x)
+    if (np.count_nonzero(matrix, axis=1) <= FEW_TAPS).all():
+        return _of_neighbours(ctx, x, number, matrix)
     weight = ctx.make(matrix.T, t.dtype)
     if number == t.rank - 1:
         return ctx.add("matmul", x, weight)
     perm = [d for d in range(t.rank) if d != number] + [number]
     y = ctx.add("matmul", ctx.add("transpose", x, perm=tuple(perm)), weight)
     return ctx.add("transpose", y, perm=tuple(int(p) for p in np.argsort(perm)))
+
+
+def _of_neighbours(ctx: Context, x: str, number: int, matrix: Floats) -> str:
+    """The sum of weighted neighbours along an axis, :data:`FEW_TAPS` at most, by the matrix of their weights."""
+    t = ctx.type(x)
+    order = np.argsort(matrix == 0, axis=1, kind="stable")[:, :FEW_TAPS]  # those that are not zero, by position
+    total = ""
+    for tap in range(min(FEW_TAPS, matrix.shape[1])):
+        index = order[:, tap]
+        factors = matrix[np.arange(len(matrix)), index]
+        if tap and not factors.any():
+            break
+        neighbour = ctx.add("gather", x, ctx.make(index.astype("int64")), axis=number)
+        weights = ctx.make(factors.reshape(-1, *(1,) * (t.rank - number - 1)), t.dtype)
+        part = ctx.add("mul", neighbour, weights)
+        total = ctx.add("add", total, part) if total else part
+    return total
 
 
 def _extrapolated(ctx: Context, x: str, number: int, positions: Floats, axis: Axis) -> str:

@@ -3,7 +3,7 @@
 Only "channels first" transpositions of rank 4 and more move: [N, n.., C] to [N, C, n..]. With T for one:
 
 1. f(T(x), T(y), vectors and scalars ..) is T(f(x, y, ..)) for an elementwise f.
-2. pad(T(x)) is T(pad(x)), slice(T(x)) is T(slice(x)).
+2. pad(T(x)) is T(pad(x)), slice(T(x)) is T(slice(x)), and so is a gather by a vector.
 3. concat(T(x), T(y), ..) is T(concat(x, y, ..)).
 4. reduce(T(x)) is reduce(x), transposed where two or more spatial axes stay.
 5. matmul(reshape(T(x)), W) of a flattened image and constant W is matmul(reshape(x), W with its rows in the new order).
@@ -32,11 +32,26 @@ def _last(rank: int) -> tuple[int, ...]:
 
 
 def _image(rewriter: Rewriter, name: str) -> str | None:
-    """The channels-last tensor behind ``name``."""
-    node = rewriter.producer(name, "transpose")
-    if node is None or len(perm := integers(node.attrs, "perm")) < 4:
+    """The channels-last tensor behind ``name``: what T is applied to, or what stands before a transposition that brings
+    channels to the front and a reshape of the axes behind them."""
+    node = rewriter.producer(name)
+    shape = rewriter.type(name).shape
+    if node is None or len(shape) < 4:
         return None
-    return node.inputs[0] if perm == _first(len(perm)) else None
+    if node.op == "transpose":
+        return node.inputs[0] if integers(node.attrs, "perm") == _first(len(shape)) else None
+    move = rewriter.producer(node.inputs[0], "transpose") if node.op == "reshape" else None
+    if move is None:
+        return None
+    perm, before = integers(move.attrs, "perm"), rewriter.type(move.inputs[0]).shape
+    lead = int(perm[0] == 0 and before[0] == shape[0])
+    if len(perm) < lead + 2 or perm[lead] != len(perm) - 1 or before[-1] != shape[1] or (not lead and shape[0] != 1):
+        return None
+    order = (*perm[:lead], *perm[lead + 1 :], perm[lead])
+    last = move.inputs[0]
+    if order != tuple(range(len(order))):
+        last = rewriter.add("transpose", last, perm=order)
+    return rewriter.reshape(last, (shape[0], *shape[2:], shape[1]))
 
 
 def _back(rewriter: Rewriter, name: str) -> str:
@@ -75,6 +90,16 @@ def border(rewriter: Rewriter, node: Node) -> str | None:
     order = _last(rewriter.type(image).rank)
     moved = {key: tuple(integers(node.attrs, key)[p] for p in order) for key in keys}
     return _back(rewriter, rewriter.add(node.op, image, **{**node.attrs, **moved}))
+
+
+def picked(rewriter: Rewriter, node: Node) -> str | None:
+    """Case 2 of a gather."""
+    image = _image(rewriter, node.inputs[0]) if node.op == "gather" else None
+    if image is None or rewriter.type(node.inputs[1]).rank != 1:
+        return None
+    rank = rewriter.type(image).rank
+    axis = _last(rank).index(integer(node.attrs, "axis") % rank)
+    return _back(rewriter, rewriter.add("gather", image, node.inputs[1], axis=axis))
 
 
 def concat(rewriter: Rewriter, node: Node) -> str | None:
@@ -126,7 +151,7 @@ def product(rewriter: Rewriter, node: Node) -> str | None:
     return rewriter.add("matmul", rewriter.reshape(image, (n, c * prod(spatial))), w, **dict(node.attrs))
 
 
-RULES = (elementwise, border, concat, reduction, product)
+RULES = (elementwise, border, picked, concat, reduction, product)
 
 
 def run(graph: Graph) -> Graph:

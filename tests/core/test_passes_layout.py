@@ -1,0 +1,59 @@
+"""Images stay channels last: what transpositions behind products and convolutions sink through."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from mononn_core.importer import load
+from mononn_core.passes import layout, pipeline
+from tests.core.graphs import Net, assert_same, operators
+from tests.core.models import assert_agrees, model, random_inputs
+
+
+@pytest.mark.parametrize(
+    ("shape", "perm", "spatial"),
+    [
+        ((2, 12, 5), (0, 2, 1), (3, 4)),
+        ((12, 5), (1, 0), (3, 4)),
+        ((1, 3, 2, 2, 5), (0, 4, 1, 2, 3), (3, 4)),
+        ((3, 4, 2, 2, 5), (4, 0, 2, 1, 3), (6, 8)),
+    ],
+)
+def test_channels_brought_to_the_front_go_back_behind_what_is_done_to_an_image(
+    shape: tuple[int, ...], perm: tuple[int, ...], spatial: tuple[int, int]
+) -> None:
+    net = Net()
+    n = shape[0] if perm[0] == 0 else 1
+    image = net("reshape", net("transpose", net.input(*shape), perm=perm), shape=(n, 5, *spatial))
+    padded = net("pad", image, before=(0, 0, 1, 0), after=(0, 0, 0, 2), mode="constant", value=0.0)
+    picked = net("gather", net("exp", padded), net.const([2, 0, 0], "int64"), axis=3)
+    graph = net.graph(picked)
+    changed = layout.run(graph)
+    assert_same(graph, changed)
+    assert changed.nodes[-1].op == "transpose" and changed.nodes[-1].attrs["perm"] == (0, 3, 1, 2)
+    (gathered,) = (n for n in changed.nodes if n.op == "gather")
+    assert changed.types[gathered.output].shape[-1] == 5, "channels last"
+
+
+@pytest.mark.parametrize(
+    ("shape", "perm", "whole"),
+    [((2, 12, 5), (0, 2, 1), (1, 10, 3, 4)), ((12, 5), (1, 0), (5, 1, 3, 4)), ((2, 5, 12), (0, 1, 2), (2, 5, 3, 4))],
+)
+def test_other_reshapes_stay(shape: tuple[int, ...], perm: tuple[int, ...], whole: tuple[int, ...]) -> None:
+    net = Net()
+    graph = net.graph(net("exp", net("reshape", net("transpose", net.input(*shape), perm=perm), shape=whole)))
+    assert layout.run(graph) is graph
+
+
+@pytest.mark.parametrize("coordinates", ["half_pixel", "align_corners", "asymmetric"])
+@pytest.mark.parametrize("scales", [(1.0, 1.0, 2.0, 3.5), (1.0, 1.0, 0.4, 1.0), (1.0, 1.0, 2.0, 0.5)])
+def test_linear_interpolation_adds_two_neighbours(scales: tuple[float, ...], coordinates: str) -> None:
+    how = {"mode": "linear", "coordinate_transformation_mode": coordinates}
+    edges = [("x", "float32", (2, 3, 5, 6))]
+    resize = helper.make_node("Resize", ["x", "", "scales"], ["y"], **how)
+    proto = model([resize], edges, ["y"], {"scales": np.array(scales, np.float32)})
+    assert_agrees(proto, random_inputs(edges))
+    graph = pipeline.run(load(proto.SerializeToString()))
+    assert "matmul" not in operators(graph)
