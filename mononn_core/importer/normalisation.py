@@ -55,10 +55,48 @@ def standardised(ctx: Context, x: str, axes: tuple[int, ...], epsilon: float) ->
 
 @converts("InstanceNormalization")
 def instance_normalization(ctx: Context) -> str:
-    x, rank = ctx.input(0), ctx.type(0).rank
-    y = standardised(ctx, x, tuple(range(2, rank)), ctx.attr("epsilon", 1e-5))
-    y = ctx.add("mul", y, per_channel(ctx, ctx.input(1), rank))
-    return ctx.add("add", y, per_channel(ctx, ctx.input(2), rank))
+    """Over all but the first two axes; of an image whose channels were joined in groups, as exporters write a group
+    norm, without joining them (:func:`_grouped`)."""
+    x, t = ctx.input(0), ctx.type(0)
+    image = _image_behind(ctx, x)
+    if image:
+        return ctx.reshape(_grouped(ctx, image, t.shape[1]), t.shape)
+    y = standardised(ctx, x, tuple(range(2, t.rank)), ctx.attr("epsilon", 1e-5))
+    y = ctx.add("mul", y, per_channel(ctx, ctx.input(1), t.rank))
+    return ctx.add("add", y, per_channel(ctx, ctx.input(2), t.rank))
+
+
+def _image_behind(ctx: Context, x: str) -> str:
+    """The image [N, C, n..] that was reshaped to x [N, groups, rest]; "" where x is none."""
+    shape = ctx.type(x).shape
+    node = next((n for n in reversed(ctx.builder.nodes) if x in n.outputs), None)
+    if node is None or node.op != "reshape" or len(shape) != 3:
+        return ""
+    source = ctx.type(node.inputs[0]).shape
+    joined = len(source) > 3 and source[0] == shape[0] and source[1] % shape[1] == 0
+    return node.inputs[0] if joined else ""
+
+
+def _grouped(ctx: Context, image: str, groups: int) -> str:
+    """(x - mean) / sqrt(variance + epsilon) scale + bias of an image [N, C, n..], means and variances of groups of
+    channels: those of channels, and then of these."""
+    n, c, *spatial = ctx.type(image).shape
+    each, axes, ones = c // groups, tuple(range(2, 2 + len(spatial))), (1,) * len(spatial)
+
+    def mean(x: str) -> str:
+        parts = ctx.reshape(ctx.add("reduce_mean", x, axes=axes, keepdims=True), (n, groups, each))
+        whole = ctx.add("reduce_mean", parts, axes=(2,), keepdims=True)
+        return ctx.reshape(ctx.add("expand", whole, shape=(n, groups, each)), (n, c, *ones))
+
+    def of_channels(vector: str) -> str:
+        wide = ctx.add("expand", ctx.reshape(vector, (groups, 1)), shape=(groups, each))
+        return ctx.reshape(wide, (c, *ones))
+
+    centred = ctx.add("sub", image, mean(image))
+    variance = mean(ctx.add("mul", centred, centred))
+    epsilon = ctx.like(ctx.attr("epsilon", 1e-5), image)
+    factor = ctx.add("div", of_channels(ctx.input(1)), ctx.add("sqrt", ctx.add("add", variance, epsilon)))
+    return ctx.add("add", ctx.add("mul", centred, factor), of_channels(ctx.input(2)))
 
 
 @converts("MeanVarianceNormalization")

@@ -9,7 +9,7 @@ from onnx import helper
 from mononn_core.importer import load
 from mononn_core.passes import layout, pipeline
 from tests.core.graphs import Net, assert_same, operators
-from tests.core.models import assert_agrees, model, random_inputs
+from tests.core.models import assert_agrees, model, node, random_inputs
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,41 @@ def test_linear_interpolation_adds_two_neighbours(scales: tuple[float, ...], coo
     assert_agrees(proto, random_inputs(edges))
     graph = pipeline.run(load(proto.SerializeToString()))
     assert "matmul" not in operators(graph)
+
+
+@pytest.mark.parametrize("groups", [1, 4, 12])
+def test_a_group_norm_between_convolutions_leaves_images_as_they_are(groups: int) -> None:
+    """As exporters write it: an instance norm of joined channels."""
+    random = np.random.default_rng(groups)
+    constants = {
+        "w": random.standard_normal((12, 3, 3, 3)),
+        "u": random.standard_normal((2, 12, 1, 1)),
+        "scale": random.uniform(0.5, 2, groups),
+        "bias": random.standard_normal(groups),
+    }
+    shapes = {"joined": np.array([2, groups, -1]), "apart": np.array([2, 12, 5, 6])}
+    nodes = [
+        node("Conv", "x w", "y", pads=[1, 1, 1, 1]),
+        node("Reshape", "y joined", "z"),
+        node("InstanceNormalization", "z scale bias", "n", epsilon=1e-3),
+        node("Reshape", "n apart", "m"),
+        node("Conv", "m u", "out"),
+    ]
+    given = {name: value.astype(np.float32) for name, value in constants.items()} | shapes
+    edges = [("x", "float32", (2, 3, 5, 6))]
+    proto = model(nodes, edges, ["out"], given)
+    assert_agrees(proto, random_inputs(edges))
+    graph = pipeline.run(load(proto.SerializeToString()))
+    images = [n for n in graph.nodes if n.op == "transpose" and graph.types[n.output].size > 2 * 12]
+    assert [graph.types[n.output].shape for n in images] == [(2, 5, 6, 3), (2, 2, 5, 6)], "in and out alone"
+
+
+def test_an_instance_norm_of_a_sequence_stays() -> None:
+    proto = model(
+        [node("InstanceNormalization", "x s b", "y")],
+        [("x", "float32", (2, 4, 9))],
+        ["y"],
+        {"s": np.ones(4, np.float32), "b": np.zeros(4, np.float32)},
+    )
+    assert_agrees(proto, random_inputs([("x", "float32", (2, 4, 9))]))
+    assert operators(pipeline.run(load(proto.SerializeToString())))["layer_norm"] == 1
