@@ -9,6 +9,7 @@ import numpy as np
 from mononn_core.graph import TensorType
 from mononn_core.importer.context import Context, converts
 from mononn_core.importer.convolution import Frame, channels_first, channels_last, fit, frame, windowed
+from mononn_core.ops.reduce import neutral
 
 
 def clipped(f: Frame, spatial: tuple[int, ...]) -> Frame:
@@ -41,18 +42,14 @@ def pooled(ctx: Context, op: str, x: str, f: Frame, value: float | int = 0.0) ->
     return channels_first(ctx, ctx.add(op, windows, axes=taps, keepdims=False))
 
 
-def _lowest(dtype: str) -> float | int:
-    return float("-inf") if "float" in dtype else int(np.iinfo(dtype).min)
-
-
 @converts("MaxPool")
 def max_pool(ctx: Context) -> tuple[str, ...]:
     """The second output holds the position of each maximum in the flattened input."""
     x = ctx.type(0)
     f = frame(ctx, tuple(int(k) for k in ctx.attr("kernel_shape")), x.shape[2:])
     if len(ctx.node.outputs) < 2 or not ctx.node.outputs[1]:
-        return (pooled(ctx, "reduce_max", ctx.input(0), f, _lowest(x.dtype)),)
-    windows = windowed(ctx, ctx.input(0), f, _lowest(x.dtype))
+        return (pooled(ctx, "reduce_max", ctx.input(0), f, neutral(x.dtype, largest=True)),)
+    windows = windowed(ctx, ctx.input(0), f, neutral(x.dtype, largest=True))
     taps = tuple(range(2, 2 + f.rank))
     top = ctx.add("reduce_max", windows, axes=taps, keepdims=False)
     order = tuple(range(2)) + tuple(reversed(taps)) if ctx.attr("storage_order", 0) else tuple(range(x.rank))

@@ -62,13 +62,13 @@ def _extreme(largest: bool) -> Callable[[Any, Any, tuple[int, ...], bool], Any]:
         function = xp.max if largest else xp.min
         if prod(x.shape[a] for a in axes):
             return function(x, axis=axes, keepdims=keepdims)
-        return function(x, axis=axes, keepdims=keepdims, initial=_neutral(str(x.dtype), largest))
+        return function(x, axis=axes, keepdims=keepdims, initial=neutral(str(x.dtype), largest))
 
     return apply
 
 
-def _neutral(dtype: str, largest: bool) -> Any:
-    """What the maximum (or minimum) of nothing is."""
+def neutral(dtype: str, largest: bool) -> Any:
+    """What the maximum (``largest``) or minimum of nothing is: no value changes when it is compared with that."""
     if dtype == "bool":
         return not largest
     if is_float(dtype):

@@ -15,6 +15,7 @@ import numpy as np
 
 from mononn_core.graph import Graph, Node
 from mononn_core.ops.common import integer
+from mononn_core.ops.reduce import neutral
 from mononn_core.passes.rewrite import Rewriter, rewrite
 
 EXTREMES = {"argmax": "reduce_max", "argmin": "reduce_min"}
@@ -82,7 +83,7 @@ def of_runs(rewriter: Rewriter, node: Node) -> str | None:
     lead, tail = t.shape[:axis], t.shape[axis + 1 :]
     if runs * length > n:
         after = tuple(runs * length - n if d == axis else 0 for d in range(t.rank))
-        last = _last_value(t.dtype, bool(node.attrs["largest"]))
+        last = neutral(t.dtype, bool(node.attrs["largest"]))
         x = rewriter.add("pad", x, before=(0,) * t.rank, after=after, mode="constant", value=last)
     apart = rewriter.reshape(x, (*lead, runs, length, *tail))
     best = rewriter.add("order", apart, axis=axis + 1, k=k, largest=node.attrs["largest"])
@@ -92,14 +93,6 @@ def of_runs(rewriter: Rewriter, node: Node) -> str | None:
     places = rewriter.reshape(rewriter.add("add", best, starts), flat)
     chosen = rewriter.add("order", rewriter.reshape(values, flat), axis=axis, k=k, largest=node.attrs["largest"])
     return rewriter.add("gather_elements", places, chosen, axis=axis)
-
-
-def _last_value(dtype: str, largest: bool) -> float | int:
-    """What no value of a type comes after, in descending (``largest``) or ascending order."""
-    if "float" in dtype:
-        return float("-inf") if largest else float("inf")
-    limits = np.iinfo(dtype)
-    return int(limits.min if largest else limits.max)
 
 
 def run(graph: Graph) -> Graph:

@@ -150,7 +150,9 @@ class WeightOnly(Template[WeightOnlyParams], CpuTemplate, TiledProduct):
         calls = []
         for r in (r for r in rows if r > 0):
             kernel = f"mn::WeightOnly<{r}, {params.panel}, {params.at_once}, {params.bits}, {shifted}>"
-            if local != "nullptr":
+            if local == "nullptr":
+                code.out.line(f"static_assert({kernel}::FLOATS == 0);")
+            else:
                 code.assert_fits(phase, kernel)
             call = f"run<{cheap}>({places}, {a.box.size[1]}, {params.block}, {local}, {function});"
             calls.append((rows_text, r, f"{guard}{kernel}::{call}"))

@@ -41,23 +41,21 @@ def test_a_clipped_window_reads_the_same_pixels(
         assert small.kernel[0] < n + len(seen(f, n))
 
 
-@pytest.mark.parametrize("count", [0, 1])
-@pytest.mark.parametrize(
-    ("op", "attributes"),
-    [
-        ("AveragePool", {"kernel_shape": [64, 40], "pads": [30, 20, 28, 15]}),
-        ("AveragePool", {"kernel_shape": [64, 64], "pads": [60, 60, 60, 60], "strides": [7, 9]}),
-        ("AveragePool", {"kernel_shape": [3, 5], "pads": [1, 2, 1, 2], "strides": [2, 1]}),
-        ("AveragePool", {"kernel_shape": [3, 5], "auto_pad": "SAME_LOWER", "strides": [2, 3]}),
-        ("MaxPool", {"kernel_shape": [9, 9], "pads": [8, 8, 8, 8]}),
-        ("LpPool", {"kernel_shape": [30, 30], "pads": [20, 20, 20, 20]}),
-    ],
-)
-def test_windows_larger_than_the_image(op: str, attributes: dict[str, Any], count: int) -> None:
-    if op == "AveragePool":
-        attributes = {**attributes, "count_include_pad": count}
-    elif count:
-        return
+AVERAGES: list[dict[str, Any]] = [
+    {"kernel_shape": [64, 40], "pads": [30, 20, 28, 15]},
+    {"kernel_shape": [64, 64], "pads": [60, 60, 60, 60], "strides": [7, 9]},
+    {"kernel_shape": [3, 5], "pads": [1, 2, 1, 2], "strides": [2, 1]},
+    {"kernel_shape": [3, 5], "auto_pad": "SAME_LOWER", "strides": [2, 3]},
+]
+CASES = [
+    *(("AveragePool", {**attributes, "count_include_pad": count}) for attributes in AVERAGES for count in (0, 1)),
+    ("MaxPool", {"kernel_shape": [9, 9], "pads": [8, 8, 8, 8]}),
+    ("LpPool", {"kernel_shape": [30, 30], "pads": [20, 20, 20, 20]}),
+]
+
+
+@pytest.mark.parametrize(("op", "attributes"), CASES)
+def test_windows_larger_than_the_image(op: str, attributes: dict[str, Any]) -> None:
     x = np.random.default_rng(0).standard_normal((1, 3, 12, 14)).astype(np.float32)
     proto = model([node(op, "x", "y", **attributes)], [("x", "float32", x.shape)], ["y"])
     assert_agrees(proto, {"x": x})

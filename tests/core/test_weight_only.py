@@ -8,6 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -186,6 +187,19 @@ def test_rows_of_a_table_in_blocks(bits: int) -> None:
     constants = {"t": in_bytes(q, bits), "x": x, "s": scale, "z": in_bytes(zero, bits)}
     model = one_node("GatherBlockQuantized", x, constants, block_size=16, bits=bits)
     assert error(answer(model, x, RUNNABLE[0]), real(q, scale, zero, 16)[x]) < 1e-6
+
+
+@pytest.mark.parametrize("zeros", ["middle", "packed", "real"])
+def test_onnxruntime_reads_weights_in_blocks_alike(zeros: str) -> None:
+    model, x, exact = block_matmul(3, 128, 64, 32, 4, zeros)
+    (theirs,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    assert error(theirs, exact) < 2e-6
+    q, zero = numbers((50, 64), 4), numbers((50, 4), 4)
+    scale, rows = RANDOM.uniform(0.01, 0.03, (50, 4)).astype(np.float32), np.array([[3, 49, 0]])
+    constants = {"t": in_bytes(q, 4), "x": rows, "s": scale, "z": in_bytes(zero, 4)}
+    table = one_node("GatherBlockQuantized", rows, constants, block_size=16, bits=4)
+    (theirs,) = onnxruntime.InferenceSession(table.SerializeToString()).run(None, {"x": rows})
+    assert error(theirs, real(q, scale, zero, 16)[rows]) < 1e-6
 
 
 def test_what_is_damaged_or_reordered_is_refused_in_a_sentence() -> None:
