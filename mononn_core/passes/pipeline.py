@@ -22,6 +22,7 @@ from mononn_core.passes import (
     merge_matmuls,
     movement,
     norm,
+    order,
     positions,
     quantised,
     requantised,
@@ -68,6 +69,7 @@ PIPELINE: tuple[tuple[str, Pass], ...] = (
 """(name, pass) in order. CLEAN stands twice where its steps open work for each other."""
 
 CPU_FORMS: tuple[tuple[str, Pass], ...] = (
+    ("order", order.on_cpu),
     ("requantised", requantised.run),
     ("supported", supported.run),
     ("matrices", matrices.run),
@@ -75,7 +77,8 @@ CPU_FORMS: tuple[tuple[str, Pass], ...] = (
     ("windows", windows.on_cpu),
 )
 CUDA_FORMS: tuple[tuple[str, Pass], ...] = (
-    ("ungrouped", supported.ungrouped),
+    ("order", order.on_gpu),
+    ("served", supported.served),
     ("supported", supported.run),
     ("matrices", matrices.run),
     ("transposed", transposed.run),

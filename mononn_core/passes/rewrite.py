@@ -108,6 +108,11 @@ class Rewriter:
         return name if self.type(name).shape == tuple(shape) else self.add("expand", name, shape=tuple(shape))
 
 
+def along(axis: int, rank: int, values: Any) -> np.ndarray[Any, Any]:
+    """A vector shaped to broadcast along one axis."""
+    return np.asarray(values).reshape([-1 if d == axis else 1 for d in range(rank)])
+
+
 Rule = Callable[[Rewriter, Node], str | None]
 
 

@@ -3,6 +3,7 @@
 1. Operators that have neither a pointwise form nor a loop nor a template, and attention in another type than float32.
 2. Tensors without elements.
 3. For CUDA a convolution in groups that no template computes: it would be a product a group, of a few columns each.
+4. For CUDA sorting of more elements than are ranked.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ def run(graph: Graph) -> Graph:
     """``graph`` itself; raises UnsupportedError in cases 1 and 2."""
     for node in graph.nodes:
         definition = registry.get(node.op)
-        if not (definition.loop or definition.kind == "contraction" or definition.point is not None):
+        looped = definition.loop or definition.kind == "contraction" or definition.point is not None
+        if not (looped or registry.is_template(node, graph)):
             raise UnsupportedError(
                 f"{node.origin}: operator {node.op!r} has no loop yet; `mononn check` lists such nodes"
             )
@@ -32,9 +34,15 @@ def run(graph: Graph) -> Graph:
     return graph
 
 
-def ungrouped(graph: Graph) -> Graph:
-    """``graph`` itself; raises UnsupportedError in case 3."""
+def served(graph: Graph) -> Graph:
+    """``graph`` itself; raises UnsupportedError in cases 3 and 4."""
     for node in graph.nodes:
+        if node.op == "order":
+            n = graph.types[node.inputs[0]].shape[integer(node.attrs, "axis")]
+            raise UnsupportedError(
+                f"{node.origin}: the first {node.attrs['k']} of {n} elements in order have no CUDA kernel yet; compile "
+                "with target cpu"
+            )
         if node.op == "conv" and (groups := integer(node.attrs, "group")) > 1 and serving(node, graph) is None:
             mine, width = graph.types[node.inputs[1]].shape[2], graph.types[node.output].shape[3] // groups
             raise UnsupportedError(

@@ -21,7 +21,7 @@ from mononn_core.ops.common import integer, integers, text
 from mononn_core.ops.registry import is_template
 from mononn_core.program.expr import Const, Expr
 from mononn_core.program.simplify import linear
-from mononn_core.schedule.operands import ImageView, contraction_axes, unit_stride
+from mononn_core.schedule.operands import ImageView, RowsView, contraction_axes, unit_stride
 from mononn_core.schedule.views import Views
 
 ROOT_KINDS = ("contraction", "row", "reduction")
@@ -260,6 +260,8 @@ class _Fusion:
             if reader.op == "attention" and name not in reader.inputs[:3]:
                 return not view and self._from_integers(name)
             return not (view and self._matrix_view(name, reader))
+        if reader.op == "order" and is_template(reader, self.graph):
+            return not (view and self._rows_view(name))
         if kind in ("row", "contraction"):
             return not view
         if kind == "reduction":
@@ -298,6 +300,10 @@ class _Fusion:
     def _image_view(self, name: str) -> bool:
         """Whether a convolution can read view ``name`` in place."""
         return ImageView.of(self._views_of(name), name) is not None
+
+    def _rows_view(self, name: str) -> bool:
+        """Whether the rows of view ``name`` can be read in place."""
+        return RowsView.of(self._views_of(name), name) is not None
 
     def _future(self, name: str) -> frozenset[str]:
         """Walk up the movements to the tensor this view shows."""

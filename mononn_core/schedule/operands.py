@@ -164,6 +164,32 @@ class ImageView:
         )
 
 
+@dataclass(frozen=True)
+class RowsView:
+    """A tensor's rows, along its last axis, inside a stored matrix: one below the other from ``row`` and ``column`` on,
+    or ``beside`` one another in one stored row."""
+
+    tensor: str
+    row: int
+    column: int
+    beside: bool
+
+    @staticmethod
+    def of(views: StoredViews, name: str) -> RowsView | None:
+        """How tensor ``name`` lies; None where its rows do not lie in either way."""
+        shape = views.graph.types[name].shape
+        rows, columns = prod(shape[:-1]), shape[-1]
+        y, x, z = axis("y", rows), axis("x", columns), axis("z", rows * columns)
+        ranges = {"y": (0, rows - 1), "x": (0, columns - 1), "z": (0, rows * columns - 1)}
+        below = MatrixAxes((*delinearise(y, shape[:-1]), x), y, x, ranges)
+        beside = MatrixAxes(delinearise(z, shape), Const(0), z, ranges)
+        for axes in (below, beside):
+            found = unit_stride(views.element(name, axes.index), axes)
+            if found is not None and isinstance(found[1], Const) and isinstance(found[2], Const):
+                return RowsView(found[0], int(found[1].value), int(found[2].value), axes is beside and rows > 1)
+        return None
+
+
 def footprint(
     index: tuple[Expr, ...], shape: tuple[int, ...], inner: Ranges, outer: Ranges
 ) -> tuple[tuple[Expr, ...], tuple[int, ...]]:
