@@ -221,22 +221,6 @@ def test_positions_of_extremes(op: str, last: bool, keepdims: bool) -> None:
     assert op not in operators(positions.run(graph))
 
 
-@pytest.mark.parametrize("largest", [True, False])
-@pytest.mark.parametrize("axis", [0, 1])
-def test_sorting_by_ranks(largest: bool, axis: int) -> None:
-    net = Net()
-    x = net("add", net.const(np.random.default_rng(0).integers(0, 4, (6, 5))), net.input())
-    graph = net.graph(net("order", x, axis=axis, k=3, largest=largest))
-    after = positions.run(graph)
-    assert_same(graph, after)
-    assert "order" not in operators(after)
-
-
-def test_long_rows_are_not_sorted_by_ranks() -> None:
-    net = Net()
-    unchanged(positions.run, net.graph(net("order", net.input(9000), axis=0, k=5000, largest=True)))
-
-
 @pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
 def test_scatters_at_constant_positions(reduction: str) -> None:
     """Positions repeat, and some count from the end."""
