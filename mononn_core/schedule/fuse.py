@@ -266,15 +266,14 @@ class _Fusion:
             return not view
         if kind == "reduction":
             return False
-        return self.graph.types[name].dtype == COMPUTE and self._from_integers(name)
+        return self._from_integers(name)
 
     def _from_integers(self, name: str) -> bool:
         """A float tensor computed from integers or bools: stored, so that its float readers stay vectors."""
         node = self.producers[name]
-        return (
-            any(n and self.graph.types[n].dtype not in SIDE_BY_SIDE for n in node.inputs)
-            and registry.get(node.op).kind == "elementwise"
-        )
+        if self.graph.types[name].dtype != COMPUTE or registry.get(node.op).kind != "elementwise":
+            return False
+        return any(n and self.graph.types[n].dtype not in SIDE_BY_SIDE for n in node.inputs)
 
     def _matrix_view(self, name: str, reader: Node) -> bool:
         """Whether a contraction can read view ``name`` in place: unit stride along rows and columns of one tensor."""

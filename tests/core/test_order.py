@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -32,11 +33,12 @@ from tests.core.test_templates import changed
 Array = np.ndarray[Any, Any]
 RUNNABLE = [n for n in ("avx512", "avx2", "scalar") if Machine.named(n).features <= Machine.probe().features]
 TYPES = sorted(set(C_TYPES) - set(NARROW))
-KINDS = ("random", "few", "special", "ascending", "descending", "equal")
+KINDS = ("random", "few", "rare", "special", "ascending", "descending", "equal")
 
 
 def elements(shape: tuple[int, ...], dtype: str, kind: str, random: np.random.Generator) -> Array:
-    """``special``: NaN of both signs, infinities, zeros of both signs, denormals; the ends of an integer's range."""
+    """``rare``: one in a hundred is another than the rest, and next to it. ``special``: NaN and zeros of both signs,
+    infinities, denormals; the ends of an integer's range."""
     count = int(np.prod(shape))
     if dtype == "bool":
         return random.integers(0, 2 if kind == "random" else 1, shape).astype(bool)
@@ -50,10 +52,11 @@ def elements(shape: tuple[int, ...], dtype: str, kind: str, random: np.random.Ge
         return np.array(ends, dtype)[random.integers(0, len(ends), shape)]
     if kind == "random" and whole:
         return random.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, shape, dtype, endpoint=True)
-    values = (
-        random.standard_normal(shape) * 50 if kind == "random" else random.integers(0, 3 * (kind == "few") + 1, shape)
-    )
-    return values.astype(dtype)
+    if kind == "rare":
+        return np.where(random.random(shape) < 0.01, random.integers(98, 103, shape), 100).astype(dtype)
+    if kind == "random":
+        return (random.standard_normal(shape) * 50).astype(dtype)
+    return random.integers(0, 4 if kind == "few" else 1, shape).astype(dtype)
 
 
 @st.composite
@@ -198,6 +201,16 @@ def test_rows_in_a_stored_row_are_read_in_place() -> None:
     assert_equal(answers(stages, inputs), evaluate(graph, inputs))
 
 
+@pytest.mark.parametrize("dtype", ["bool", "int64", "float32"])
+def test_what_is_computed_is_stored_also_where_a_view_shows_it(dtype: str) -> None:
+    net = Net()
+    x = net.input(3, 4, dtype=dtype)
+    computed = net("where", net("equal", x, x), x, net.input(3, 4, dtype=dtype))
+    graph = net.graph(net("order", net("transpose", computed, perm=(1, 0)), axis=1, k=2, largest=True))
+    inputs = {name: elements((3, 4), dtype, "random", np.random.default_rng(0)) for name in graph.inputs}
+    assert_equal(answers(lowered(graph), inputs), evaluate(graph, inputs))
+
+
 @pytest.mark.parametrize("largest", [True, False])
 def test_a_long_row_is_shared_in_runs(largest: bool) -> None:
     net = Net()
@@ -303,3 +316,9 @@ def test_rows_are_whole() -> None:
         verify(changed(program, "order", length=25))
     with pytest.raises(VerifyError):  # four rows of 15 where two of 30 are stored
         verify(changed(program, "order", length=15))
+    (phase,) = program.phases()
+    x, out = phase.task.operands
+    short = replace(x, box=replace(x.box, bound=(1, 110)))
+    task = replace(phase.task, operands=(short, out))
+    with pytest.raises(VerifyError, match="a row of operand 'x' is not whole"):
+        verify(replace(program, body=(replace(phase, task=task),)))
