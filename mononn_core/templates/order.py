@@ -16,6 +16,7 @@ from mononn_core.codegen.cstyle import Printer, c_type
 from mononn_core.codegen.loops import write_statements
 from mononn_core.codegen.storage import row_stride
 from mononn_core.element import COMPUTE, itemsize
+from mononn_core.graph import TensorType
 from mononn_core.ops import registry
 from mononn_core.ops.common import delinearise
 from mononn_core.program.expr import Const, Expr, Var, op
@@ -34,8 +35,8 @@ from mononn_core.schedule.views import matrix_shape
 FEW, SHARE, ROOM = 32, 8, 128
 """As the kernel has them: of fewer elements, or of fewer than so many times k, all become items; else there is room for
 twice k and so many more."""
-OPERATIONS = 4
-"""Operations an element, about."""
+EACH, KEPT = 4, 128
+"""Operations an element, and more for one that is kept, about."""
 
 
 @dataclass(frozen=True)
@@ -90,17 +91,17 @@ class Order(Template[OrderParams], CpuTemplate, CpuScheduled):
 
     def ways(self, stage: FusionGroup, builder: PhaseBuilder, owners: int) -> Ways:
         assert stage.root is not None
-        shape = builder.types[stage.root.inputs[0]].shape
-        found = (Partition("rows", owners),) if prod(shape[:-1]) >= owners else ()
-        return Ways(found, prod(shape) * OPERATIONS)
+        x, y = (builder.types[name] for name in (stage.root.inputs[0], stage.root.output))
+        found = (Partition("rows", owners),) if prod(x.shape[:-1]) >= owners else ()
+        return Ways(found, operations(x, y))
 
     def build(self, builder: PhaseBuilder, stage: FusionGroup, decided: GroupSchedule, name: str) -> Phase:
         node, partition = stage.root, decided.partition
         assert node is not None
-        x, shape = builder.types[node.inputs[0]], builder.types[node.output].shape
-        length, k, total = x.shape[-1], shape[-1], prod(shape[:-1])
+        x, y = (builder.types[name] for name in (node.inputs[0], node.output))
+        (*_, length), (*lead, k), total = x.shape, y.shape, prod(y.shape[:-1])
         owners = partition.owners if partition.kind == "rows" else 1
-        each = rows_of_an_owner(shape, owners)
+        each = rows_of_an_owner(y.shape, owners)
         extents = {OWNER: owners}
         binder = builder.binder(extents)
         first = binder.fix(Var(OWNER) * each, unit_axes(extents))
@@ -115,12 +116,12 @@ class Order(Template[OrderParams], CpuTemplate, CpuScheduled):
         binder.add("x", seen.tensor, Box(corner, size, ends))
         inner = {"m": (0, each - 1), "n": (0, k - 1)}
         row = binder.position("row", first + axis("m", each), total)
-        index = (*delinearise(row, shape[:-1]), axis("n", k))
+        index = (*delinearise(row, tuple(lead)), axis("n", k))
         result = builder.epilogue(stage, binder, index, inner, ("m", "n"))
         largest = bool(node.attrs["largest"])
         params = {"length": length, "k": k, "largest": largest, "nbytes": itemsize(x.dtype)}
         task = Task(self.name, tuple(binder.operands), params, (result,))
-        return builder.phase(name, stage, partition, extents, task, x.size * OPERATIONS)
+        return builder.phase(name, stage, partition, extents, task, operations(x, y))
 
     # -- C++ --------------------------------------------------------------------------------------------------------
 
@@ -154,6 +155,11 @@ class Order(Template[OrderParams], CpuTemplate, CpuScheduled):
             code.assert_fits(phase, kernel)
             local = "local_"
         out.line(f"{kernel}::run({code.corner(printer, x)}, {stride}, {many}, {local}, element_);")
+
+
+def operations(x: TensorType, y: TensorType) -> int:
+    """Of all rows together: x is sorted, y are the positions."""
+    return x.size * EACH + y.size * KEPT
 
 
 TEMPLATE = Order()

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
+from math import prod
 from typing import Any
 
 from mononn_core.program.expr import Expr, Load, Select, children, evaluate_index
-from mononn_core.program.ir import Barrier, Buffer, For, Let, Operand, Phase, Program, Reduce, Store
+from mononn_core.program.ir import Barrier, Buffer, For, Let, Operand, Phase, Program, Reduce, Store, Task
 
 Values = dict[str, int]
 CONVOLUTIONS = ("conv", "winograd", "depthwise")
@@ -198,6 +199,8 @@ def _contraction(phase: Phase, boxes: Boxes) -> str:
         pairs = [(terms, taps * channels)]
         if phase.task.template == "depthwise":
             pairs = [(terms, taps * phase.task.params.get("group", 1)), (channels, outputs)]
+    elif phase.task.template == "order":
+        pairs = [(_matrix(boxes["x"])[1] % phase.task.params["length"], 0)]
     else:
         pairs = []
     return "contracts different extents" if any(a != b for a, b in pairs) else ""
@@ -212,9 +215,9 @@ def _accesses(phase: Phase, values: Values, boxes: Boxes) -> Iterator[Touch]:
     if task.template in CONVOLUTIONS:
         yield from _convolution(phase, values, boxes)
         return
-    rows, columns = ("q", "v") if task.template == "attention" else ("a", "b")
+    rows, columns = _tile(task, boxes)
     for result in task.results:
-        for m, n in product(range(_matrix(boxes[rows])[0]), range(_matrix(boxes[columns])[1])):
+        for m, n in product(range(rows), range(columns)):
             ends = zip((m, n), result.bounds, strict=False)
             if all(end is None or i < evaluate_index(end, values) for i, end in ends):
                 inner = values | dict(zip(result.axes, (m, n), strict=True))
@@ -223,6 +226,14 @@ def _accesses(phase: Phase, values: Values, boxes: Boxes) -> Iterator[Touch]:
     for e in task.prologue.values():
         for i, j in product(range(_matrix(boxes["q"])[0]), range(_matrix(boxes["k"])[0])):
             yield from _loads(e, values | {"i": i, "j": j})
+
+
+def _tile(task: Task, boxes: Boxes) -> tuple[int, int]:
+    """Rows and columns of what the template of a task that is no convolution stores."""
+    if task.template == "order":
+        return prod(_matrix(boxes["x"])) // task.params["length"], task.params["k"]
+    rows, columns = ("q", "v") if task.template == "attention" else ("a", "b")
+    return _matrix(boxes[rows])[0], _matrix(boxes[columns])[1]
 
 
 def _convolution(phase: Phase, values: Values, boxes: Boxes) -> Iterator[Touch]:

@@ -28,6 +28,9 @@ from mononn_core.runtime.toolchain import compile_shared
 from mononn_core.schedule.operands import RowsView
 from mononn_core.schedule.views import Views
 from tests.core.graphs import Net, assert_same, operators, unchanged
+from tests.core.mutate import mutants
+from tests.core.oracle import Oracle
+from tests.core.test_program_mutants import refusal
 from tests.core.test_templates import changed
 
 Array = np.ndarray[Any, Any]
@@ -204,10 +207,10 @@ def test_rows_in_a_stored_row_are_read_in_place() -> None:
 @pytest.mark.parametrize("dtype", ["bool", "int64", "float32"])
 def test_what_is_computed_is_stored_also_where_a_view_shows_it(dtype: str) -> None:
     net = Net()
-    x = net.input(3, 4, dtype=dtype)
-    computed = net("where", net("equal", x, x), x, net.input(3, 4, dtype=dtype))
-    graph = net.graph(net("order", net("transpose", computed, perm=(1, 0)), axis=1, k=2, largest=True))
-    inputs = {name: elements((3, 4), dtype, "random", np.random.default_rng(0)) for name in graph.inputs}
+    x = net.input(12, dtype=dtype)
+    computed = net("where", net("equal", x, x), x, net.input(12, dtype=dtype))
+    graph = net.graph(net("order", net("reshape", computed, shape=(3, 4)), axis=1, k=2, largest=True))
+    inputs = {name: elements((12,), dtype, "random", np.random.default_rng(0)) for name in graph.inputs}
     assert_equal(answers(lowered(graph), inputs), evaluate(graph, inputs))
 
 
@@ -322,3 +325,18 @@ def test_rows_are_whole() -> None:
     task = replace(phase.task, operands=(short, out))
     with pytest.raises(VerifyError, match="a row of operand 'x' is not whole"):
         verify(replace(program, body=(replace(phase, task=task),)))
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_mutants_are_refused(beside: bool) -> None:
+    """Rows dealt to owners, the last of whom has fewer, and the elements at their positions."""
+    net, oracle = Net(), Oracle()
+    x = net.input(280) if beside else net.input(7, 40)
+    doubled = net("reshape", net("add", x, x), shape=(7, 40))
+    places = net("order", doubled, axis=1, k=5, largest=True)
+    program = lowered(net.graph(net("gather_elements", doubled, places, axis=1), places)).program
+    assert [p.tasks for p in program.phases() if p.task.template == "order"] == [2]
+    assert oracle.wrong(program) == ""
+    found = list(mutants(program, oracle, 8))
+    assert len(found) >= 50
+    assert [(m.name, m.site) for m in found if not refusal(m.program)] == []
