@@ -45,6 +45,7 @@ KERNEL_NAMES = {
 
 DEFAULT_CLOCK = 2.5e9
 DEFAULT_BANDWIDTH_PER_CORE = 12e9
+DEFAULT_L2_BANDWIDTH, DEFAULT_L3_BANDWIDTH = 60e9, 25e9
 DEFAULT_BARRIER_SECONDS = 1e-7
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -106,6 +107,7 @@ class Machine:
         l2_bytes: second-level cache of one core, bytes. l3_bytes: last-level cache of one socket, bytes (0: none).
         peak_flops_per_core: fp32 operations a second of one core, a multiply-add counted as two (a default by family).
         bandwidth: bytes a second all cores together read from memory (a default).
+        l2_bandwidth, l3_bandwidth: bytes a second one core reads from those caches (defaults).
         barrier_seconds: a barrier of all cores (a default).
         product_peaks: (type, operations a second of one core) of products narrower than float32, where measured.
     """
@@ -119,6 +121,8 @@ class Machine:
     peak_flops_per_core: float
     bandwidth: float
     barrier_seconds: float
+    l2_bandwidth: float = DEFAULT_L2_BANDWIDTH
+    l3_bandwidth: float = DEFAULT_L3_BANDWIDTH
     product_peaks: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
@@ -179,6 +183,12 @@ class Machine:
         instruction of the kernels adds products."""
         found = self.product(dtype)
         return dict(self.product_peaks).get(dtype, self.peak_flops_per_core * (found.terms if found else 1))
+
+    def bandwidth_within(self, working_set: int, workers: int) -> float:
+        """Bytes a second that ``workers`` cores together read from the nearest caches that hold ``working_set``."""
+        if working_set <= self.l2_bytes * workers:
+            return self.l2_bandwidth * workers
+        return self.l3_bandwidth * workers if working_set <= self.l3_bytes else self.bandwidth
 
     @property
     def compiler_flags(self) -> tuple[str, ...]:

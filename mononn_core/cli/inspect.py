@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(manifest, sort_keys=True) if options.json else gpu_summary(manifest))
         return 0
     machine = Machine.probe()
-    floors = [floor_seconds(phase, machine, manifest["threads"]) for phase in manifest["phases"]]
+    floors = floor_seconds(manifest, machine, manifest["threads"])
     if options.json:
         print(json.dumps({**manifest, "floor_seconds": sum(floors)}, sort_keys=True))
     else:
@@ -79,6 +79,7 @@ def summary(manifest: Mapping[str, Any], floors: list[float], machine: Machine) 
     ]
     rows = [("phase", "tasks", "MFLOP", "MB", "floor us", "barrier", "origin")]
     for phase, floor in zip(phases, floors, strict=True):
-        work = (f"{phase['flops'] / 1e6:.2f}", f"{phase['bytes'] / 1e6:.2f}", f"{floor * 1e6:.1f}")
+        moved = (phase["bytes"] + phase["activation_bytes"]) / 1e6
+        work = (f"{phase['flops'] / 1e6:.2f}", f"{moved:.2f}", f"{floor * 1e6:.1f}")
         rows.append((phase["id"], str(phase["tasks"]), *work, "yes" if phase["barrier"] else "", phase["origin"]))
     return "\n".join([*lines, *columns(rows)])

@@ -72,13 +72,7 @@ def parser() -> Parser:
     _compilation(sub)
     _switches(sub)
 
-    sub = commands.add_parser("trace", help="time stamps per phase and worker")
-    sub.add_argument("artifact", metavar="OUT.mono")
-    sub.add_argument("-o", "--output", metavar="TRACE.json", help="a file that opens in Perfetto")
-    sub.add_argument("--table", action="store_true", help="print time, floor, share of peak, wait, imbalance")
-    _inputs(sub)
-    sub.add_argument("--repeat", type=int, default=20, metavar="N", help="runs the table's medians are over")
-    _threads(sub)
+    _trace(commands.add_parser("trace", help="time stamps per phase and worker"))
 
     sub = commands.add_parser("bisect", help="the first node where our value leaves the reference (exit status 1)")
     _model(sub)
@@ -93,6 +87,17 @@ def parser() -> Parser:
     for sub in commands.choices.values():
         sub.add_argument("--json", action="store_true", help="print JSON for scripts")
     return top
+
+
+def _trace(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("artifact", metavar="OUT.mono")
+    sub.add_argument("-o", "--output", metavar="TRACE.json", help="a file that opens in Perfetto")
+    sub.add_argument("--table", action="store_true", help="print time, floor, share of peak, wait, imbalance")
+    below = "of the table only phases under PERCENT of their ceilings that take over 1 %% of the run"
+    sub.add_argument("--below", type=float, metavar="PERCENT", help=below)
+    _inputs(sub)
+    sub.add_argument("--repeat", type=int, default=20, metavar="N", help="runs the table's medians are over")
+    _threads(sub)
 
 
 def _model(sub: argparse.ArgumentParser) -> None:

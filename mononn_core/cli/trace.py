@@ -22,6 +22,8 @@ def run(options: argparse.Namespace) -> int:
     """Writes the Perfetto file, prints the table, or both."""
     if not (options.output or options.table or options.json):
         raise OptionError("nothing to do; give -o TRACE.json for Perfetto, --table, or both")
+    if options.below is not None and not 0 < options.below <= 100:
+        raise OptionError(f"--below {options.below:g} is no share of a ceiling; give a percentage over 0, at most 100")
     with load(options.artifact, options.threads) as session:
         stamps = trace.record(session, feeds(session.inputs, options.input, options.seed), options.repeat)
         manifest = session.info
@@ -32,10 +34,11 @@ def run(options: argparse.Namespace) -> int:
             write_atomically(Path(options.output), [trace.chrome_trace(stamps, manifest).encode()])
         except OSError as error:
             raise OptionError(f"{options.output} cannot be written ({error.strerror}); choose another -o") from error
+    share = None if options.below is None else options.below / 100
     if options.json:
-        print(json.dumps(trace.to_json(phases)))
+        print(json.dumps(trace.to_json(phases if share is None else trace.below(phases, share))))
     elif options.table:
-        print(trace.format_table(phases))
+        print(trace.format_table(phases) if share is None else trace.format_below(phases, share))
     return 0
 
 
@@ -51,4 +54,4 @@ def roofs(session: BaseSession) -> Machine | Gpu:
     except ToolchainError as error:
         print(f"ceilings are stated, not measured: {error}", file=sys.stderr)
         return machine
-    return measured.applied_to(machine, manifest["weight_bytes"] + manifest["arena_bytes"])
+    return measured.applied_to(machine)

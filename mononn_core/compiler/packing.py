@@ -15,6 +15,7 @@ from mononn_core.options import Options
 from mononn_core.program import abi
 from mononn_core.program.ir import Barrier, Buffer, Phase, Program
 from mononn_core.program.template import get, operand
+from mononn_core.program.traffic import traffic
 from mononn_core.version import VERSION
 
 
@@ -71,14 +72,15 @@ def _phases(program: Program) -> Iterator[dict[str, Any]]:
         if isinstance(item, Barrier):
             waited = True
             continue
-        suffix = "".join(f"[{i}]" for i in loop.values())
+        suffix, moved = "".join(f"[{i}]" for i in loop.values()), traffic(program, item, loop)
         yield {
             "id": item.id + suffix,
             "origin": str(item.origin[0]) if item.origin else "",
             "template": item.task.template,
             "tasks": item.tasks,
             "flops": item.flops,
-            "bytes": _weight_bytes(program, item, loop),
+            "bytes": moved.constants,
+            "activation_bytes": moved.activations,
             "multiplies": multiplied(storage, item),
             "barrier": waited,
         }
@@ -90,13 +92,3 @@ def multiplied(storage: Storage, phase: Phase) -> str:
     roles = get(phase.task.template).roles[:2]
     types = [storage.buffer(operand(phase.task, role).buffer).dtype for role in roles]
     return max(types, key=itemsize, default="")
-
-
-def _weight_bytes(program: Program, phase: Phase, loop: Mapping[str, int]) -> int:
-    """Constants a phase must read at least once; a gather reads no more of a table than its own box is large."""
-    total = 0
-    for read in phase.task.operands:
-        buffer = program.buffer(program.resolve(read.buffer, loop))
-        if buffer.space == "weight" and phase.task.template != "nest":
-            total += prod(buffer.shape) * buffer.itemsize
-    return total

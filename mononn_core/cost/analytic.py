@@ -12,9 +12,6 @@ from mononn_core.program.ir import Operand, Phase
 from mononn_core.program.template import NEST
 
 # Estimates for one core of a server, set by hand, not fitted: choices between partitions hang on orders of magnitude.
-L2_BYTES_PER_SECOND = 60e9
-L3_BYTES_PER_SECOND = 25e9
-"""Rates at which weights stream from a cache."""
 SECONDS_PER_ELEMENT = 0.15e-9
 """Of an element that generated loops read or store."""
 EXCHANGE_BYTES_PER_SECOND = 5e9
@@ -60,8 +57,8 @@ class Cost:
         if self.weight_bytes > self.machine.l3_bytes:
             stream = weights / self.machine.bandwidth
         else:
-            rate = L2_BYTES_PER_SECOND if self.weight_bytes < self.machine.l2_bytes else L3_BYTES_PER_SECOND
-            stream = mine / rate
+            near = self.weight_bytes < self.machine.l2_bytes
+            stream = mine / (self.machine.l2_bandwidth if near else self.machine.l3_bandwidth)
         return max(compute, stream)
 
     def _elements(self, phase: Phase) -> float:

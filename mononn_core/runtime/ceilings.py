@@ -1,8 +1,8 @@
 """Ceilings: what this machine can do at most, measured in under a second by a small function on the same host runner.
 
-Multiply-adds on registers alone, reads far beyond the last-level cache (memory) and inside the cores' second-level
-caches, and barriers: the roofs of S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance
-model for multicore architectures", CACM 52(4), 2009.
+Multiply-adds on registers alone, reads far beyond the last-level cache (memory), inside it and inside the cores'
+second-level caches, and barriers: the roofs of S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual
+performance model for multicore architectures", CACM 52(4), 2009.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class Ceilings:
         flops: fp32 operations a second of all of them, a multiply-add counted as two.
         memory_bandwidth: bytes a second they read together from memory.
         cache_bandwidth: bytes a second they read together, each from its own second-level cache.
+        l3_bandwidth: bytes a second they read together from the last-level cache.
         barrier_seconds: one barrier of them.
         products: (type, operations a second of all of them) of products of elements narrower than float32.
     """
@@ -44,16 +45,18 @@ class Ceilings:
     flops: float
     memory_bandwidth: float
     cache_bandwidth: float
+    l3_bandwidth: float
     barrier_seconds: float
     products: tuple[tuple[str, float], ...] = ()
 
-    def applied_to(self, machine: Machine, working_set: int) -> Machine:
-        """``machine`` with these roofs; a network whose ``working_set`` bytes fit the last-level cache reads there."""
-        cached = working_set <= machine.l3_bytes
+    def applied_to(self, machine: Machine) -> Machine:
+        """``machine`` with these roofs."""
         return replace(
             machine,
             peak_flops_per_core=self.flops / self.threads,
-            bandwidth=self.cache_bandwidth if cached else self.memory_bandwidth,
+            bandwidth=self.memory_bandwidth,
+            l2_bandwidth=self.cache_bandwidth / self.threads,
+            l3_bandwidth=self.l3_bandwidth / self.threads,
             barrier_seconds=self.barrier_seconds,
             product_peaks=tuple((dtype, rate / self.threads) for dtype, rate in self.products),
         )
@@ -71,6 +74,7 @@ def measure(threads: int) -> Ceilings:
     machine = Machine.probe()
     lines = 64 * 8  # a step of the read loop
     cached = machine.l2_bytes // 2 // lines * lines
+    shared = max(machine.l3_bytes // 2 // threads, machine.l2_bytes) // lines * lines
     streamed = max(4 * machine.l3_bytes, 64 << 20) // threads // lines * lines
     with Session(_artifact(machine, threads, threads * streamed)) as session:
         order = np.zeros(3, np.int64)
@@ -80,6 +84,7 @@ def measure(threads: int) -> Ceilings:
             ("flops", MULTIPLY_ADDS, 0),
             ("memory", READS, streamed),
             ("cache", READS, cached),
+            ("l3", READS, shared),
             ("barriers", BARRIERS, 0),
             *((dtype, PRODUCTS + number, 0) for number, dtype in enumerate(MULTIPLIED)),
         ):
@@ -91,6 +96,7 @@ def measure(threads: int) -> Ceilings:
         flops=rates["flops"] * a_chain * _vector_bytes(machine) / 4,
         memory_bandwidth=rates["memory"] * threads * streamed,
         cache_bandwidth=rates["cache"] * threads * cached,
+        l3_bandwidth=rates["l3"] * threads * shared,
         barrier_seconds=1 / rates["barriers"],
         products=tuple((t, rates[t] * a_chain * machine.vector_bytes / 4 * terms) for t, terms in MULTIPLIED.items()),
     )

@@ -22,6 +22,8 @@ from mononn_core.runtime.base import BaseSession
 from mononn_core.runtime.gpu_session import GpuSession
 
 WARM_UP_SECONDS = 0.3
+OF_INTEREST = 0.01
+"""Share of a run from which on a slow phase is worth a line of its own."""
 KIND_COLUMNS = ("kind", "phases", "us", "of time", "floor us", "of peak")
 COLUMNS = ("phase", "us", "floor us", "of peak", "wait us", "imbalance", "tasks", "barrier", "origin")
 
@@ -34,7 +36,7 @@ class PhaseTime:
         id, origin, tasks, barrier: from the manifest. kind: the root operator, and what type it multiplies.
         seconds: from the last worker's end of the phase before to the last worker's end of this one, so that all
             phases' seconds add up to the run's.
-        floor: the least time the ceilings allow: operations at full peak or bytes at full bandwidth, whichever is more.
+        floor: the least time the ceilings allow, as :func:`floor_seconds` has it.
         wait: mean over workers between their begin and their first task: barrier or counter.
         imbalance: the slowest worker's time in tasks over the mean, minus one.
     """
@@ -91,9 +93,8 @@ def table(stamps: np.ndarray, manifest: Mapping[str, Any], machine: Machine | Gp
         manifest: ``session.info``.
         machine: whose peak and bandwidth are the ceilings.
     """
-    precision = manifest.get("precision", "fp32")
+    floors = floor_seconds(manifest, machine, stamps.shape[1])
     times = stamps.astype(np.float64) * 1e-9
-    workers = stamps.shape[1]
     begin, ready, end = (times[..., point] for point in range(3))
     last = end.max(axis=1)  # (runs, phases)
     spans = np.diff(last, axis=1, prepend=0.0)
@@ -110,7 +111,7 @@ def table(stamps: np.ndarray, manifest: Mapping[str, Any], machine: Machine | Gp
                 tasks=phase["tasks"],
                 barrier=bool(phase["barrier"]),
                 seconds=float(np.median(spans[:, index])),
-                floor=floor_seconds(phase, machine, workers, precision),
+                floor=floors[index],
                 wait=float(np.median((ready - begin).mean(axis=1)[:, index])),
                 imbalance=float(np.median(imbalance[:, index])),
             )
@@ -137,29 +138,55 @@ def stated_machine(manifest: Mapping[str, Any]) -> Gpu:
     return NAMED.get(manifest["machine"]["name"]) or Gpu.for_arch(manifest["machine"]["arch"])
 
 
-def floor_seconds(work: Mapping[str, Any], machine: Machine | Gpu, workers: int, precision: str = "fp32") -> float:
-    """The least time for {flops, bytes} on ``workers`` cores (on a GPU: on all of it, where fp32 takes three tf32
-    products) at the machine's peak and bandwidth."""
+def floor_seconds(manifest: Mapping[str, Any], machine: Machine | Gpu, workers: int) -> list[float]:
+    """The least time of each phase on ``workers`` cores, or on all of a GPU (where fp32 takes three tf32 products): the
+    largest of its operations at the peak, the constants that it reads at the rate of the caches that hold all of the
+    network's memory, and these with what it reads and stores of activations at the rate of those that hold what the
+    phase touches."""
+    phases = manifest["phases"]
     if isinstance(machine, Gpu):
-        rate = machine.tf32_flops / 3 if precision == "fp32" else machine.tensor_flops
-        return float(max(work["flops"] / rate, work["bytes"] / machine.bandwidth))
-    peak = machine.peak(work.get("multiplies", ""))
-    return max(work["flops"] / (peak * workers), work["bytes"] / machine.bandwidth)
+        whole = manifest.get("precision", "fp32") == "fp32"
+        rate = machine.tf32_flops / 3 if whole else machine.tensor_flops
+        return [max(p["flops"] / rate, p["bytes"] / machine.bandwidth) for p in phases]
+    constants = machine.bandwidth_within(manifest["weight_bytes"] + manifest["arena_bytes"], workers)
+    floors = []
+    for p in phases:
+        touched = p["bytes"] + p.get("activation_bytes", 0)
+        arithmetic = p["flops"] / (machine.peak(p.get("multiplies", "")) * workers)
+        near = touched / machine.bandwidth_within(touched, workers)
+        floors.append(max(arithmetic, p["bytes"] / constants, near))
+    return floors
+
+
+def below(phases: Sequence[PhaseTime], share: float) -> list[PhaseTime]:
+    """The phases that reach less than ``share`` of their ceilings and take over 1 % of the run, the longest first."""
+    total = sum(p.seconds for p in phases)
+    found = (p for p in phases if p.share_of_peak < share and p.seconds > OF_INTEREST * total)
+    return sorted(found, key=lambda p: -p.seconds)
 
 
 def format_table(phases: Sequence[PhaseTime]) -> str:
     """The tables for people: one line a phase, then the total; one line a kind of phase."""
     total, floor = sum(p.seconds for p in phases), sum(p.floor for p in phases)
-    rows: list[tuple[str, ...]] = [COLUMNS]
-    for p in phases:
-        share, imbalance = f"{p.share_of_peak:.0%}", f"{p.imbalance:.0%}"
-        times = (f"{p.seconds * 1e6:.1f}", f"{p.floor * 1e6:.1f}", share, f"{p.wait * 1e6:.1f}", imbalance)
-        rows.append((p.id, *times, str(p.tasks), "yes" if p.barrier else "", p.origin))
+    rows = [COLUMNS, *map(_row, phases)]
     waits = f"{sum(p.wait for p in phases) * 1e6:.1f}"
     share = f"{floor / total:.0%}" if total else ""
     barriers = str(sum(p.barrier for p in phases))
     rows.append(("total", f"{total * 1e6:.1f}", f"{floor * 1e6:.1f}", share, waits, "", "", barriers, ""))
     return "\n".join([*_aligned(rows), "", *_aligned(_kinds(phases))])
+
+
+def format_below(phases: Sequence[PhaseTime], share: float) -> str:
+    """The lines of :func:`below` for people, then what they take of the run together."""
+    slow, total = below(phases, share), sum(p.seconds for p in phases)
+    taken = sum(p.seconds for p in slow) / total if total else 0.0
+    said = f"{len(slow)} of {len(phases)} phases under {share:.0%} of their ceilings that take over {OF_INTEREST:.0%}"
+    return "\n".join([*_aligned([COLUMNS, *map(_row, slow)]), f"{said} each: {taken:.1%} of the run"])
+
+
+def _row(p: PhaseTime) -> tuple[str, ...]:
+    times = (f"{p.seconds * 1e6:.1f}", f"{p.floor * 1e6:.1f}", f"{p.share_of_peak:.0%}", f"{p.wait * 1e6:.1f}")
+    return (p.id, *times, f"{p.imbalance:.0%}", str(p.tasks), "yes" if p.barrier else "", p.origin)
 
 
 def _kinds(phases: Sequence[PhaseTime]) -> list[tuple[str, ...]]:

@@ -18,10 +18,9 @@ WEIGHTS = (np.arange(64) % 7 - 3).astype(np.float32)
 
 def manifest(**changes: Any) -> dict[str, Any]:
     """The hand-made network's manifest."""
-    phases = [
-        {"id": "scale", "origin": "Mul node 'scale'", "flops": 64, "bytes": 768, "tasks": 2, "barrier": False},
-        {"id": "reverse", "origin": "Add node 'reverse'", "flops": 128, "bytes": 512, "tasks": 2, "barrier": True},
-    ]
+    first = {"id": "scale", "origin": "Mul node 'scale'", "flops": 64, "bytes": 256, "activation_bytes": 512}
+    second = {"id": "reverse", "origin": "Add node 'reverse'", "flops": 128, "bytes": 0, "activation_bytes": 512}
+    phases = [{**first, "tasks": 2, "barrier": False}, {**second, "tasks": 2, "barrier": True}]
     return {
         "name": "handmade",
         "mononn_version": "0.1.0",
@@ -41,7 +40,7 @@ def manifest(**changes: Any) -> dict[str, Any]:
         "counters": 1,
         "weight_bytes": WEIGHTS.nbytes,
         "flops": 192,
-        "bytes": 1280,
+        "bytes": 256,
         "barriers": 1,
         "phases": phases,
         **changes,

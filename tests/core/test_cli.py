@@ -253,6 +253,7 @@ def test_bisect_finds_a_wrong_function(call, monkeypatch):
         (["compile", "small.onnx", "-o", "bad.mono", "--schedule", "no"], "the schedule no cannot be read"),
         (["inspect", "nothing"], "nothing cannot be read"),
         (["trace", "small.mono"], "nothing to do; give -o TRACE.json"),
+        (["trace", "small.mono", "--table", "--below", "0"], "--below 0 is no share of a ceiling"),
         (["trace", "small.mono", "-o", "no/t.json"], "no/t.json cannot be written"),
         (["bisect", "small.onnx", "--tolerance", "0"], "--tolerance 0.0 accepts nothing"),
         (["bisect"], "the following arguments are required: MODEL.onnx"),

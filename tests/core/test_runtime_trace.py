@@ -15,7 +15,9 @@ from mononn_core.runtime.gpu_session import on_one_clock
 from mononn_core.runtime.session import Session
 from tests.core import handmade
 
-MACHINE = replace(Machine.named("avx2"), peak_flops_per_core=1e9, bandwidth=1e10)
+NEAR, FAR, MEMORY = 16e9, 8e9, 1e9
+CACHES = {"l2_bytes": 1000, "l3_bytes": 4000, "l2_bandwidth": NEAR, "l3_bandwidth": FAR}
+MACHINE = replace(Machine.named("avx2"), peak_flops_per_core=1e9, bandwidth=MEMORY, **CACHES)
 # One run of two workers in two phases: (begin, ready, end) in nanoseconds.
 STAMPS = np.array([[[[0, 0, 100], [110, 210, 300]], [[20, 20, 200], [200, 210, 310]]]], np.uint64)
 
@@ -27,9 +29,27 @@ def test_table_arithmetic():
     assert (first.wait, second.wait) == (0, pytest.approx((100 + 10) / 2 * 1e-9))
     assert first.imbalance == pytest.approx(180 / 140 - 1)
     assert second.imbalance == pytest.approx(100 / 95 - 1)
-    assert first.floor == pytest.approx(max(64 / 2e9, 768 / 1e10))
-    assert second.share_of_peak == pytest.approx(max(128 / 2e9, 512 / 1e10) / 110e-9)
+    assert first.floor == pytest.approx(64 / 2e9), "its 768 bytes take less from both second-level caches"
+    assert second.share_of_peak == pytest.approx(128 / 2e9 / 110e-9)
     assert (first.barrier, second.barrier, second.origin) == (False, True, "Add node 'reverse'")
+
+
+@pytest.mark.parametrize(
+    ("constants", "activations", "held", "seconds"),
+    [
+        (0, 2000, 0, 2000 / (2 * NEAR)),
+        (0, 2001, 0, 2001 / (2 * FAR)),
+        (0, 4001, 0, 4001 / MEMORY),
+        (100, 1900, 2000, 2000 / (2 * NEAR)),
+        (100, 0, 2001, 100 / (2 * FAR)),
+        (100, 1900, 4001, 100 / MEMORY),
+        (100, 3000, 9000, 3100 / (2 * FAR)),
+    ],
+)
+def test_a_floor_counts_what_a_phase_moves_where_it_lies(constants, activations, held, seconds):
+    phase = {"id": "1_nest", "flops": 0, "bytes": constants, "activation_bytes": activations, "multiplies": ""}
+    manifest = {"phases": [phase], "weight_bytes": held, "arena_bytes": 0}
+    assert trace.floor_seconds(manifest, MACHINE, 2) == [pytest.approx(max(seconds, constants / (2 * NEAR)))]
 
 
 def test_medians_are_over_runs():
@@ -46,14 +66,26 @@ def test_table_text_and_json():
     assert lines[2].split()[:2] == ["reverse", "0.1"]
     assert lines[3].split()[:2] == ["total", "0.3"]
     assert lines[5].split() == ["kind", "phases", "us", "of", "time", "floor", "us", "of", "peak"]
-    assert lines[6].split() == ["scale", "1", "0.2", "64.5%", "0.1", "38%"]
+    assert lines[6].split() == ["scale", "1", "0.2", "64.5%", "0.0", "16%"]
     assert lines[7].split()[:4] == ["reverse", "1", "0.1", "35.5%"]
     assert [row["id"] for row in json.loads(json.dumps(trace.to_json(phases)))] == ["scale", "reverse"]
 
 
+def test_slow_phases_alone_the_longest_first():
+    quick, slow, short = (
+        trace.PhaseTime(name, name, "", 1, False, seconds, floor, 0.0, 0.0)
+        for name, seconds, floor in (("quick", 100e-6, 50e-6), ("slow", 50e-6, 24e-6), ("short", 1e-6, 0.0))
+    )
+    slower = replace(slow, id="slower", seconds=60e-6)
+    assert trace.below([quick, slow, slower, short], 0.5) == [slower, slow]
+    lines = trace.format_below([quick, slow, slower, short], 0.5).splitlines()
+    assert [line.split()[0] for line in lines[:3]] == ["phase", "slower", "slow"]
+    assert lines[3] == "2 of 4 phases under 50% of their ceilings that take over 1% each: 52.1% of the run"
+
+
 def test_phases_of_a_kind_are_added_up_and_held_against_their_types_peak():
     whole = {"id": "1_matmul[2]", "multiplies": "uint8", "flops": 800, "bytes": 0, "tasks": 2, "barrier": False}
-    manifest = {"phases": [whole, {**whole, "id": "2_matmul"}]}
+    manifest = {"phases": [whole, {**whole, "id": "2_matmul"}], "weight_bytes": 0, "arena_bytes": 0}
     machine = replace(MACHINE, features=MACHINE.features | {"avxvnni"})
     phases = trace.table(STAMPS, manifest, machine)
     assert [p.kind for p in phases] == ["matmul uint8"] * 2
@@ -119,12 +151,14 @@ def test_ceilings_are_plausible_and_applied():
     assert 1e9 < roofs.flops < 1e12
     assert 1e8 < roofs.memory_bandwidth < 1e12
     assert all(roofs.flops / 8 < rate < 64 * roofs.flops for _, rate in roofs.products)
-    assert roofs.applied_to(Machine.probe(), 0).peak("uint8") == dict(roofs.products)["uint8"]
+    assert roofs.applied_to(Machine.probe()).peak("uint8") == dict(roofs.products)["uint8"]
     assert roofs.memory_bandwidth < 2 * roofs.cache_bandwidth
-    machine = replace(Machine.probe(), l3_bytes=1000)
-    assert roofs.applied_to(machine, 1000).bandwidth == roofs.cache_bandwidth
-    assert roofs.applied_to(machine, 1001).bandwidth == roofs.memory_bandwidth
-    assert roofs.applied_to(machine, 0).peak_flops_per_core == roofs.flops
+    assert roofs.memory_bandwidth / 2 < roofs.l3_bandwidth < 2 * roofs.cache_bandwidth
+    machine = roofs.applied_to(replace(Machine.probe(), l2_bytes=1000, l3_bytes=4000))
+    assert machine.bandwidth_within(1000, 1) == roofs.cache_bandwidth
+    assert machine.bandwidth_within(4000, 1) == roofs.l3_bandwidth
+    assert machine.bandwidth_within(4001, 1) == roofs.memory_bandwidth
+    assert machine.peak_flops_per_core == roofs.flops
 
 
 def test_ceilings_need_a_sane_number_of_threads():
