@@ -89,8 +89,8 @@ def infer(node: Node, types: Sequence[TensorType | None]) -> tuple[TensorType, .
 
 def is_template(node: Node, graph: Graph) -> bool:
     """Whether a hand-written template computes ``node``: float32 contractions, convolutions by constants, products of
-    unsigned by signed integers of 8 bits, constant ones, by weights of few bits, attention of integers, and sorting
-    along the last axis."""
+    unsigned by signed integers of 8 bits, constant ones, by weights of few bits, attention of integers, sorting along
+    the last axis, and scattered runs."""
     types = [graph.types[n] for n in node.inputs if n]
     if node.op == "order":
         return node.attrs["axis"] == types[0].rank - 1
@@ -98,7 +98,7 @@ def is_template(node: Node, graph: Graph) -> bool:
         return False
     if [t.dtype for t in types] == ["uint8", "int8"] and graph.is_constant(node.inputs[1]):
         return node.op == "conv" or (node.op == "matmul" and types[0].rank >= 2 and types[1].rank == 2)
-    if node.op == "weight_only_matmul" or (node.op == "attention" and types[0].dtype == "uint8"):
+    if node.op in ("weight_only_matmul", "scatter_runs") or (node.op == "attention" and types[0].dtype == "uint8"):
         return True
     return get(node.op).kind == "contraction" and all(t.dtype == COMPUTE for t in types)
 

@@ -2,6 +2,9 @@
 
     scatter_elements(data, indices, updates; axis, reduction)       scatter_nd(data, indices, updates; reduction)
     order(x; axis, k, largest)      int64 positions of the k first elements in descending (or ascending) order
+    scatter_runs(data, targets, updates; reduction)         the form of both scatters that a template computes: data
+                                    [R, C] as runs of S elements, one after the other, S a divisor of C; update u, the
+                                    u-th S elements of ``updates``, meets run number targets[u] (int64), or none
 
 They have array semantics and no scalar expression: a schedule needs a form of its own for them.
 """
@@ -61,6 +64,31 @@ def _nd(xp: Any, inputs: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
 
 register(OpDef("scatter_elements", "gather", _like_data, _elements))
 register(OpDef("scatter_nd", "gather", _like_data, _nd))
+
+
+def _runs_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+    data, targets, updates = present(types)
+    size = updates.size // max(targets.size, 1)
+    if (
+        data.rank != 2
+        or targets.dtype != "int64"
+        or size * targets.size != updates.size
+        or data.shape[1] % max(size, 1)
+    ):
+        raise ShapeError(f"updates {updates} at {targets} are no runs of data {data}")
+    return _like_data(types, attrs)
+
+
+def _runs(xp: Any, inputs: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+    data, targets, updates = inputs
+    runs = xp.reshape(data, (-1, updates.size // targets.size))
+    rows = xp.reshape(updates, (-1, runs.shape[1]))
+    (reached,) = xp.nonzero((targets.reshape(-1) >= 0) & (targets.reshape(-1) < runs.shape[0]))
+    found = _put(xp, runs, (targets.reshape(-1)[reached],), rows[reached], text(attrs, "reduction"))
+    return (xp.reshape(found, data.shape),)
+
+
+register(OpDef("scatter_runs", "row", _runs_infer, _runs))
 
 
 def _order_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:

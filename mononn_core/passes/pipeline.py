@@ -70,6 +70,7 @@ PIPELINE: tuple[tuple[str, Pass], ...] = (
 
 CPU_FORMS: tuple[tuple[str, Pass], ...] = (
     ("order", order.on_cpu),
+    ("scatters", scatters.on_cpu),
     ("requantised", requantised.run),
     ("supported", supported.run),
     ("matrices", matrices.run),

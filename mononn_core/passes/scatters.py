@@ -1,7 +1,10 @@
-"""Scatters at constant positions as gathers: every element knows which updates reach it.
+"""Scatters at constant positions as gathers, where every element knows which updates reach it; others as updates of
+numbered runs of elements.
 
 1. scatter_elements and scatter_nd with constant indices: where(reached, combine(updates gathered), data). Updates
-   that reach one element are combined by a reduction; without one, the last of them wins.
+   that reach one element are combined by a reduction; without one, the last of them wins. Not where far more would be
+   gathered than there is.
+2. For a CPU every other one as scatter_runs: a template computes it.
 """
 
 from __future__ import annotations
@@ -12,10 +15,14 @@ import numpy as np
 
 from mononn_core.graph import Graph, Node, TensorType
 from mononn_core.ops.common import integer, text
-from mononn_core.passes.rewrite import Rewriter, rewrite
+from mononn_core.passes.rewrite import Rewriter, along, rewrite
 
 COMBINE = {"add": "reduce_sum", "mul": "reduce_prod", "max": "reduce_max", "min": "reduce_min"}
 """Scatter reduction (also the name of the operator on two elements) -> operator on an axis."""
+MOST_GATHERED = 4
+"""Times the updates and what they meet that case 1 gathers at most."""
+SHORTEST_ROW, LONGEST_ROW = 64, 1 << 12
+"""Single elements are scattered to rows of so many, where the data can be cut into such."""
 Indices = np.ndarray[Any, Any]
 
 
@@ -79,12 +86,59 @@ def scatter(rewriter: Rewriter, node: Node) -> str | None:
         return None
     blocks, size = goals
     numbers, valid = table(blocks, t.size // size, last=how == "none")
+    if numbers.size > MOST_GATHERED * (blocks.size + len(numbers)):
+        return None
     flat = rewriter.reshape(data, (t.size // size, size))
     value = among(rewriter, rewriter.reshape(updates, (blocks.size, size)), numbers, valid, how)
     if how != "none":
         value = rewriter.add(how, flat, value)
     reached = rewriter.make(valid.any(axis=1, keepdims=True))
     return rewriter.reshape(rewriter.add("where", reached, value, flat), t.shape)
+
+
+def runs(rewriter: Rewriter, node: Node) -> str | None:
+    """Case 2."""
+    if node.op not in ("scatter_nd", "scatter_elements") or any(rewriter.type(n).size == 0 for n in node.inputs):
+        return None
+    data, _, updates = node.inputs
+    t = rewriter.type(data)
+    targets = _numbers(rewriter, node)
+    count = rewriter.type(targets).size
+    size = rewriter.type(updates).size // count
+    row = t.shape[-1]
+    columns = (
+        size if size > 1 else next((c for c in range(min(row, LONGEST_ROW), SHORTEST_ROW, -1) if row % c == 0), row)
+    )
+    data = rewriter.reshape(data, (t.size // columns, columns))
+    updates = rewriter.reshape(updates, (count, size) if size > 1 else (1, count))
+    found = rewriter.add("scatter_runs", data, targets, updates, reduction=node.attrs["reduction"])
+    return rewriter.reshape(found, t.shape)
+
+
+def _numbers(rewriter: Rewriter, node: Node) -> str:
+    """Which run of elements, those of one update after the other, each update goes to: int64 [1, updates]."""
+    data, indices = rewriter.type(node.inputs[0]), rewriter.type(node.inputs[1])
+    nd = node.op == "scatter_nd"
+    axis = 0 if nd else integer(node.attrs, "axis")
+    extents = data.shape[: indices.shape[-1]] if nd else data.shape[axis : axis + 1]
+    steps = [int(np.prod((extents if nd else data.shape)[d + 1 :], dtype=np.int64)) for d in range(data.rank)]
+    found = rewriter.add("cast", node.inputs[1], to="int64")
+    behind = rewriter.add("add", found, rewriter.make(np.array(extents if nd else extents[0]), "int64"))
+    found = rewriter.add("where", rewriter.add("less", found, rewriter.make(0, "int64")), behind, found)
+    if nd:
+        found = rewriter.add("mul", found, rewriter.make(np.array(steps[: len(extents)]), "int64"))
+        found = rewriter.add("reduce_sum", found, axes=(indices.rank - 1,), keepdims=False)
+    else:
+        found = rewriter.add("mul", found, rewriter.make(steps[axis], "int64"))
+        for d in (d for d in range(data.rank) if d != axis and indices.shape[d] > 1):
+            places = along(d, data.rank, np.arange(indices.shape[d]) * steps[d])
+            found = rewriter.add("add", found, rewriter.make(places, "int64"))
+    return rewriter.reshape(found, (1, rewriter.type(found).size))
+
+
+def on_cpu(graph: Graph) -> Graph:
+    """``graph`` without scatters but of runs."""
+    return rewrite(graph, [runs])
 
 
 def run(graph: Graph) -> Graph:

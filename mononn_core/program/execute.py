@@ -104,6 +104,10 @@ class RunningTask:
         value = matrix(self.read_box(role))
         return value.astype(accumulator(value.dtype.name), copy=False)
 
+    def corner(self, role: str) -> tuple[int, ...]:
+        """Where the box of an operand starts in its buffer."""
+        return tuple(low for low, _ in self.accesses[role].box)
+
     def prologue(self, name: str, scores: Array) -> Array:
         """The task's prologue ``name`` for every element of ``scores``, what the template has so far."""
         task = self.phase.task

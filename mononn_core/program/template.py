@@ -45,6 +45,9 @@ class Running(Protocol):
     def matrix(self, role: str) -> Array:
         """An operand's box as a matrix; types narrower than float32 are widened to it."""
 
+    def corner(self, role: str) -> tuple[int, ...]:
+        """Where an operand's box starts in its buffer."""
+
     def prologue(self, name: str, scores: Array) -> Array:
         """The task's prologue for every element of ``scores``, which is what it gives where there is none."""
 

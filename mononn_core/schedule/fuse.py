@@ -260,10 +260,8 @@ class _Fusion:
             if reader.op == "attention" and name not in reader.inputs[:3]:
                 return not view and self._from_integers(name)
             return not (view and self._matrix_view(name, reader))
-        if reader.op == "order" and is_template(reader, self.graph):
-            return not (view and self._rows_view(name))
         if kind in ("row", "contraction"):
-            return not view
+            return not (view and (not is_template(reader, self.graph) or self._rows_view(name)))
         if kind == "reduction":
             return False
         return self._from_integers(name)

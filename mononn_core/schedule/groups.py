@@ -103,7 +103,7 @@ def _narrow_inputs(root: Node, graph: Graph, dtype: str, lanes: int) -> tuple[st
     where whole groups of terms lie side by side, and no vector of results is of several wide groups of channels."""
     word = together(dtype)
     types = [graph.types[name] for name in root.inputs if name]
-    if types[0].dtype != COMPUTE or root.op in ("weight_only_matmul", "order"):
+    if types[0].dtype != COMPUTE or root.op in ("weight_only_matmul", "order", "scatter_runs"):
         return ()
     if root.op == "attention":
         return root.inputs[:3] if types[0].shape[3] % word == 0 else ()
