@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
-from mononn_core.codegen.cstyle import Pointer, Printer, c_type
+from mononn_core.codegen.c import c_type
+from mononn_core.codegen.cstyle import Pointer, Printer
 from mononn_core.codegen.storage import Storage
 from mononn_core.element import COMPUTE, itemsize
 from mononn_core.errors import UnsupportedError

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from itertools import product as cartesian
 
+from mononn_core.codegen.c import c_type
 from mononn_core.codegen.cpu_storage import CpuStorage
-from mononn_core.codegen.cstyle import Printer, c_type
+from mononn_core.codegen.cstyle import Printer
 from mononn_core.codegen.storage import row_stride
 from mononn_core.program.expr import Var, evaluate_index
 from mononn_core.program.ir import Loop, Operand, Phase, Prefetch, Signal, Wait

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
-from math import isinf, isnan
 from typing import ClassVar
 
+from mononn_core.codegen.c import c_type, literal
 from mononn_core.element import BYTES, C_SUFFIXES, C_TYPES, COMPUTE, NARROW, SIDE_BY_SIDE, WORD, itemsize
 from mononn_core.errors import UnsupportedError
 from mononn_core.program.expr import (
@@ -44,6 +44,8 @@ LANES = (COMPUTE, WORD)
 """Types that vectors hold neighbours in."""
 WORD_OPERATIONS = ("add", "sub", "mul", "neg")
 """What vectors of ``WORD`` are computed with."""
+INTEGERS = {"pow": "power", "div": "quotient", "fmod": "rest", "mod": "modulo"}
+"""What the vocabulary calls operations on integers that are data."""
 Interval = tuple[tuple[Expr, ...], tuple[Expr, ...]]
 """Lower bounds of a variable, and upper bounds, which are excluded."""
 NO_BOUND = 1 << 62
@@ -98,6 +100,8 @@ def vectorisable(e: Expr, var: str, bound: frozenset[str] = frozenset()) -> bool
             return e.dtype == COMPUTE and e.value.dtype == WORD and vectorisable(e.value, var, bound)
         case Acc():
             return e.dtype in LANES
+        case Op("bits"):
+            return False
         case Op():
             kinds = (COMPUTE, "bool") if e.dtype == "bool" else (COMPUTE,)
             if e.dtype == WORD and e.name in WORD_OPERATIONS:
@@ -223,6 +227,11 @@ class Printer:
         args, function = [self.scalar(a) for a in e.args], FUNCTIONS[e.name]
         kind = e.args[0].dtype
         match e.name:
+            case "pow" | "div" | "fmod" | "mod" if "int" in kind and not self._by_constant(e):
+                wide = "uint64_t" if kind.startswith("u") else "int64_t"
+                return f"({self.c_type(kind)})mn::{INTEGERS[e.name]}(({wide}){args[0]}, ({wide}){args[1]})"
+            case "fmod" if "int" in kind:
+                return f"({args[0]} % {args[1]})"
             case _ if function.infix:
                 return f"({args[0]} {function.infix} {args[1]})"
             case "and" | "or" | "xor":
@@ -242,6 +251,8 @@ class Printer:
                 return f"({args[0]} != {args[0]})"
             case "isinf":
                 return f"{self.isinf}({args[0]})"
+            case "bits":
+                return f"__builtin_bit_cast({self.c_type(e.dtype)}, {args[0]})"
             case "index":
                 return f"mn::checked_index(call, {self.phase}, {args[0]}, {args[1]})"
             case "floordiv" | "mod":
@@ -252,6 +263,12 @@ class Printer:
             case _ if function.libm and kind in C_SUFFIXES:
                 return f"{function.libm}{C_SUFFIXES[kind]}({', '.join(args)})"
         raise UnsupportedError(f"operation {e.name!r} on {kind} has no generated form; compute it in float32 or int64")
+
+    @staticmethod
+    def _by_constant(e: Op) -> bool:
+        """Whether C's own division, or an index's remainder, is meant: the divisor is a positive constant."""
+        divisor = e.args[1]
+        return isinstance(divisor, Const) and divisor.value > 0 and (e.name in ("div", "fmod") or e.dtype == INDEX)
 
     def _division(self, e: Op, args: list[str]) -> str:
         low, _ = bounds(e.args[0], self.ranges) if e.dtype == INDEX else (float("-inf"), 0)
@@ -363,30 +380,6 @@ class Printer:
         raise UnsupportedError(f"operation {e.name!r} on float32 has no generated form")
 
 
-def literal(e: Const) -> str:
-    """A C literal of the constant's type."""
-    value = e.value
-    if e.dtype == "bool":
-        return "true" if value else "false"
-    if e.dtype in C_SUFFIXES:
-        number, suffix = float(value), C_SUFFIXES[e.dtype]
-        if isnan(number):
-            return "NAN"
-        if isinf(number):
-            return "INFINITY" if number > 0 else "-INFINITY"
-        text = f"{number:.9g}" if suffix else f"{number:.17g}"
-        return (text if any(ch in text for ch in ".e") else text + ".0") + suffix
-    number = int(value)
-    return str(number) if abs(number) < 1 << 31 else "INT64_MIN" if number == -(1 << 63) else f"{number}ll"
-
-
-def c_type(dtype: str, types: Mapping[str, str] = C_TYPES) -> str:
-    """The C type of a dtype; raises UnsupportedError for one generated code cannot hold."""
-    if dtype not in types:
-        raise UnsupportedError(f"element type {dtype!r} has no generated form; convert the model to {COMPUTE}")
-    return types[dtype]
-
-
 def _closes_last(text: str) -> bool:
     """Whether the first parenthesis is closed by the last character."""
     depth = 0
@@ -397,4 +390,4 @@ def _closes_last(text: str) -> bool:
     return False
 
 
-__all__ = ["Pointer", "Printer", "c_type", "element_offset", "literal", "unrounded", "varies", "vectorisable"]
+__all__ = ["Pointer", "Printer", "element_offset", "unrounded", "varies", "vectorisable"]

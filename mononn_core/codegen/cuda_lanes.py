@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from mononn_core.codegen.c import c_type
 from mononn_core.codegen.cstyle import unrounded
 from mononn_core.codegen.cuda_expressions import (
     LANE,
@@ -12,7 +13,6 @@ from mononn_core.codegen.cuda_expressions import (
     CudaPointer,
     CudaPrinter,
     address,
-    c_type,
     loadable,
     neighbours,
     unguarded_loads,

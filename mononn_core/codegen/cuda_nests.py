@@ -12,16 +12,8 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from math import prod
 
-from mononn_core.codegen.cuda_expressions import (
-    LANE,
-    WIDTHS,
-    CudaPrinter,
-    address,
-    c_type,
-    divisor,
-    loadable,
-    unguarded_loads,
-)
+from mononn_core.codegen.c import c_type
+from mononn_core.codegen.cuda_expressions import LANE, WIDTHS, CudaPrinter, address, divisor, loadable, unguarded_loads
 from mononn_core.codegen.cuda_lanes import keep_lanes, reduced_in, store_width, write_lanes
 from mononn_core.codegen.cuda_rows import Kept, kept_lanes, plan_rows, reduction_width
 from mononn_core.codegen.cuda_teams import WARP, Privates, Team, best_width, block, chain, is_long, row_loads

@@ -7,8 +7,9 @@ from dataclasses import replace
 from math import gcd
 from typing import ClassVar
 
+from mononn_core.codegen.c import c_type
 from mononn_core.codegen.cstyle import Printer
-from mononn_core.codegen.cuda_expressions import CudaPointer, CudaPrinter, c_type, divisor
+from mononn_core.codegen.cuda_expressions import CudaPointer, CudaPrinter, divisor
 from mononn_core.codegen.storage import Storage, row_stride
 from mononn_core.errors import UnsupportedError
 from mononn_core.program.abi import GPU_ALIGN

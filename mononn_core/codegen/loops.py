@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mononn_core.codegen.cstyle import LANES, Printer, c_type, unrounded, vectorisable
+from mononn_core.codegen.c import c_type
+from mononn_core.codegen.cstyle import LANES, Printer, unrounded, vectorisable
 from mononn_core.codegen.writer import Writer
 from mononn_core.element import COMPUTE, SIDE_BY_SIDE, WORD
 from mononn_core.program.expr import Acc, Const, Expr, Op, minimum, substitute, walk

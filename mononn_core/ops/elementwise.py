@@ -212,6 +212,10 @@ def _bitcast_type(types: Sequence[TensorType], attrs: Attrs) -> str:
     return to
 
 
+def _bits(attrs: Attrs, x: Expr) -> Expr:
+    return op("bits", x, dtype=text(attrs, "to"))
+
+
 def _cast_type(types: Sequence[TensorType], attrs: Attrs) -> str:
     return text(attrs, "to")
 
@@ -243,7 +247,7 @@ def _register() -> None:
     unary("not", "logical_not")
     unary("bitwise_not", "bitwise_not", "bitnot")
     elementwise("cast", _cast, _cast_point, _cast_type, 0, 1)
-    elementwise("bitcast", lambda xp, attrs, x: x.view(numpy_dtype(text(attrs, "to"))), None, _bitcast_type, 0, 1)
+    elementwise("bitcast", lambda xp, attrs, x: x.view(numpy_dtype(text(attrs, "to"))), _bits, _bitcast_type, 0, 1)
     elementwise("isnan", lambda xp, attrs, x: xp.isnan(x), lambda attrs, x: op("isnan", x), _is_true, 1, 1, "IsNaN")
     elementwise("isinf", _is_infinite, _is_infinite_point, _is_true, 1, 1)
     for name, function in (("add", "add"), ("sub", "subtract"), ("mul", "multiply")):
@@ -266,7 +270,11 @@ def _register() -> None:
 
 
 def _power_point(attrs: Attrs, a: Expr, b: Expr) -> Expr:
-    """An exponent of another type is converted to the base's (both to float64 for an integer base)."""
+    """An exponent of another type is converted to the base's (both to float64 for an integer base). Integers: 1 of a
+    negative exponent, as of 0."""
+    if "int" in a.dtype and "int" in b.dtype:
+        positive = b if b.dtype.startswith("u") else op("max", b, const(0, b.dtype))
+        return op("pow", a, Cast(positive, a.dtype))
     if a.dtype == b.dtype:
         return op("pow", a, b)
     if is_float(a.dtype):

@@ -92,6 +92,8 @@ def evaluate(e: Expr, frame: Frame, reader: Reader) -> Array:
             return reader(e, tuple(evaluate(i, frame, reader) for i in e.index), frame.mask)
         case Op("index", (inner, limit)):
             return _checked_index(evaluate(inner, frame, reader), evaluate(limit, frame, reader), frame)
+        case Op("bits", (inner,), dtype):
+            return np.ascontiguousarray(evaluate(inner, frame, reader)).view(dtype)
         case Op(name, args, dtype):
             values = [evaluate(a, frame, reader) for a in args]
             compute = FUNCTIONS[name].compute

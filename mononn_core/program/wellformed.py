@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mononn_core.element import COMPUTE
+from mononn_core.element import COMPUTE, itemsize
 from mononn_core.errors import VerifyError
 from mononn_core.program.expr import (
     COMPARISONS,
@@ -352,7 +352,8 @@ class PhaseRules:
             case Op(name, args):
                 if len(args) != FUNCTIONS[name].arity or len({a.dtype for a in args}) > 1:
                     raise self.refuse("types agree", f"{name!r} of {[a.dtype for a in args]}")
-                if e.dtype != ("bool" if name in COMPARISONS else args[0].dtype):
+                same = itemsize(e.dtype) == itemsize(args[0].dtype) if name == "bits" else e.dtype == args[0].dtype
+                if not (e.dtype == "bool" if name in COMPARISONS else same):
                     raise self.refuse("types agree", f"{name!r} of {args[0].dtype} gives {e.dtype}")
             case Select(condition, then, otherwise):
                 if condition.dtype != "bool" or then.dtype != otherwise.dtype:

@@ -14,8 +14,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from mononn_core.codegen.c import literal
 from mononn_core.codegen.cpu_storage import CpuStorage, CpuTemplate, is_narrow
-from mononn_core.codegen.cstyle import Printer, literal
+from mononn_core.codegen.cstyle import Printer
 from mononn_core.codegen.cuda_expressions import CudaPrinter, unguarded_loads
 from mononn_core.codegen.cuda_lanes import store_width
 from mononn_core.codegen.cuda_lanes import write_element as write_lanes

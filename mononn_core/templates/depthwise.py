@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from mononn_core.codegen.c import c_type
 from mononn_core.codegen.cpu_storage import CpuStorage, is_narrow
 from mononn_core.codegen.cstyle import Printer
-from mononn_core.codegen.cuda_expressions import WIDTHS, CudaPrinter, c_type
+from mononn_core.codegen.cuda_expressions import WIDTHS, CudaPrinter
 from mononn_core.codegen.cuda_lanes import store_width, write_element
 from mononn_core.codegen.cuda_storage import CudaStorage, inner_axes
 from mononn_core.codegen.storage import row_stride

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mononn_core.codegen.c import c_type
 from mononn_core.codegen.cpu_storage import CpuStorage, CpuTemplate
-from mononn_core.codegen.cstyle import Printer, c_type
+from mononn_core.codegen.cstyle import Printer
 from mononn_core.codegen.loops import write_statements
 from mononn_core.codegen.storage import row_stride
 from mononn_core.element import COMPUTE, itemsize

@@ -211,6 +211,20 @@ MN_DEVICE int floordiv(int a, int b) { return floor_division(a, b); }
 MN_DEVICE int64_t floordiv(int64_t a, int64_t b) { return floor_division(a, b); }
 MN_DEVICE int mod(int a, int b) { return remainder(a, b); }
 MN_DEVICE int64_t mod(int64_t a, int64_t b) { return remainder(a, b); }
+// Integers that are data: the quotient towards zero and what is left of it, the remainder with the divisor's sign, powers
+// of exponents that are not negative. Divided by zero, the quotient is the dividend and the rest is 0: nothing may stop
+// the process.
+template <class I> MN_DEVICE I quotient(I a, I b) { return b == 0 ? a : b == I(-1) && I(-1) < 0 ? I(-uint64_t(a)) : a / b; }
+template <class I> MN_DEVICE I rest(I a, I b) { return b == 0 || (b == I(-1) && I(-1) < 0) ? 0 : a % b; }
+template <class I> MN_DEVICE I modulo(I a, I b) {
+  const I r = rest(a, b);
+  return r != 0 && ((r < 0) != (b < 0)) ? r + b : r;
+}
+template <class I> MN_DEVICE I power(I base, I exponent) {
+  uint64_t x = uint64_t(base), y = 1;
+  for (uint64_t e = uint64_t(exponent); e; e >>= 1, x *= x) y *= e & 1 ? x : 1;
+  return I(y);
+}
 
 // ---- reductions -----------------------------------------------------------------------------------------------------
 struct Add {

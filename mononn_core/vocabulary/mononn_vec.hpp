@@ -392,6 +392,20 @@ MN_INLINE int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
 MN_INLINE int64_t floordiv(int64_t a, int64_t b) { int64_t q = a / b; return q - ((a % b != 0) && ((a < 0) != (b < 0))); }
 MN_INLINE int64_t mod(int64_t a, int64_t b) { int64_t r = a % b; return r != 0 && ((r < 0) != (b < 0)) ? r + b : r; }
 MN_INLINE float mod(float a, float b) { float r = fmodf(a, b); return r != 0 && ((r < 0) != (b < 0)) ? r + b : r; }
+// Integers that are data: the quotient towards zero and what is left of it, the remainder with the divisor's sign, powers
+// of exponents that are not negative. Divided by zero, the quotient is the dividend and the rest is 0: nothing may stop
+// the process.
+template <class I> MN_INLINE I quotient(I a, I b) { return b == 0 ? a : b == I(-1) && I(-1) < 0 ? I(-uint64_t(a)) : a / b; }
+template <class I> MN_INLINE I rest(I a, I b) { return b == 0 || (b == I(-1) && I(-1) < 0) ? 0 : a % b; }
+template <class I> MN_INLINE I modulo(I a, I b) {
+  const I r = rest(a, b);
+  return r != 0 && ((r < 0) != (b < 0)) ? r + b : r;
+}
+template <class I> MN_INLINE I power(I base, I exponent) {
+  uint64_t x = uint64_t(base), y = 1;
+  for (uint64_t e = uint64_t(exponent); e; e >>= 1, x *= x) y *= e & 1 ? x : 1;
+  return I(y);
+}
 
 // body(tag, x) for x in [0, n): whole vectors, then single lanes; decltype(tag) says which.
 template <class Body> MN_INLINE void each_lane(long n, Body &&body) {
