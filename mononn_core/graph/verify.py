@@ -3,7 +3,7 @@
 1. Every tensor is assigned once: inputs, constants and node outputs do not overlap.
 2. Nodes stand in topological order and read only what exists ("" is an absent optional input).
 3. Every tensor has a type with a non-negative static shape; a constant's value has its type.
-4. Graph outputs are distinct and made by nodes.
+4. Graph outputs are distinct and made by nodes; those without elements need none.
 5. Attribute values are hashable.
 6. Operators are known and infer exactly the declared output types (``infer`` is handed in by the caller, since this
    package knows no operators).
@@ -74,7 +74,7 @@ def _check_types(graph: Graph, node: Node, where: str, infer: InferNode) -> None
 
 
 def _check_outputs(graph: Graph) -> None:
-    made = {name for node in graph.nodes for name in node.outputs}
+    made = {name for node in graph.nodes for name in node.outputs} | {n for n, t in graph.types.items() if t.size == 0}
     if len(set(graph.outputs)) != len(graph.outputs):
         raise VerifyError("a graph output is listed twice")
     for name in graph.outputs:

@@ -27,6 +27,19 @@ def spectrum(ctx: Context, real: str, imaginary: str, count: int, inverse: bool,
     return ctx.add("concat", ctx.reshape(out_real, shape), ctx.reshape(out_imaginary, shape), axis=len(shape) - 1)
 
 
+def signal_of_bins(ctx: Context, real: str, imaginary: str, count: int) -> str:
+    """The real signal [..., count, 1] of the first count // 2 + 1 bins of its transform: each of the others is the
+    conjugate of one of these."""
+    bins = np.arange(count // 2 + 1)
+    twice = np.where((bins == 0) | (2 * bins == count), 1, 2)[:, None] / count
+    angles = 2 * np.pi * np.outer(bins, np.arange(count)) / count
+    dtype = ctx.type(real).dtype
+    y = ctx.add("matmul", real, ctx.make(np.cos(angles) * twice, dtype))
+    if imaginary:
+        y = ctx.add("sub", y, ctx.add("matmul", imaginary, ctx.make(np.sin(angles) * twice, dtype)))
+    return ctx.reshape(y, (*ctx.type(y).shape, 1))
+
+
 def components(ctx: Context, x: str) -> tuple[str, str]:
     """Real and imaginary part of [..., 1 or 2]; the latter "" when there is none."""
     t = ctx.type(x)
@@ -46,19 +59,23 @@ def fitted(ctx: Context, x: str, count: int) -> str:
 
 @converts("DFT")
 def fourier(ctx: Context) -> str:
-    """Along one axis of [..., 1 or 2]; one-sided: the first n // 2 + 1 bins of a real signal."""
+    """Along one axis of [..., 1 or 2]; one-sided: the first n // 2 + 1 bins of a real signal, or back."""
     t = ctx.type(0)
     axis = (
         int(ctx.constant(2, "axis").reshape(())) if ctx.has(2) else int(ctx.attr("axis", 1 if ctx.opset < 20 else -2))
     )
     axis = ctx.normal(axis, t.rank)
     inverse, onesided = bool(ctx.attr("inverse", 0)), bool(ctx.attr("onesided", 0))
-    if inverse and onesided:
-        raise ctx.unsupported("a one-sided inverse transform is not supported; use a two-sided one")
-    count = int(ctx.constant(1, "length").reshape(())) if ctx.has(1) else t.shape[axis]
+    back = inverse and onesided
+    whole = 2 * (t.shape[axis] - 1) if back else t.shape[axis]
+    count = int(ctx.constant(1, "length").reshape(())) if ctx.has(1) else whole
     perm = [d for d in range(t.rank - 1) if d != axis] + [axis]
     moved = ctx.add("transpose", ctx.input(0), perm=(*perm, t.rank - 1))
     real, imaginary = components(ctx, moved)
+    if back:
+        bins = count // 2 + 1
+        y = signal_of_bins(ctx, fitted(ctx, real, bins), fitted(ctx, imaginary, bins) if imaginary else "", count)
+        return ctx.add("transpose", y, perm=(*(int(p) for p in np.argsort(perm)), t.rank - 1))
     real, imaginary = fitted(ctx, real, count), fitted(ctx, imaginary, count) if imaginary else ""
     y = spectrum(ctx, real, imaginary, count, inverse, count // 2 + 1 if onesided else count)
     return ctx.add("transpose", y, perm=(*(int(p) for p in np.argsort(perm)), t.rank - 1))

@@ -15,6 +15,7 @@ from mononn_core.passes import (
     copies,
     cse,
     dce,
+    empties,
     fold,
     gelu,
     layout,
@@ -69,6 +70,7 @@ PIPELINE: tuple[tuple[str, Pass], ...] = (
 """(name, pass) in order. CLEAN stands twice where its steps open work for each other."""
 
 CPU_FORMS: tuple[tuple[str, Pass], ...] = (
+    ("empties", empties.run),
     ("order", order.on_cpu),
     ("scatters", scatters.on_cpu),
     ("requantised", requantised.run),
@@ -78,6 +80,7 @@ CPU_FORMS: tuple[tuple[str, Pass], ...] = (
     ("windows", windows.on_cpu),
 )
 CUDA_FORMS: tuple[tuple[str, Pass], ...] = (
+    ("empties", empties.run),
     ("order", order.on_gpu),
     ("served", supported.served),
     ("supported", supported.run),

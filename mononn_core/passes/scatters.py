@@ -3,7 +3,7 @@ numbered runs of elements.
 
 1. scatter_elements and scatter_nd with constant indices: where(reached, combine(updates gathered), data). Updates
    that reach one element are combined by a reduction; without one, the last of them wins. Not where far more would be
-   gathered than there is.
+   gathered than there is. No updates leave the data as it is, wherever they would go.
 2. For a CPU every other one as scatter_runs: a template computes it.
 """
 
@@ -78,6 +78,8 @@ def scatter(rewriter: Rewriter, node: Node) -> str | None:
     if node.op not in ("scatter_nd", "scatter_elements"):
         return None
     data, _, updates = node.inputs
+    if rewriter.type(updates).size == 0:
+        return data
     indices, t, how = rewriter.constant(node.inputs[1]), rewriter.type(data), text(node.attrs, "reduction")
     if indices is None or t.size == 0 or indices.size == 0 or t.dtype == "bool":
         return None
@@ -98,7 +100,7 @@ def scatter(rewriter: Rewriter, node: Node) -> str | None:
 
 def runs(rewriter: Rewriter, node: Node) -> str | None:
     """Case 2."""
-    if node.op not in ("scatter_nd", "scatter_elements") or any(rewriter.type(n).size == 0 for n in node.inputs):
+    if node.op not in ("scatter_nd", "scatter_elements"):
         return None
     data, _, updates = node.inputs
     t = rewriter.type(data)
