@@ -237,8 +237,7 @@ class Printer:
             case "and" | "or" | "xor":
                 return f"({args[0]} {LOGIC[e.name][0]} {args[1]})"
             case "shl" | "shr":
-                sign = "<<" if e.name == "shl" else ">>"
-                return f"({args[1]} < {8 * itemsize(kind)} ? ({self.c_type(kind)})({args[0]} {sign} {args[1]}) : 0)"
+                return self._shift(e, args)
             case "not":
                 return f"(!{args[0]})"
             case "bitnot":
@@ -263,6 +262,14 @@ class Printer:
             case _ if function.libm and kind in C_SUFFIXES:
                 return f"{function.libm}{C_SUFFIXES[kind]}({', '.join(args)})"
         raise UnsupportedError(f"operation {e.name!r} on {kind} has no generated form; compute it in float32 or int64")
+
+    def _shift(self, e: Op, args: list[str]) -> str:
+        """Shifted by as many bits as there are, or by a negative number of them, as if by one after the other."""
+        kind, bits, sign = e.args[0].dtype, 8 * itemsize(e.args[0].dtype), "<<" if e.name == "shl" else ">>"
+        within, whole = f"(uint64_t){args[1]} < {bits}", self.c_type(kind)
+        if e.name == "shr" and not kind.startswith("u"):
+            return f"(({whole})({args[0]} >> ({within} ? {args[1]} : {bits - 1})))"
+        return f"({within} ? ({whole})({args[0]} {sign} {args[1]}) : 0)"
 
     @staticmethod
     def _by_constant(e: Op) -> bool:

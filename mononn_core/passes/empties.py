@@ -1,5 +1,5 @@
-"""Tensors without elements take no work: nodes that make nothing else are dropped. Graph outputs among them stay, and are
-made by no node."""
+"""Tensors without elements take no work: nodes that make nothing else are dropped. Graph outputs among them stay,
+and are made by no node."""
 
 from __future__ import annotations
 
