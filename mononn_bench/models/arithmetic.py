@@ -9,13 +9,15 @@ import onnx
 from onnx import TensorProto, helper, shape_inference
 
 Shape = tuple[int, ...]
+RECURRENT = ("LSTM", "GRU", "RNN")
+"""Their weights [directions, gates, inputs or states] are multiplied once for each token; what gates do counts 0."""
 
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """`flops` of products and convolutions, two per multiply-add; `weight_bytes` of all constants as stored;
-    `compulsory_bytes` of what one inference must read and write once: weights (of a table only the gathered rows),
-    inputs and outputs.
+    """`flops` of products, convolutions and recurrences, two per multiply-add; `weight_bytes` of all constants as
+    stored; `compulsory_bytes` of what one inference must read and write once: weights (of a table only the gathered
+    rows), inputs and outputs.
     """
 
     flops: int
@@ -24,8 +26,8 @@ class Arithmetic:
 
 
 def count_arithmetic(model: onnx.ModelProto) -> Arithmetic:
-    """Count over the main graph of a model with static shapes; operators beside products and convolutions count 0
-    FLOPs.
+    """Count over the main graph of a model with static shapes; operators beside products, convolutions (of any number
+    of axes, transposed ones too) and recurrences count 0 FLOPs.
     """
     graph = shape_inference.infer_shapes(model, data_prop=True).graph
     shapes = {v.name: _shape(v) for v in (*graph.input, *graph.output, *graph.value_info)}
@@ -56,6 +58,11 @@ def _bytes_read(node: onnx.NodeProto, position: int, size: int, shapes: dict[str
 
 
 def _flops(node: onnx.NodeProto, shapes: dict[str, Shape]) -> int:
+    if node.op_type in RECURRENT:
+        (tokens, batch), weights = shapes[node.input[0]][:2], node.input[1:3]
+        return 2 * tokens * batch * sum(math.prod(shapes[name]) for name in weights)
+    if node.op_type == "ConvTranspose":
+        return 2 * math.prod(shapes[node.input[0]]) * math.prod(shapes[node.input[1]][1:])
     if node.op_type not in ("MatMul", "Gemm", "Conv"):
         return 0
     result = shapes[node.output[0]]

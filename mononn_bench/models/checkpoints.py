@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from mononn_bench.models.zoo import Family
+from mononn_bench.models.spec import Family
 
 T = TypeVar("T")
 Replacement = str | Callable[[re.Match[str]], str]

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mononn_bench.models.spec import InputSpec, Role
 from mononn_bench.models.weights import generator
-from mononn_bench.models.zoo import InputSpec, Role
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -22,7 +22,9 @@ RESERVED_TOKENS = 4
 """Token 0 pads; contents start above the reserved ones."""
 SEQUENCES: tuple[Role, ...] = ("tokens", "mask", "segments")
 PATCHES = ((32, 0.55), (8, 0.5), (2, 0.35), (1, 0.2679))
-"""Sizes in pixels of what an image shows, and standard deviations; the squares sum to 0.75."""
+"""Sizes in pixels (frames, samples) of what an image (a clip, sound) shows, and standard deviations; the squares sum to
+0.75.
+"""
 
 
 def valid_length(tokens: int, seed: int, index: int) -> int:
@@ -38,15 +40,17 @@ def valid_length(tokens: int, seed: int, index: int) -> int:
 
 
 def _image(spec: InputSpec, random: np.random.Generator) -> NDArray[Any]:
-    """Random fields as images have them: large patches weigh more than small ones, and each channel has a mean; zero
-    mean and a standard deviation of `spec.scale` over many images, as preprocessing leaves real ones.
+    """Random fields as images, clips and sound have them: large patches weigh more than small ones, and each channel
+    has a mean; zero mean and a standard deviation of `spec.scale` over many, as preprocessing leaves real ones. Axes
+    are batch, channels, and any number of those that patches extend along.
     """
-    batch, channels, height, width = spec.shape
-    total = random.standard_normal((batch, channels, 1, 1)) * 0.5
+    batch, channels, *axes = spec.shape
+    total = random.standard_normal((batch, channels, *(1,) * len(axes))) * 0.5
     for size, weight in PATCHES:
-        rows, columns = -(-height // size), -(-width // size)
-        field = random.standard_normal((batch, channels, rows, columns)) * weight
-        total = total + field.repeat(size, axis=2).repeat(size, axis=3)[:, :, :height, :width]
+        field = random.standard_normal((batch, channels, *(-(-length // size) for length in axes))) * weight
+        for axis, length in enumerate(axes, start=2):
+            field = field.repeat(size, axis=axis).take(range(length), axis=axis)
+        total = total + field
     return (total * spec.scale).astype(spec.dtype)
 
 

@@ -84,7 +84,7 @@ class Bf16(nn.Module):
         super().__init__()
         self.network = network
         for part in network.modules():
-            if isinstance(part, nn.Linear | nn.Conv2d):
+            if isinstance(part, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
                 for name, tensor in part.named_parameters(recurse=False):
                     setattr(part, name, nn.Parameter(tensor.to(torch.bfloat16), requires_grad=False))
 

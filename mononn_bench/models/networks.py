@@ -13,19 +13,32 @@ from torch import Tensor, nn
 from transformers import (
     BertConfig,
     BertModel,
+    EfficientNetConfig,
+    EfficientNetForImageClassification,
     MobileNetV2Config,
     MobileNetV2ForImageClassification,
     PreTrainedConfig,
+    RegNetConfig,
+    RegNetForImageClassification,
     ResNetConfig,
     ResNetForImageClassification,
+    SwinConfig,
+    SwinForImageClassification,
     T5Config,
     T5ForConditionalGeneration,
     ViTConfig,
     ViTForImageClassification,
 )
+from transformers.models.efficientnet.modeling_efficientnet import EfficientNetFinalBlockLayer
 from transformers.models.mobilenet_v2.modeling_mobilenet_v2 import MobileNetV2InvertedResidual
+from transformers.models.regnet.modeling_regnet import RegNetXLayer, RegNetYLayer
 from transformers.models.resnet.modeling_resnet import ResNetBasicLayer, ResNetBottleNeckLayer
 
+from mononn_bench.models.clips import ClipBlock, R3d
+from mononn_bench.models.layers import Unit
+from mononn_bench.models.mobilenetv3 import InvertedResidual, MobileNetV3
+from mononn_bench.models.sequences import LstmClassifier, WaveNet
+from mononn_bench.models.unet import Unet
 from mononn_bench.models.zoo import ModelSpec
 
 Attention = Literal["eager", "sdpa"]
@@ -70,20 +83,6 @@ class Classifier(nn.Module):
         return self.network(pixel_values=pixel_values).logits
 
 
-class Unit(nn.Module):
-    """Convolution without bias from `ends[0]` to `ends[1]` channels, batch norm, and where asked a ReLU."""
-
-    def __init__(self, ends: tuple[int, int], size: int, stride: int = 1, groups: int = 1, relu: bool = True) -> None:
-        super().__init__()
-        self.convolution = nn.Conv2d(*ends, size, stride, size // 2, groups=groups, bias=False)
-        self.normalization = nn.BatchNorm2d(ends[1])
-        self.relu = relu
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.normalization(self.convolution(x))
-        return torch.relu(x) if self.relu else x
-
-
 class Bottleneck(nn.Module):
     """ResNeXt's block (Xie et al. 2017, figure 3c): 1x1, 3x3 in groups, 1x1, added to the shortcut, ReLU."""
 
@@ -91,23 +90,29 @@ class Bottleneck(nn.Module):
         super().__init__()
         self.reduce = Unit((inputs, width), 1)
         self.grouped = Unit((width, width), 3, stride, groups)
-        self.expand = Unit((width, outputs), 1, relu=False)
+        self.expand = Unit((width, outputs), 1, activation=None)
         changed = stride != 1 or inputs != outputs
-        self.shortcut = Unit((inputs, outputs), 1, stride, relu=False) if changed else nn.Identity()
+        self.shortcut = Unit((inputs, outputs), 1, stride, activation=None) if changed else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(self.expand(self.grouped(self.reduce(x))) + self.shortcut(x))
 
 
-def branch_ends(network: nn.Module) -> Iterator[nn.BatchNorm2d]:
-    """The last norm of every branch that is added to a shortcut."""
+def branch_ends(network: nn.Module) -> Iterator[nn.Module]:
+    """The last batch norm of every branch that is added to a shortcut."""
     for block in network.modules():
         if isinstance(block, Bottleneck):
             yield block.expand.normalization
-        elif isinstance(block, ResNetBasicLayer | ResNetBottleNeckLayer):
+        elif isinstance(block, ClipBlock):
+            yield block.second.normalization
+        elif isinstance(block, InvertedResidual) and block.adds:
+            yield block.project.normalization
+        elif isinstance(block, ResNetBasicLayer | ResNetBottleNeckLayer | RegNetXLayer | RegNetYLayer):
             yield block.layer[-1].normalization
         elif isinstance(block, MobileNetV2InvertedResidual) and block.use_residual:
             yield block.reduce_1x1.normalization
+        elif isinstance(block, EfficientNetFinalBlockLayer) and block.apply_dropout:  # what it calls being added
+            yield block.project_bn
 
 
 class ResNeXt(nn.Module):
@@ -166,9 +171,19 @@ FAMILIES: dict[str, Make] = {
     "bert": lambda options, attention: Encoder(_configured(BertConfig, options, attention)),
     "t5": lambda options, attention: EncoderDecoder(_configured(T5Config, options, attention)),
     "vit": lambda options, attention: Classifier(ViTForImageClassification(_configured(ViTConfig, options, attention))),
+    "swin": lambda options, attention: Classifier(
+        SwinForImageClassification(_configured(SwinConfig, options, attention))
+    ),
     "resnet": lambda options, _: Classifier(ResNetForImageClassification(ResNetConfig(**options))),
     "mobilenet": lambda options, _: Classifier(MobileNetV2ForImageClassification(MobileNetV2Config(**options))),
     "resnext": lambda options, _: ResNeXt(**options),
+    "regnet": lambda options, _: Classifier(RegNetForImageClassification(RegNetConfig(**options))),
+    "efficientnet": lambda options, _: Classifier(EfficientNetForImageClassification(EfficientNetConfig(**options))),
+    "mobilenetv3": lambda options, _: MobileNetV3(**options),
+    "unet": lambda options, _: Unet(**options),
+    "r3d": lambda options, _: R3d(**options),
+    "wavenet": lambda options, _: WaveNet(**options),
+    "lstm": lambda options, _: LstmClassifier(**options),
     "mlp": lambda options, _: Mlp(**options),
     "identity": lambda *_: Identity(),
 }

@@ -22,7 +22,7 @@ def set_batch_statistics(module: nn.Module, spec: ModelSpec) -> None:
 
     Computed in double precision, so that the stored float32 numbers do not depend on a machine's order of summation.
     """
-    norms = [part for part in module.modules() if isinstance(part, nn.BatchNorm2d)]
+    norms = [part for part in module.modules() if isinstance(part, nn.BatchNorm2d | nn.BatchNorm3d)]
     if not norms:
         return
     for norm in norms:

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from onnx import helper, shape_inference
 
 from mononn_bench.errors import ModelError, UnknownNameError
-from mononn_bench.models.zoo import InputSpec, Role
+from mononn_bench.models.spec import InputSpec, Role
 
 INTEGER_LIMIT = 2
 """Exclusive bound of integer inputs that index no table: right for masks and segments."""

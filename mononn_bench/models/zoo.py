@@ -3,61 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
 
 from mononn_bench.errors import ModelError, UnknownNameError
-
-Role = Literal["tokens", "mask", "segments", "image", "dense"]
-Family = Literal["bert", "vit", "t5", "resnet", "resnext", "mobilenet", "mlp", "light", "identity"]
-
-
-@dataclass(frozen=True)
-class InputSpec:
-    """One graph input: `shape` is static; `limit` is the exclusive upper bound of integer values; `scale` is the
-    standard deviation of an image's values.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    role: Role
-    limit: int = 0
-    scale: float = 1.0
-
-
-@dataclass(frozen=True)
-class HubSource:
-    """Where pretrained weights come from: repository, revision (a commit), file, the file's SHA-256 and bytes, and the
-    SPDX identifier of the licence that its publisher gives.
-    """
-
-    repo_id: str
-    revision: str
-    filename: str
-    sha256: str
-    size_bytes: int
-    licence: str
-
-    @property
-    def summary(self) -> str:
-        """What a user wants to know before it is downloaded."""
-        return f"{self.repo_id}, {self.size_bytes / 1e6:.0f} MB, {self.licence}"
-
-
-@dataclass(frozen=True)
-class ModelSpec:
-    """A catalogued model. `config` holds the arguments of its family's constructor (models/networks.py)."""
-
-    name: str
-    family: Family
-    config: Mapping[str, Any]
-    inputs: tuple[InputSpec, ...]
-    outputs: tuple[str, ...]
-    full_size: bool
-    summary: str
-    hub: HubSource | None = None
+from mononn_bench.models.spec import HubSource, InputSpec, ModelSpec, image_classifier
+from mononn_bench.models.wide import WIDE
 
 
 def _bert(name: str, *, tokens: int, layers: int, hidden: int, heads: int, ffn: int, vocab: int, positions: int,
@@ -102,7 +52,7 @@ def _vit(name: str, *, size: int, layers: int, hidden: int, heads: int, ffn: int
     }
     tokens = (size // 16) ** 2 + 1
     summary = f"vision transformer, {layers} layers, {hidden} wide, {heads} heads, {tokens} tokens of 16x16 pixels"
-    return _images(name, "vit", config, size, summary, full_size, hub)
+    return image_classifier(name, "vit", config, size, summary, full_size, hub)
 
 
 def _t5(name: str, *, tokens: int, answer: int, layers: int, hidden: int, heads: int, head: int, ffn: int, vocab: int,
@@ -145,20 +95,6 @@ def _light(name: str, file: str, output: str, prefix: str = "") -> ModelSpec:
     )
 
 
-def _images(name: str, family: Family, config: Mapping[str, Any], size: int, summary: str, full_size: bool,
-            hub: HubSource | None = None) -> ModelSpec:  # fmt: skip
-    return ModelSpec(
-        name=name,
-        family=family,
-        config=config,
-        inputs=(InputSpec("pixel_values", "float32", (1, 3, size, size), "image"),),
-        outputs=("logits",),
-        full_size=full_size,
-        summary=f"{summary}, {size}x{size} image",
-        hub=hub,
-    )
-
-
 def _resnet(name: str, *, size: int, depths: tuple[int, ...], stem: int, labels: int,
             full_size: bool = False, hub: HubSource | None = None) -> ModelSpec:  # fmt: skip
     config = {
@@ -168,20 +104,20 @@ def _resnet(name: str, *, size: int, depths: tuple[int, ...], stem: int, labels:
         "num_labels": labels,
     }
     summary = f"residual network of {3 * sum(depths) + 2} layers, bottleneck blocks"
-    return _images(name, "resnet", config, size, summary, full_size, hub)
+    return image_classifier(name, "resnet", config, size, summary, full_size, hub)
 
 
 def _resnext(name: str, *, size: int, depths: tuple[int, ...], stem: int, groups: int, group_width: int, labels: int,
              full_size: bool = False) -> ModelSpec:  # fmt: skip
     config = {"depths": depths, "groups": groups, "group_width": group_width, "stem": stem, "labels": labels}
     summary = f"residual network of {3 * sum(depths) + 2} layers, bottleneck blocks in {groups} groups"
-    return _images(name, "resnext", config, size, summary, full_size)
+    return image_classifier(name, "resnext", config, size, summary, full_size)
 
 
 def _mobilenet(name: str, *, size: int, width: float, labels: int, full_size: bool = False) -> ModelSpec:
     config = {"depth_multiplier": width, "num_labels": labels}
     summary = f"MobileNetV2 of width {width:g}, inverted residuals with depthwise convolutions"
-    return _images(name, "mobilenet", config, size, summary, full_size)
+    return image_classifier(name, "mobilenet", config, size, summary, full_size)
 
 
 def _mlp(name: str, *, layers: int, width: int) -> ModelSpec:
@@ -274,6 +210,7 @@ ZOO: dict[str, ModelSpec] = {
         _resnet("resnet-test", size=64, depths=(1, 1), stem=8, labels=10),
         _resnext("resnext-test", size=64, depths=(1, 1), stem=8, groups=4, group_width=2, labels=10),
         _mobilenet("mobilenet-test", size=64, width=0.35, labels=10),
+        *WIDE,
     )
 }  # fmt: skip
 

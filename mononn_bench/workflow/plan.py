@@ -38,7 +38,7 @@ from mononn_bench.workflow.parts import (
 PACKAGE = ROOT / "mononn_bench"
 RECORDS = (PACKAGE / "record.py", PACKAGE / "profiled.py")
 DRIVER = "driver"
-NOT_EXPORTING = ("zoo.py", "quantise.py")
+NOT_EXPORTING = ("zoo.py", "wide.py", "quantise.py")
 """What of models/ makes no exported model: of the catalogue its entry counts, and an 8-bit file is made of what was
 exported.
 """

@@ -1,0 +1,75 @@
+"""What an entry of the catalogue is, as plain data. Nothing here imports a framework."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Role = Literal["tokens", "mask", "segments", "image", "dense"]
+Family = Literal[
+    "bert", "vit", "t5", "resnet", "resnext", "mobilenet", "mlp", "light", "identity",
+    "swin", "regnet", "efficientnet", "mobilenetv3", "unet", "r3d", "wavenet", "lstm",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """One graph input: `shape` is static; `limit` is the exclusive upper bound of integer values; `scale` is the
+    standard deviation of an image's values.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    role: Role
+    limit: int = 0
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class HubSource:
+    """Where pretrained weights come from: repository, revision (a commit), file, the file's SHA-256 and bytes, and the
+    SPDX identifier of the licence that its publisher gives.
+    """
+
+    repo_id: str
+    revision: str
+    filename: str
+    sha256: str
+    size_bytes: int
+    licence: str
+
+    @property
+    def summary(self) -> str:
+        """What a user wants to know before it is downloaded."""
+        return f"{self.repo_id}, {self.size_bytes / 1e6:.0f} MB, {self.licence}"
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A catalogued model. `config` holds the arguments of its family's constructor (models/networks.py)."""
+
+    name: str
+    family: Family
+    config: Mapping[str, Any]
+    inputs: tuple[InputSpec, ...]
+    outputs: tuple[str, ...]
+    full_size: bool
+    summary: str
+    hub: HubSource | None = None
+
+
+def image_classifier(name: str, family: Family, config: Mapping[str, Any], size: int, summary: str, full_size: bool,
+            hub: HubSource | None = None) -> ModelSpec:  # fmt: skip
+    """Logits of one image of `size` x `size` pixels."""
+    return ModelSpec(
+        name=name,
+        family=family,
+        config=config,
+        inputs=(InputSpec("pixel_values", "float32", (1, 3, size, size), "image"),),
+        outputs=("logits",),
+        full_size=full_size,
+        summary=f"{summary}, {size}x{size} image",
+        hub=hub,
+    )
