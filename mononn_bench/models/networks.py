@@ -160,6 +160,15 @@ class Identity(nn.Module):
         return x.clone()
 
 
+def _efficientnet(options: Mapping[str, Any]) -> nn.Module:
+    """EfficientNet (Tan and Le 2019) with the global mean it ends in: transformers asks for means of windows as long as
+    there are channels, which lie mostly outside the image.
+    """
+    network = EfficientNetForImageClassification(EfficientNetConfig(**options))
+    network.efficientnet.pooler = nn.AdaptiveAvgPool2d(1)
+    return Classifier(network)
+
+
 def _configured(kind: type[PreTrainedConfig], options: Mapping[str, Any], attention: Attention) -> Any:
     config = kind(**options)
     config._attn_implementation = attention
@@ -178,7 +187,7 @@ FAMILIES: dict[str, Make] = {
     "mobilenet": lambda options, _: Classifier(MobileNetV2ForImageClassification(MobileNetV2Config(**options))),
     "resnext": lambda options, _: ResNeXt(**options),
     "regnet": lambda options, _: Classifier(RegNetForImageClassification(RegNetConfig(**options))),
-    "efficientnet": lambda options, _: Classifier(EfficientNetForImageClassification(EfficientNetConfig(**options))),
+    "efficientnet": lambda options, _: _efficientnet(options),
     "mobilenetv3": lambda options, _: MobileNetV3(**options),
     "unet": lambda options, _: Unet(**options),
     "r3d": lambda options, _: R3d(**options),

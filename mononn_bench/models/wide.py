@@ -48,11 +48,12 @@ def _regnet(name: str, *, size: int, kind: str, stem: int, widths: tuple[int, ..
     return image_classifier(name, "regnet", config, size, summary, full_size)
 
 
-def _efficientnet(name: str, *, size: int, last: int, labels: int, stages: Mapping[str, tuple[int, ...]] | None = None,
+def _efficientnet(name: str, *, size: int, width: float, last: int, labels: int,
+                  stages: Mapping[str, tuple[int, ...]] | None = None,
                   full_size: bool = False) -> ModelSpec:  # fmt: skip
     config: dict[str, Any] = {
         "image_size": size,
-        "width_coefficient": 1.0,
+        "width_coefficient": width,
         "depth_coefficient": 1.0,
         "hidden_dim": last,
         "dropout_rate": 0.0,
@@ -60,8 +61,8 @@ def _efficientnet(name: str, *, size: int, last: int, labels: int, stages: Mappi
         "num_labels": labels,
         **{part: list(numbers) for part, numbers in (stages or {}).items()},
     }
-    summary = "EfficientNet-B0" if full_size else "small EfficientNet"
-    return image_classifier(name, "efficientnet", config, size, f"{summary}, excitations, SiLU", full_size)
+    summary = f"EfficientNet of width {width:g}, inverted residuals, excitations, SiLU"
+    return image_classifier(name, "efficientnet", config, size, summary, full_size)
 
 
 def _blocks(*rows: tuple[int, int, int, bool, str, int]) -> list[Block]:
@@ -165,7 +166,7 @@ WIDE = (
           full_size=True),
     _regnet("regnetx-3.2gf", size=224, kind="x", stem=32, widths=(96, 192, 432, 1008), depths=(2, 6, 15, 2),
             group_width=48, labels=1000, full_size=True),
-    _efficientnet("efficientnet-b0", size=224, last=1280, labels=1000, full_size=True),
+    _efficientnet("efficientnet-b0", size=224, width=1.0, last=1280, labels=1000, full_size=True),
     _mobilenetv3("mobilenet-v3", size=224, stem=16, blocks=MOBILENET_V3_LARGE, last=960, hidden=1280, labels=1000,
                  full_size=True),
     _unet("unet", size=256, width=32, multiples=(1, 1, 2, 2, 4, 4), depth=2, attends=4, groups=8, full_size=True),
@@ -174,7 +175,7 @@ WIDE = (
     _lstm("lstm", tokens=128, vocabulary=30522, embedding=300, hidden=512, layers=2, labels=20, full_size=True),
     _swin("swin-test", size=64, width=16, depths=(2, 2), heads=(2, 4), window=4, labels=10),
     _regnet("regnet-test", size=64, kind="y", stem=8, widths=(16, 32), depths=(1, 2), group_width=8, labels=10),
-    _efficientnet("efficientnet-test", size=64, last=1280, labels=10, stages={
+    _efficientnet("efficientnet-test", size=64, width=0.25, last=320, labels=10, stages={
         "in_channels": (32, 16), "out_channels": (16, 24), "kernel_sizes": (3, 5), "strides": (1, 2),
         "num_block_repeats": (2, 2), "expand_ratios": (1, 4)}),
     _mobilenetv3("mobilenetv3-test", size=64, stem=8, blocks=SMALL_BLOCKS, last=48, hidden=32, labels=10),

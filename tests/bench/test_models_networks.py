@@ -26,7 +26,13 @@ from mononn_core.importer import load
 from mononn_core.passes import pipeline
 
 BARRIERS_A_LAYER, BARRIERS_A_CONVOLUTION = 6, 1.3
-LAYERS = {"bert": ("num_hidden_layers",), "vit": ("num_hidden_layers",), "t5": ("num_layers", "num_decoder_layers")}
+LAYERS = {
+    "bert": ("num_hidden_layers",),
+    "vit": ("num_hidden_layers",),
+    "t5": ("num_layers", "num_decoder_layers"),
+    "swin": ("depths",),
+}
+"""Where a configuration has the number of a transformer's layers, or of those of each stage."""
 FULL_SIZE = [name for name, spec in ZOO.items() if spec.full_size]
 RECOGNISED = {
     "t5-test-b2": {"attention": 6, "rms_norm": 12, "softmax": 0},
@@ -59,7 +65,7 @@ def most_barriers(name: str, path: Path) -> float:
     spec = get_model(name)
     spare = 0 if spec.full_size else 2
     if spec.family in LAYERS:
-        return BARRIERS_A_LAYER * sum(spec.config[key] for key in LAYERS[spec.family]) + spare
+        return BARRIERS_A_LAYER * int(sum(np.sum(spec.config[key]) for key in LAYERS[spec.family])) + spare
     operators = [node.op_type for node in onnx.load(path, load_external_data=False).graph.node]
     return BARRIERS_A_CONVOLUTION * sum(operators.count(op) for op in ("Conv", "Gemm", "LRN")) + spare
 
