@@ -28,6 +28,7 @@ def test_defaults_are_filled_in():
         "suites/cold.yaml",
         "suites/small.yaml",
         "suites/precision.yaml",
+        "suites/wide.yaml",
     ],
 )
 def test_the_shipped_configurations_are_right(name):
