@@ -52,7 +52,7 @@ class LiteRt(System):
 
         from mononn_bench.models.modules import load_module
 
-        spec = get_model(task.model.name)
+        spec = get_model(f"{task.model.name}-b{task.model.batch}")
         module = load_module(spec, task.model_folder / WEIGHTS, attention="sdpa")
         example = make_inputs(spec.inputs, sets=2, seed=0)[1]
         converted = litert_torch.convert(module, tuple(torch.from_numpy(array) for array in example.values()))

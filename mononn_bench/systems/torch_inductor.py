@@ -87,7 +87,7 @@ class TorchInductor(TorchSystem):
         trials: list[int] = []
         add_feedback_saver(lambda timings, *_: trials.append(len(timings)))
         prepare_torch(task, inference=False)
-        spec = get_model(task.model.name)
+        spec = get_model(f"{task.model.name}-b{task.model.batch}")
         module = make_module(task, task.model_folder).to(task.target)
         example = make_inputs(spec.inputs, sets=2, seed=0)[1]
         arguments = tuple(torch.from_numpy(array).to(task.target) for array in example.values())
@@ -133,7 +133,7 @@ class TorchInductor(TorchSystem):
     def _compile_once(self, task: Task) -> None:
         """Make that first call; what it leaves in the cache later processes find."""
         self.load(task)
-        self.bind(make_inputs(get_model(task.model.name).inputs, sets=1, seed=0)[0])
+        self.bind(make_inputs(get_model(f"{task.model.name}-b{task.model.batch}").inputs, sets=1, seed=0)[0])
         self.run()
 
 

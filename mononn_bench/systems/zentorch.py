@@ -88,7 +88,7 @@ class ZenTorch(TorchInductor):
         """Whether the package answers as the module does, on several inputs one after another."""
         import torch
 
-        spec = get_model(task.model.name)
+        spec = get_model(f"{task.model.name}-b{task.model.batch}")
         self.load(task)
         module = make_module(task, task.model_folder)
         farthest = FARTHEST_BF16 if task.precision == BF16 else FARTHEST
