@@ -25,7 +25,8 @@ from mononn_core import compile as compile_model
 from mononn_core.importer import load
 from mononn_core.passes import pipeline
 
-BARRIERS_A_LAYER, BARRIERS_A_CONVOLUTION = 6, 1.3
+BARRIERS_A_LAYER, BARRIERS_A_CONVOLUTION, BARRIERS_A_TOKEN = 6, 1.3, 2
+"""Those of a token are of each recurrent layer."""
 LAYERS = {
     "bert": ("num_hidden_layers",),
     "vit": ("num_hidden_layers",),
@@ -67,6 +68,7 @@ def most_barriers(name: str, path: Path) -> float:
     if spec.family in LAYERS:
         return BARRIERS_A_LAYER * int(sum(np.sum(spec.config[key]) for key in LAYERS[spec.family])) + spare
     operators = [node.op_type for node in onnx.load(path, load_external_data=False).graph.node]
+    spare += BARRIERS_A_TOKEN * operators.count("LSTM") * spec.inputs[0].shape[-1]
     return BARRIERS_A_CONVOLUTION * sum(operators.count(op) for op in ("Conv", "Gemm", "LRN")) + spare
 
 
