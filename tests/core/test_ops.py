@@ -87,6 +87,7 @@ CASES: list[tuple[str, list[np.ndarray], dict[str, Any]]] = [
     ("cast", [A * 9], {"to": "int32"}),
     ("cast", [np.array([0.0, -0.0, 2.0, np.nan], "float32")], {"to": "bool"}),
     ("cast", [bits(6)], {"to": "float32"}),
+    ("bitcast", [A], {"to": "int32"}),
     ("cast", [whole(6)], {"to": "float32"}),
     ("isnan", [SPECIAL], {}),
     ("isinf", [SPECIAL], {}),
