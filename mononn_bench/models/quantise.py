@@ -54,13 +54,21 @@ class Recipe:
     """Operators whose results stay float32."""
     weights_only: bool
     """Whether products of two computed matrices stay float32."""
+    reduce_range: bool
+    """Whether weights have 7 bits: see `saturates`."""
 
     def described(self) -> dict[str, str]:
         """For a record, by the tool's names of options."""
         by_weights = {"nodes_to_exclude": "products of two computed matrices"} if self.weights_only else {}
         outputs = {"OpTypesToExcludeOutputQuantization": ", ".join(self.float_outputs)} if self.float_outputs else {}
         kinds = ", ".join(self.kinds) or "all that the tool knows"
-        return {**OPTIONS, "op_types_to_quantize": kinds, **by_weights, **outputs}
+        return {
+            **OPTIONS,
+            "op_types_to_quantize": kinds,
+            "reduce_range": str(self.reduce_range),
+            **by_weights,
+            **outputs,
+        }
 
 
 def write_quantised_model(source: Path, folder: Path) -> ModelRecord:
@@ -74,7 +82,8 @@ def write_quantised_model(source: Path, folder: Path) -> ModelRecord:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".") as scratch:
-        recipe = make_recipe(onnx.load(source / ONNX, load_external_data=False))
+        reduce_range = saturates(Path("/proc/cpuinfo").read_text())
+        recipe = make_recipe(onnx.load(source / ONNX, load_external_data=False), reduce_range=reduce_range)
         large = model.weight_bytes > EXTERNAL_DATA_FROM
         quantised = _quantised(source / ONNX, Path(scratch), specs, recipe, large=large)
         write_onnx(strip_metadata(quantised), folder / ONNX)
@@ -111,7 +120,16 @@ def _inputs(model: ModelRecord, source: Path) -> tuple[InputSpec, ...]:
     return get_model(f"{model.name}-b{model.batch}").inputs
 
 
-def make_recipe(model: onnx.ModelProto) -> Recipe:
+def saturates(cpuinfo: str) -> bool:
+    """Whether sums of an unsigned by a signed byte's products saturate on the processor of that /proc/cpuinfo, in every
+    library that multiplies bytes there: x86 without VNNI. ONNX Runtime's documentation (Quantize ONNX models, "When and
+    why do I need to try U8U8?") advises weights of 7 bits there.
+    """
+    flags = next((line.split() for line in cpuinfo.splitlines() if line.startswith("flags")), [])
+    return bool(flags) and not {"avx512_vnni", "avx_vnni"} & set(flags)
+
+
+def make_recipe(model: onnx.ModelProto, *, reduce_range: bool = False) -> Recipe:
     """All that the tool knows, for a convolutional network. Of any other the products by weights, with results in
     float32, and the tables that tokens are looked up in: attention, norms, softmaxes, residuals and results of 8 bits
     make noise of a transformer's answers.
@@ -119,8 +137,8 @@ def make_recipe(model: onnx.ModelProto) -> Recipe:
     kinds = [node.op_type for node in model.graph.node]
     convolutions, products = (sum(map(kinds.count, some)) for some in (CONVOLUTIONS, PRODUCTS))
     if convolutions > products:
-        return Recipe(kinds=(), float_outputs=(), weights_only=False)
-    return Recipe(kinds=(*CONVOLUTIONS, *PRODUCTS, *TABLES), float_outputs=PRODUCTS, weights_only=True)
+        return Recipe((), (), weights_only=False, reduce_range=reduce_range)
+    return Recipe((*CONVOLUTIONS, *PRODUCTS, *TABLES), PRODUCTS, weights_only=True, reduce_range=reduce_range)
 
 
 def _computed_products(path: Path) -> list[str]:
@@ -157,6 +175,7 @@ def _quantised(
         quantize_static(
             str(prepared), str(result), _Calibration(specs), quant_format=QuantFormat.QDQ, per_channel=True,
             activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8, use_external_data_format=large,
+            reduce_range=recipe.reduce_range,
             op_types_to_quantize=list(recipe.kinds) or None,
             nodes_to_exclude=_computed_products(prepared) if recipe.weights_only else None,
             extra_options={"OpTypesToExcludeOutputQuantization": list(recipe.float_outputs)},

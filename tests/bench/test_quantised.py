@@ -15,8 +15,9 @@ from mononn_bench.models.distance import relative_l2
 from mononn_bench.models.evaluator import make_evaluator
 from mononn_bench.models.folder import digest_model, write_user_model
 from mononn_bench.models.inputs import CALIBRATION_SEED, CALIBRATION_SETS, make_inputs
-from mononn_bench.models.quantise import make_recipe, write_quantised_model
+from mononn_bench.models.quantise import _quantised, make_recipe, saturates, write_quantised_model
 from mononn_bench.models.reference import evaluate_onnx, write_quantised_reference
+from mononn_bench.models.spec import InputSpec
 from mononn_bench.record import ModelRecord, ReferenceRecord
 from tests.bench.conftest import linear_model
 
@@ -140,10 +141,38 @@ def test_a_convolutional_network_is_quantised_whole_any_other_in_its_products_by
 
     whole = make_recipe(graph("Conv", "Relu", "Conv", "Gemm"))
     assert (whole.kinds, whole.float_outputs, whole.weights_only) == ((), (), False)
-    partly = make_recipe(graph("Conv", "MatMul", "Add", "Gemm"))
+    here = saturates(Path("/proc/cpuinfo").read_text())
+    partly = make_recipe(graph("Conv", "MatMul", "Add", "Gemm"), reduce_range=here)
     assert partly.kinds == ("Conv", "MatMul", "Gemm", "Gather") and partly.weights_only
     how = read_record(ModelRecord, quantised_folder / "model.json").quantisation
     assert how is not None and how.options.items() >= partly.described().items()
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "whether"),
+    [
+        ("processor : 0\nflags\t\t: fpu avx2 fma\n\nprocessor : 1\n", True),
+        ("flags : avx2 avx512f avx512_vnni\n", False),
+        ("flags : avx2 avx_vnni\n", False),
+        ("Features : asimd asimddp\n", False),
+        ("", False),
+    ],
+)
+def test_weights_have_7_bits_where_sums_of_products_of_bytes_saturate(cpuinfo: str, whether: bool) -> None:
+    assert saturates(cpuinfo) == whether
+
+
+def test_7_bits_are_what_the_file_then_has(tmp_path: Path) -> None:
+    source = tmp_path / "model.onnx"
+    onnx.save(attention_model(), source)
+    specs = (InputSpec("x", "float32", (4, 8), "dense"),)
+    most = {}
+    for reduce_range in (False, True):
+        recipe = make_recipe(onnx.load(source), reduce_range=reduce_range)
+        model = _quantised(source, tmp_path, specs, recipe, large=False)
+        stored = (numpy_helper.to_array(t) for t in model.graph.initializer if t.data_type == TensorProto.INT8)
+        most[reduce_range] = max(int(np.abs(a.astype(int)).max(initial=0)) for a in stored)
+    assert most[False] == 127 and most[True] <= 64
 
 
 def attention_model(width: int = 8) -> onnx.ModelProto:
