@@ -121,8 +121,8 @@ def _inputs(model: ModelRecord, source: Path) -> tuple[InputSpec, ...]:
 
 
 def saturates(cpuinfo: str) -> bool:
-    """Whether sums of an unsigned by a signed byte's products saturate on the processor of that /proc/cpuinfo, in every
-    library that multiplies bytes there: x86 without VNNI. ONNX Runtime's documentation (Quantize ONNX models, "When and
+    """Whether sums of products of unsigned by signed bytes saturate on the processor of that /proc/cpuinfo, as libraries
+    multiply there (`vpmaddubsw`): x86 without VNNI. ONNX Runtime's documentation (Quantize ONNX models, "When and
     why do I need to try U8U8?") advises weights of 7 bits there.
     """
     flags = next((line.split() for line in cpuinfo.splitlines() if line.startswith("flags")), [])
