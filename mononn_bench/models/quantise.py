@@ -121,9 +121,9 @@ def _inputs(model: ModelRecord, source: Path) -> tuple[InputSpec, ...]:
 
 
 def saturates(cpuinfo: str) -> bool:
-    """Whether sums of products of unsigned by signed bytes saturate on the processor of that /proc/cpuinfo, as libraries
-    multiply there (`vpmaddubsw`): x86 without VNNI. ONNX Runtime's documentation (Quantize ONNX models, "When and
-    why do I need to try U8U8?") advises weights of 7 bits there.
+    """Whether sums of products of bytes saturate on the processor of that /proc/cpuinfo as libraries multiply there
+    (`vpmaddubsw`): x86 without VNNI. ONNX Runtime's documentation (Quantize ONNX models, "When and why do I need to try
+    U8U8?") advises weights of 7 bits there.
     """
     flags = next((line.split() for line in cpuinfo.splitlines() if line.startswith("flags")), [])
     return bool(flags) and not {"avx512_vnni", "avx_vnni"} & set(flags)
