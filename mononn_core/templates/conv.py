@@ -124,10 +124,12 @@ class Direct(Windowed[ConvParams]):
             kernel, tile = "mn::dot_conv", f"{tile}, {'true' if params.joined > 1 else 'false'}"
         else:
             kernel = "mn::conv"
+        a, b = operand(task, "a"), operand(task, "b")
         call = f"{kernel}<Windows_, {tile}>({corners(phase, printer, code)}, {function}, ahead_);"
+        if kernel == "mn::conv" and any(0 < n <= panel // 2 for n in code.extents(phase, b, 1, printer)[0]):
+            call = f"mn::conv_ragged<Windows_, {tile}>({corners(phase, printer, code)}, end_, {function}, ahead_);"
         if params.grouped[0] == 0:
             return call
-        a, b = operand(task, "a"), operand(task, "b")
         skip = a.box.size[1] - params.grouped[0]
         first = f"{code.corner(printer, a)} + first_, {code.corner(printer, b)} + first_ * {panel}"
         one = f"mn::conv<Group_, {tile}, {skip}>({first}, {function}, ahead_);"

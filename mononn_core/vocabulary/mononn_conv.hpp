@@ -38,8 +38,8 @@ template <int ROWS, int WIDTH, int MOST, int HEIGHT> struct Cut {
 };
 
 // RH x RW output pixels times NV vectors: the accumulators stay in registers over all taps, and the pixels of a step
-// lie at constant distances from one pointer. SKIP rows of B are left out after each tap.
-template <class G, int RH, int RW, int NV, int SKIP, class TA, class Epilogue>
+// lie at constant distances from one pointer. A row of B has STRIDE vectors; SKIP rows are left out after each tap.
+template <class G, int RH, int RW, int NV, int STRIDE, int SKIP, class TA, class Epilogue>
 MN_INLINE void window_tile(const TA *__restrict A, const float *__restrict B, Epilogue &&epilogue) {
   V c[RH * RW][NV];
   MN_UNROLL for (int i = 0; i < RH * RW; ++i)
@@ -52,17 +52,17 @@ MN_INLINE void window_tile(const TA *__restrict A, const float *__restrict B, Ep
       MN_NOUNROLL for (int k = 0; k < G::RUN; k += STEP) {
         MN_UNROLL for (int u = 0; u < STEP; ++u) {
           V row[NV];
-          MN_UNROLL for (int j = 0; j < NV; ++j) row[j] = load<V>(B + (u * NV + j) * W);
-          MN_UNROLL for (int j = 0; j < NV * W; j += 16) __builtin_prefetch(B + (16 + u) * NV * W + j);
+          MN_UNROLL for (int j = 0; j < NV; ++j) row[j] = load<V>(B + (u * STRIDE + j) * W);
+          MN_UNROLL for (int j = 0; j < NV * W; j += 16) __builtin_prefetch(B + (16 + u) * STRIDE * W + j);
           MN_UNROLL for (int i = 0; i < RH * RW; ++i) {
             V v = splat<V>(to_float(a[G::at(i / RW * G::SH, i % RW * G::SW) + u]));
             MN_UNROLL for (int j = 0; j < NV; ++j) c[i][j] += v * row[j];
           }
         }
         a += STEP;
-        B += STEP * NV * W;
+        B += STEP * STRIDE * W;
       }
-      B += SKIP * NV * W;
+      B += SKIP * STRIDE * W;
     }
   epilogue(c);
 }
@@ -71,22 +71,38 @@ struct Nothing {
   void operator()(long, long, long) const {}
 };
 
+// The first NV vectors of channels of a panel of STRIDE vectors; see ``conv``.
+template <class G, int ROWS, int NV, int STRIDE, int MOST, bool CHEAP, int SKIP, class TA, class Element, class Ahead>
+MN_INLINE void conv_vectors(const TA *A, const float *B, Element &&element, Ahead &&ahead) {
+  constexpr int HEIGHT = G::OW < MOST ? MOST / G::OW : 1;
+  Cut<ROWS, G::OW, MOST, HEIGHT>::each([&]<int RH, int RW>(long y, long x) __attribute__((always_inline)) {
+    MN_UNROLL for (int i = 0; i < RH * RW; ++i)
+      MN_UNROLL for (int n = 0; n < NV * W; n += 16) ahead(y + i / RW, x + i % RW, n);
+    window_tile<G, RH, RW, NV, STRIDE, SKIP>(A + G::at(y * G::SH, x * G::SW), B, [&](auto &c) __attribute__((always_inline)) {
+      finish<CHEAP, RH * RW, NV>(c, 0, [&](long i, long n, V v) __attribute__((always_inline)) {
+        element(y + i / RW, x + i % RW, n, v);
+      });
+    });
+  });
+}
+
 // ROWS rows of G::OW output pixels by PANEL channels, at most MOST pixels at once; ``element(y, x, n, v)`` takes W
 // neighbouring channels from n on. A is the first pixel of the first window (border included), B the panel. ``ahead(y, x, n)`` may prefetch what
 // ``element`` will touch in a cache line: it runs before a tile's multiply-adds. The panel has SKIP rows a tap more than
 // there are channels to read.
 template <class G, int ROWS, int PANEL, int MOST, bool CHEAP, int SKIP = 0, class TA, class Element, class Ahead = Nothing>
 static inline void conv(const TA *A, const float *B, Element &&element, Ahead &&ahead = Nothing{}) {
-  constexpr int NV = PANEL / W, HEIGHT = G::OW < MOST ? MOST / G::OW : 1;
-  Cut<ROWS, G::OW, MOST, HEIGHT>::each([&]<int RH, int RW>(long y, long x) __attribute__((always_inline)) {
-    MN_UNROLL for (int i = 0; i < RH * RW; ++i)
-      MN_UNROLL for (int n = 0; n < PANEL; n += 16) ahead(y + i / RW, x + i % RW, n);
-    window_tile<G, RH, RW, NV, SKIP>(A + G::at(y * G::SH, x * G::SW), B, [&](auto &c) __attribute__((always_inline)) {
-      finish<CHEAP, RH * RW, NV>(c, 0, [&](long i, long n, V v) __attribute__((always_inline)) {
-        element(y + i / RW, x + i % RW, n, v);
-      });
-    });
-  });
+  conv_vectors<G, ROWS, PANEL / W, PANEL / W, MOST, CHEAP, SKIP>(A, B, element, ahead);
+}
+
+// As ``conv``, of a panel of which only so many ``channels`` are there: where half of its vectors hold them, those alone,
+// of as many more pixels at once.
+template <class G, int ROWS, int PANEL, int MOST, bool CHEAP, class TA, class Element, class Ahead = Nothing>
+static inline void conv_ragged(const TA *A, const float *B, long channels, Element &&element, Ahead &&ahead = Nothing{}) {
+  constexpr int NV = PANEL / W;
+  if constexpr (NV % 2 == 0)
+    if (channels <= PANEL / 2) return conv_vectors<G, ROWS, NV / 2, NV, 2 * MOST, CHEAP, 0>(A, B, element, ahead);
+  conv_vectors<G, ROWS, NV, NV, MOST, CHEAP, 0>(A, B, element, ahead);
 }
 
 // Channel C of every group of GROUP neighbouring lanes, in all lanes of the group.

@@ -258,27 +258,20 @@ template <class T, class... C> MN_INLINE T polynomial(T x, float first, C... res
   return horner_step<T>(x, splat<T>(first), rest...);
 }
 
-// exp: x = n ln 2 + r, exp r by a degree-6 polynomial fitted to 4e-9, scaled in two steps so that the ends
-// round to infinity and zero. NaN passes through.
+// exp: x = n ln 2 + r, 2 exp r by a degree-6 polynomial fitted to 4e-9, times 2^(n - 1), so that the upper end rounds to
+// infinity; n + 126 stands in the last bits of the rounded quotient. Below 2^-126 it is zero. NaN passes through.
 template <class T> MN_INLINE T exp(T x) {
-  using I = Int<T>;
-  const T high = splat<T>(89.f), low = splat<T>(-104.f);
+  const T high = splat<T>(89.f), low = splat<T>(-87.33f);
   T c = x > high ? high : x;
   c = c < low ? low : c;
-  const T magic = splat<T>(12582912.f);
-  T n = (c * 1.44269504f + magic) - magic;
-  T r = c - n * 0.693359375f;
-  r = r + n * 2.12194440e-4f;
-  T p = polynomial<T>(r, 1.38145988e-3f, 8.36871658e-3f, 4.16683890e-2f, 0.166665211f, 0.49999994f, 1.f, 1.f);
-#if defined(__AVX512F__)
-  if constexpr (lanes<T> == 16) return (T)_mm512_scalef_ps((__m512)p, (__m512)n);
-#endif
-  I k = __builtin_convertvector(n == n ? n : T{}, I);
-  I half = k >> 1;
-  union { I i; T f; } a, b;
-  a.i = (half + 127) << 23;
-  b.i = (k - half + 127) << 23;
-  return p * a.f * b.f;
+  const T magic = splat<T>(12582912.f + 126.f);
+  union { T f; Int<T> i; } n, scale;
+  n.f = c * 1.44269504f + magic;
+  scale.i = n.i << 23;
+  n.f -= magic;
+  T r = c - n.f * 0.693359375f;
+  r = r + n.f * 2.12194440e-4f;
+  return scale.f * polynomial<T>(r, 2.76291976e-3f, 1.67374332e-2f, 8.3336778e-2f, 0.333330422f, 0.99999988f, 2.f, 2.f);
 }
 
 // log: m in [sqrt 1/2, sqrt 2), log m = 2 artanh((m - 1) / (m + 1)) by its series.

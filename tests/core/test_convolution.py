@@ -226,3 +226,31 @@ def test_weights_that_are_computed_take_the_product_over_windows() -> None:
     got = run(stages.program, shaped, stages.lowered.weights, 2, 0)["y"]
     (want,) = ReferenceEvaluator(onnx.load_from_string(model)).run(None, values)
     np.testing.assert_allclose(got.reshape(1, 6, 5, 5), want, rtol=1e-4, atol=1e-5)
+
+
+def answers(level: str, channels: int, kernel: int) -> tuple[np.ndarray, str]:
+    """Of a convolution by the first ``channels`` of 48 filters, and its source."""
+    weights = np.random.default_rng(5).standard_normal((48, 12, kernel, kernel)).astype(np.float32)[:channels]
+    b = Builder("ragged")
+    hidden = b.add("Relu", "x")
+    b.add("Conv", hidden, b.constant(weights), output="y", pads=[kernel // 2] * 4)
+    shape = (1, 12, 6, 19)
+    model = b.model({"x": (TensorProto.FLOAT, shape)}, {"y": (1, channels, 6, 19)})
+    artifact = compiler.build(compiler.lower(model, threads=2, machine=Machine.named(level)))
+    with Session(artifact, threads=2) as session:
+        x = np.random.default_rng(6).standard_normal(shape).astype(np.float32)
+        return session.run({"x": x})["y"], artifact.texts["source"]
+
+
+@pytest.mark.parametrize(("level", "lanes"), [("avx512", 16), ("avx2", 8), ("scalar", 1)])
+@pytest.mark.parametrize("kernel", [1, 5])
+def test_a_panel_half_empty_has_the_bits_of_a_full_one(level: str, lanes: int, kernel: int) -> None:
+    """Channels to fill one panel of two vectors, and half of the next one or less."""
+    if not Machine.named(level).features <= Machine.probe().features:
+        pytest.skip(f"this processor has no {level}")
+    whole, _ = answers(level, 48, kernel)
+    for channels in {3 * lanes, 2 * lanes + 1}:
+        found, source = answers(level, channels, kernel)
+        np.testing.assert_array_equal(found, whole[:, :channels])
+        assert "mn::conv_ragged" in source
+    assert "mn::conv_ragged" not in answers(level, 2 * lanes, kernel)[1]
