@@ -1,0 +1,58 @@
+"""Exponentials of generated code over all of float32: to a few units in the last place, and at the ends."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from mononn_core import compiler
+from mononn_core.compiler import lower_imported
+from mononn_core.machine import Machine
+from mononn_core.options import Options
+from mononn_core.runtime.session import Session
+from tests.core.graphs import Net
+
+LEVELS = [n for n in ("avx512", "avx2", "scalar") if Machine.named(n).features <= Machine.probe().features]
+COUNT = 1 << 16
+SMALLEST = 1.7e-38
+"""Below it an exponential may be zero."""
+
+
+@cache
+def functions(level: str) -> Session:
+    net = Net()
+    x = net.input(1, COUNT)
+    graph = net.graph(net("exp", x), net("sigmoid", x))
+    return Session(compiler.build(lower_imported(graph, Options(threads=1), Machine.named(level))))
+
+
+def computed(level: str, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(exp, sigmoid) in float32."""
+    session = functions(level)
+    padded = np.resize(x.astype(np.float32), (1, COUNT))
+    found = session.run({next(iter(session.inputs)): padded})
+    exp, sigmoid = (value[0, : x.size] for value in found.values())
+    return exp, sigmoid
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_over_all_that_has_an_exponential(level: str) -> None:
+    x = np.concatenate([np.linspace(-86.95, 88.7, COUNT // 2), np.random.default_rng(0).standard_normal(COUNT // 2)])
+    x = x.astype(np.float32)
+    exp, sigmoid = computed(level, x)
+    exact = np.exp(x.astype(np.float64))
+    np.testing.assert_allclose(exp, exact, rtol=1.5e-7)
+    np.testing.assert_allclose(sigmoid, exact / (1 + exact), rtol=2.5e-7)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_ends(level: str) -> None:
+    far = np.array([-np.inf, -1e30, -104, -88, 88.8, 1e30, np.inf, np.nan])
+    exp, sigmoid = computed(level, far)
+    assert (exp[:4] <= SMALLEST).all() and (exp[:2] == 0).all()
+    assert np.isinf(exp[4:7]).all() and np.isnan(exp[7])
+    assert (sigmoid[:4] <= SMALLEST).all() and (sigmoid[4:7] == 1).all() and np.isnan(sigmoid[7])
+    zeros = computed(level, np.array([0.0, -0.0]))
+    assert (zeros[0] == 1).all() and (zeros[1] == 0.5).all()
