@@ -87,6 +87,11 @@ class CudaPrinter(Printer):
             return text.removeprefix("(int64_t)")
         return f"mn::{e.name}({left}, {right})"
 
+    def _division(self, e: Op, args: list[str]) -> str:
+        """Numbers that are data have 64 bits on both sides."""
+        wide = e.dtype == INDEX and not self._is_position(e)
+        return super()._division(e, [f"(int64_t){a}" for a in args] if wide else args)
+
     def within(self, var: str, extent: int) -> CudaPrinter:
         """The same scope with ``var`` in [0, extent)."""
         return replace(self, ranges={**self.ranges, var: (0, extent - 1)})

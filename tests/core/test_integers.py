@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 from mononn_core import compiler
 from mononn_core.compiler import CpuStages, lower_imported
+from mononn_core.compiler.cuda import lower_imported as lower_on_gpu
 from mononn_core.graph import Graph
 from mononn_core.machine import Machine
 from mononn_core.ops.evaluate import run as evaluate
 from mononn_core.options import Options
 from mononn_core.program.interpret import run as interpret
+from mononn_core.runtime.emulated import EmulatedSession
 from mononn_core.runtime.session import Session
 from tests.core.graphs import Net
 
@@ -88,3 +90,23 @@ def test_compiled_code_and_the_virtual_machine_give_the_operators_answer(values:
         where = str(next(n for n in GRAPH.nodes if n.output == name))
         np.testing.assert_array_equal(found[name], want, where)
         np.testing.assert_array_equal(seen[name].reshape(COUNT), want, where)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_gpu_gives_the_same() -> None:
+    net, outputs = Net(), []
+    for dtype in ("int32", "int64"):
+        a, b = net.input(COUNT, dtype=dtype), net.input(COUNT, dtype=dtype)
+        outputs += [net(op, a, b, **attrs) for op, attrs in OPERATIONS]
+        outputs.append(net("mod", a, net.const(3, dtype), fmod=False))
+    graph = net.graph(*outputs)
+    divided, divisors = [-9, 7, 5, -8, -(2**31)], [2, 0, -1, 3, -1]
+    values = {
+        name: np.array(divisors if position % 2 else divided, graph.types[name].dtype)
+        for position, name in enumerate(graph.inputs)
+    }
+    artifact = compiler.build(lower_on_gpu(graph, Options(target="cuda-emulated")))
+    with EmulatedSession(artifact, blocks=2) as session:
+        found = session.run(values)
+    for name, want in evaluate(graph, values).items():
+        np.testing.assert_array_equal(found[name], want)
