@@ -1,4 +1,4 @@
-"""Damaged models end in a named error or in right answers: a hundred of those of `make fuzz`, and what it finds."""
+"""Damaged models end in a named error or in right answers: some of those of `make fuzz`, and what it finds."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.fuzz.mutate import corpus, model_of
 MODEL = next(m for m in corpus() if b"Relu" in m)
 
 
-def test_a_hundred_damaged_models() -> None:
-    found = list(judge.verdicts(range(1_000_000, 1_000_100), 0, 1))
+def test_damaged_models() -> None:
+    found = list(judge.verdicts(range(1_000_000, 1_000_060), 0, 1))
     assert {number: (verdict, why) for number, verdict, why in found if verdict not in judge.FINE} == {}
     assert len({verdict for _, verdict, _ in found}) >= 3, "some are refused, some lowered, some run"
 
@@ -63,7 +63,7 @@ def silent(pipe: Connection, seed: int) -> None:
 
 def crashing(pipe: Connection, seed: int) -> None:
     pipe.recv()
-    os.abort()
+    os._exit(3)
 
 
 @pytest.mark.parametrize(("serve", "grace", "verdict"), [(silent, 1.0, "hung"), (crashing, 60.0, "crashed")])

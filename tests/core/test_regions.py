@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
 from mononn_core import compiler
 from mononn_core.errors import UnsupportedError
+from mononn_core.importer import load
 from mononn_core.ops.evaluate import run as evaluate
 from mononn_core.runtime.session import Session
 
@@ -49,8 +49,7 @@ def test_as_onnx_runtime_samples(mode: str, coordinates: str, down: int, right: 
     model = aligned(mode=mode, coordinate_transformation_mode=coordinates, **sizes)
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     (want,) = session.run(None, inputs())
-    graph = compiler.lower(model, threads=2).graph
-    np.testing.assert_allclose(evaluate(graph, inputs())["y"], want, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(evaluate(load(model), inputs())["y"], want, rtol=1e-4, atol=1e-5)
 
 
 def test_compiled_too() -> None:
@@ -62,6 +61,5 @@ def test_compiled_too() -> None:
 
 
 def test_a_sampling_that_depends_on_the_regions_is_refused() -> None:
-    onnx.load_from_string(aligned())
     with pytest.raises(UnsupportedError, match="give a sampling_ratio"):
-        compiler.lower(aligned(output_height=2), threads=1)
+        load(aligned(output_height=2))
