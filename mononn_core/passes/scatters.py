@@ -87,10 +87,12 @@ def scatter(rewriter: Rewriter, node: Node) -> str | None:
     if goals is None:
         return None
     blocks, size = goals
-    numbers, valid = table(blocks, t.size // size, last=how == "none")
-    if numbers.size > MOST_GATHERED * (blocks.size + len(numbers)):
+    count = t.size // size
+    most = 1 if how == "none" else int(np.bincount(blocks).max())
+    if count * most > MOST_GATHERED * (blocks.size + count):
         return None
-    flat = rewriter.reshape(data, (t.size // size, size))
+    numbers, valid = table(blocks, count, last=how == "none")
+    flat = rewriter.reshape(data, (count, size))
     value = among(rewriter, rewriter.reshape(updates, (blocks.size, size)), numbers, valid, how)
     if how != "none":
         value = rewriter.add(how, flat, value)
@@ -118,24 +120,33 @@ def runs(rewriter: Rewriter, node: Node) -> str | None:
 
 
 def _numbers(rewriter: Rewriter, node: Node) -> str:
-    """Which run of elements, those of one update after the other, each update goes to: int64 [1, updates]."""
+    """Which run of elements, those of one update after the other, each update goes to: int64 [1, updates]. A gather
+    from where each position of an axis starts also reports a position that is none."""
     data, indices = rewriter.type(node.inputs[0]), rewriter.type(node.inputs[1])
-    nd = node.op == "scatter_nd"
-    axis = 0 if nd else integer(node.attrs, "axis")
-    extents = data.shape[: indices.shape[-1]] if nd else data.shape[axis : axis + 1]
-    steps = [int(np.prod((extents if nd else data.shape)[d + 1 :], dtype=np.int64)) for d in range(data.rank)]
-    found = rewriter.add("cast", node.inputs[1], to="int64")
-    behind = rewriter.add("add", found, rewriter.make(np.array(extents if nd else extents[0]), "int64"))
-    found = rewriter.add("where", rewriter.add("less", found, rewriter.make(0, "int64")), behind, found)
-    if nd:
-        found = rewriter.add("mul", found, rewriter.make(np.array(steps[: len(extents)]), "int64"))
-        found = rewriter.add("reduce_sum", found, axes=(indices.rank - 1,), keepdims=False)
+
+    def starts(extent: int, step: int, positions: str) -> str:
+        return rewriter.add("gather", rewriter.make(np.arange(extent) * step, "int64"), positions, axis=0)
+
+    if node.op == "scatter_nd":
+        lead, depth = indices.shape[:-1], indices.shape[-1]
+        steps = [int(np.prod(data.shape[d + 1 : depth], dtype=np.int64)) for d in range(depth)]
+        sizes, rest = (*lead, 1), (0,) * len(lead)
+        columns = [
+            rewriter.add("slice", node.inputs[1], starts=(*rest, d), sizes=sizes, steps=(1,) * indices.rank)
+            for d in range(depth)
+        ]
+        parts = [starts(data.shape[d], steps[d], column) for d, column in enumerate(columns)]
+        parts = parts or [rewriter.make(np.zeros(lead), "int64")]
     else:
-        found = rewriter.add("mul", found, rewriter.make(steps[axis], "int64"))
-        for d in (d for d in range(data.rank) if d != axis and indices.shape[d] > 1):
-            places = along(d, data.rank, np.arange(indices.shape[d]) * steps[d])
-            found = rewriter.add("add", found, rewriter.make(places, "int64"))
-    return rewriter.reshape(found, (1, rewriter.type(found).size))
+        axis = integer(node.attrs, "axis")
+        steps = [int(np.prod(data.shape[d + 1 :], dtype=np.int64)) for d in range(data.rank)]
+        parts = [starts(data.shape[axis], steps[axis], node.inputs[1])]
+        others = (d for d in range(data.rank) if d != axis and indices.shape[d] > 1)
+        parts += [rewriter.make(along(d, data.rank, np.arange(indices.shape[d]) * steps[d]), "int64") for d in others]
+    total = parts[0]
+    for part in parts[1:]:
+        total = rewriter.add("add", total, part)
+    return rewriter.reshape(total, (1, rewriter.type(total).size))
 
 
 def on_cpu(graph: Graph) -> Graph:

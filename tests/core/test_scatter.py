@@ -11,15 +11,16 @@ from hypothesis import strategies as st
 
 from mononn_core import compiler
 from mononn_core.compiler import CpuStages, lower_imported
-from mononn_core.errors import VerifyError
+from mononn_core.errors import InputError, VerifyError
 from mononn_core.graph import Graph
 from mononn_core.machine import Machine
 from mononn_core.ops.evaluate import run as evaluate
 from mononn_core.options import Options
+from mononn_core.passes import scatters
 from mononn_core.program.interpret import run as interpret
 from mononn_core.program.verify import verify
 from mononn_core.runtime.session import Session
-from tests.core.graphs import Net
+from tests.core.graphs import Net, unchanged
 from tests.core.test_templates import changed
 
 Array = np.ndarray[Any, Any]
@@ -145,13 +146,28 @@ def test_what_it_reads_and_what_reads_it_is_fused_or_stored() -> None:
         np.testing.assert_allclose(seen[name].reshape(want.shape), want, rtol=1e-5)
 
 
-def test_a_target_that_does_not_exist_is_left_out() -> None:
-    graph = scattered("scatter_nd", (6, 4), (3,), 1, "none", "float32")
-    data, where, made = (np.zeros((6, 4)), np.array([[6], [2], [-7]]), np.ones((3, 4)))
-    given_ = dict(zip(graph.inputs, (data.astype("float32"), where, made.astype("float32")), strict=True))
-    with Session(compiler.build(lowered(graph)), threads=2) as compiled:
-        (found,) = compiled.run(given_).values()
-    assert found.sum() == 4 and (found[2] == 1).all()
+@pytest.mark.parametrize("bad", [(6, 0), (-7, 0), (0, 4), (1, -5)])
+def test_a_position_that_does_not_exist_is_reported(bad: tuple[int, int]) -> None:
+    graph = scattered("scatter_nd", (6, 4), (2,), 2, "none", "float32")
+    where = np.array([[2, 1], bad])
+    given_ = dict(zip(graph.inputs, (np.zeros((6, 4), "float32"), where, np.ones(2, "float32")), strict=True))
+    with (
+        Session(compiler.build(lowered(graph)), threads=2) as compiled,
+        pytest.raises(InputError, match="out of range"),
+    ):
+        compiled.run(given_)
+
+
+def test_positions_that_name_no_axis_are_lowered() -> None:
+    stages = lowered(scattered("scatter_nd", (6, 5), (2,), 0, "add", "float32"))
+    assert "scatter_runs" in {phase.task.template for phase in stages.program.phases()}
+
+
+def test_constant_positions_that_nearly_all_meet_are_no_table() -> None:
+    net = Net()
+    where = net.const(np.zeros((500, 1)), "int64")
+    graph = net.graph(net("scatter_nd", net.input(4000), where, net.input(500), reduction="add"))
+    unchanged(scatters.run, graph)
 
 
 def test_one_axis_of_many_elements_is_cut_into_rows_for_all_owners() -> None:
