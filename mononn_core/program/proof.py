@@ -1,4 +1,4 @@
-"""Small proofs about index expressions: by intervals, and by enumeration where intervals are too weak."""
+"""Small proofs about index expressions: by intervals, of sums that guards bound as well, else by enumeration."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from mononn_core.program.expr import (
     walk,
 )
 from mononn_core.program.scalar import Array, Frame, evaluate
-from mononn_core.program.simplify import simplify
+from mononn_core.program.simplify import bounds, from_linear, linear, simplify
 
 ENUMERATION_LIMIT = 1 << 24
 """Most assignments that a proof enumerates; what needs more counts as not proven."""
@@ -72,11 +72,51 @@ def abstract(e: Expr, ranges: dict[str, tuple[float, float]]) -> Expr:
     return transform(e, change)
 
 
+def _bounded(goal: Expr, ranges: Ranges, guards: tuple[Expr, ...]) -> bool:
+    """Whether ``goal``, a comparison of index expressions, follows from intervals of its terms once each sum of terms
+    that guards bound, and that stands in the goal as a multiple of itself, counts as one term."""
+    found = _difference(goal)
+    if found is None:
+        return False
+    (terms, constant), least = found
+    spans: dict[tuple[tuple[Expr, int], ...], float] = {}
+    for part in (p for guard in guards for p in _conjuncts(guard)):
+        bound = _difference(part)
+        if bound is not None:
+            (sums, offset), smallest = bound
+            key = tuple(sums.items())
+            spans[key] = max(spans.get(key, -inf), smallest - offset)
+    low, rest = float(constant), dict(terms)
+    for key, reached in sorted(spans.items(), key=lambda s: -len(s[0])):
+        times = {rest.get(atom, 0) / k for atom, k in key}
+        if len(times) == 1 and (many := times.pop()) > 0 and many == int(many):
+            low += many * max(reached, bounds(from_linear(dict(key), 0), ranges)[0])
+            rest = {atom: k for atom, k in rest.items() if atom not in dict(key)}
+    return low + bounds(from_linear(rest, 0), ranges)[0] >= least
+
+
+def _conjuncts(e: Expr) -> Iterator[Expr]:
+    if isinstance(e, Op) and e.name == "and":
+        for part in e.args:
+            yield from _conjuncts(part)
+    else:
+        yield e
+
+
+def _difference(e: Expr) -> tuple[tuple[dict[Expr, int], int], int] | None:
+    """Of a comparison of index expressions: a sum (terms, constant) and the least that it is where ``e`` holds."""
+    if not isinstance(e, Op) or e.name not in ("ge", "gt", "lt", "le") or e.args[0].dtype != INDEX:
+        return None
+    a, b = e.args if e.name in ("ge", "gt") else reversed(e.args)
+    terms, constant = linear(op("sub", a, b))
+    return (dict(sorted(terms.items(), key=lambda t: str(t[0]))), constant), int(e.name in ("gt", "lt"))
+
+
 def provable(goal: Expr, ranges: Mapping[str, tuple[float, float]], guards: tuple[Expr, ...] = ()) -> bool:
     """Whether the condition ``goal`` holds for every assignment of its variables within ``ranges`` (inclusive) that
     satisfies all ``guards``. Guards over variables without a finite range are ignored, which is safe."""
     finite: Ranges = {n: (int(a), int(b)) for n, (a, b) in ranges.items() if a > -inf and b < inf}
-    if simplify(goal, finite) == TRUE:
+    if simplify(goal, finite) == TRUE or _bounded(goal, finite, guards):
         return True
     names = set(variables(goal))
     if not names <= finite.keys():

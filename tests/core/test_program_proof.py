@@ -130,3 +130,35 @@ def test_substitution_reaches_everything() -> None:
     e = Select(op("lt", Var("i"), Var("j")), Var("i") // 2, Var("j") % 3)
     done = substitute(e, {"i": Const(5), "j": Const(7)})
     assert evaluate_index(done, {}) == 2
+
+
+sums = st.lists(st.tuples(st.sampled_from(tuple(RANGES)), st.integers(-3, 3)), min_size=1, max_size=3).map(
+    lambda parts: sum((Var(name) * k for name, k in parts), Const(0))
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(sums, sums, st.integers(-3, 3), st.integers(-20, 20), st.tuples(st.integers(-9, 9), st.integers(-9, 9)))
+def test_sums_that_guards_bound_prove_nothing_that_does_not_hold(
+    bounded: Expr, other: Expr, times: int, least: int, ends: tuple[int, int]
+) -> None:
+    guards = (op("and", op("ge", bounded, Const(ends[0])), op("lt", bounded, Const(ends[1]))),)
+    goal = op("ge", bounded * times + other, Const(least))
+    met = [v for v in ASSIGNMENTS if evaluate_index(guards[0], v)]
+    if provable(goal, RANGES, guards):
+        assert all(evaluate_index(goal, values) for values in met)
+
+
+def test_windows_of_an_image_of_many_pixels_are_proven_inside_it() -> None:
+    """Too many to be enumerated: the guards bound the sums that the position is made of."""
+    z, height, width = Var("z"), 3000, 2000
+    y, x = z // 3 + Var("y"), z % 3 + Var("x")
+    ranges: dict[str, tuple[float, float]] = {"z": (0, 8), "y": (0, height - 1), "x": (0, width - 1)}
+    guards = tuple(
+        op("and", op("ge", at, Const(1)), op("lt", at, Const(extent + 1))) for at, extent in ((y, height), (x, width))
+    )
+    position = y * width + x + (-width - 1)
+    assert provable(op("ge", position, Const(0)), ranges, guards)
+    assert provable(op("lt", position, Const(height * width)), ranges, guards)
+    assert not provable(op("lt", position, Const(height * width - 1)), ranges, guards)
+    assert not provable(op("lt", position, Const(height * width)), ranges, guards[:1])
