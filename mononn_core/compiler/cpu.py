@@ -15,7 +15,7 @@ from mononn_core.compiler.proof import prove
 from mononn_core.compiler.stages import Stages
 from mononn_core.decide.cpu import CpuScheduler
 from mononn_core.element import COMPUTE, PRECISIONS
-from mononn_core.errors import OptionError
+from mononn_core.errors import OptionError, UnsupportedError
 from mononn_core.graph import Graph, TensorType
 from mononn_core.lower.cpu import lower
 from mononn_core.machine import Machine
@@ -44,7 +44,22 @@ class CpuStages(Stages[Schedule]):
 
 
 def lower_imported(graph: Graph, options: Options, machine: Machine, schedule: Schedule | None = None) -> CpuStages:
-    """From an imported Graph on: passes, schedule (or the one given), proof, source."""
+    """From an imported Graph on: passes, schedule (or the one given), proof, source.
+
+    Raises:
+        UnsupportedError: there is no form for an operator, or no memory for the network.
+    """
+    try:
+        return _lowered(graph, options, machine, schedule)
+    except MemoryError as error:
+        most = max((t.nbytes for t in graph.types.values()), default=0)
+        raise UnsupportedError(
+            f"there is no memory to compile {graph.name!r}, whose largest tensor takes {most >> 20} MiB; use smaller "
+            "shapes"
+        ) from error
+
+
+def _lowered(graph: Graph, options: Options, machine: Machine, schedule: Schedule | None) -> CpuStages:
     kind = PRECISIONS[options.precision]
     if kind != COMPUTE and machine.product(kind) is None:
         raise OptionError(f"this processor multiplies no {kind}, so that fp32 is faster; compile with precision fp32")

@@ -228,6 +228,8 @@ def triangle(ctx: Context) -> str:
 def depth_space(ctx: Context) -> str:
     b = int(ctx.attr("blocksize"))
     n, c, h, w = ctx.type(0).shape
+    if b < 1:
+        raise ctx.unsupported(f"blocks of {b} by {b} pixels do not exist")
     if ctx.node.op_type == "SpaceToDepth":
         split = ctx.reshape(ctx.input(0), (n, c, h // b, b, w // b, b))
         perm = (0, 3, 5, 1, 2, 4) if ctx.attr("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)

@@ -21,6 +21,7 @@ from mononn_core.importer.protobuf import (
     read_model,
     standard_function,
 )
+from mononn_core.importer.schema import check_node
 from mononn_core.ops.builder import Builder
 
 Shapes = Mapping[str, Sequence[int]]
@@ -153,6 +154,8 @@ class Importer:
 
     def _convert(self, node: OnnxNode, scope: Scope, opsets: Mapping[str, int], prefix: str) -> None:
         operands = self._operands(node, scope)
+        types = [self.builder.types[v] if isinstance(v, str) and v else None for v in operands]
+        check_node(node, [t.dtype if t else "" for t in types])
         converter = converter_of(node.domain, node.op_type)
         if (node.domain, node.op_type) in self.functions:
             self._expand(self.functions[node.domain, node.op_type], node, operands, scope, opsets, prefix)
@@ -166,7 +169,6 @@ class Importer:
             produced = converter(context)
             self._bind(node, [produced] if isinstance(produced, str) else list(produced), scope)
         else:
-            types = [self.builder.types[v] if isinstance(v, str) and v else None for v in operands]
             body = standard_function(node, types, opsets)
             if body is None:
                 raise UnsupportedError(

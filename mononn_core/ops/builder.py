@@ -17,6 +17,10 @@ FOLD_LIMIT = 1 << 20
 """A fold may make a tensor of up to this many bytes, or of as many as its inputs have together."""
 
 
+LARGEST = 1 << 36
+"""Bytes of the largest tensor: what is larger comes of a damaged model."""
+
+
 def type_of(value: np.ndarray[Any, Any]) -> TensorType:
     """The tensor type of an array."""
     return TensorType(str(value.dtype), tuple(int(n) for n in value.shape))
@@ -50,7 +54,13 @@ def fold(
 def infer(node_op: str, types: list[TensorType | None], attrs: Mapping[str, Attr], origin: Origin) -> list[TensorType]:
     """Output types of one application; errors name the ONNX node."""
     try:
-        return list(registry.get(node_op).infer(types, attrs))
+        found = list(registry.get(node_op).infer(types, attrs))
+        for kind in found:
+            if kind.nbytes > LARGEST:
+                raise ShapeError(
+                    f"a tensor {kind} takes {kind.nbytes >> 30} GiB, and at most {LARGEST >> 30} are handled"
+                )
+        return found
     except UnsupportedError as error:
         raise UnsupportedError(f"{origin}: {error}") from error
     except MononnError as error:

@@ -19,7 +19,7 @@ import ml_dtypes
 import numpy as np
 
 from mononn_core.element import WIDE, WORD
-from mononn_core.errors import ShapeError
+from mononn_core.errors import ShapeError, UnsupportedError
 from mononn_core.graph import TensorType
 from mononn_core.graph.graph import Attr
 from mononn_core.ops.common import numpy_dtype, text
@@ -40,7 +40,10 @@ def limits(dtype: str) -> tuple[int, int]:
 def _quantized_type(types: Sequence[TensorType], attrs: Attrs) -> str:
     if len(types) not in (2, 3) or types[0].dtype != types[1].dtype:
         raise ShapeError("quantize takes x, a scale of its type and perhaps a zero point")
-    return text(attrs, "to")
+    to = text(attrs, "to")
+    if "int" not in to:
+        raise UnsupportedError(f"numbers are quantised to integers, not to {to}")
+    return to
 
 
 def _dequantized_type(types: Sequence[TensorType], attrs: Attrs) -> str:

@@ -39,6 +39,21 @@ def _put(xp: Any, data: Any, where: tuple[Any, ...], updates: Any, how: str) -> 
     return result
 
 
+def _elements_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+    data, indices, updates = present(types)
+    if indices.shape != updates.shape or indices.rank != data.rank:
+        raise ShapeError(f"there is not one position of {indices} for each of {updates}, along an axis of {data}")
+    return _like_data(types, attrs)
+
+
+def _nd_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+    data, indices, updates = present(types)
+    depth = indices.shape[-1] if indices.rank else 0
+    if not indices.rank or depth > data.rank or updates.shape != (*indices.shape[:-1], *data.shape[depth:]):
+        raise ShapeError(f"there is not one position of {indices} for each of {updates}, in {data}")
+    return _like_data(types, attrs)
+
+
 def _like_data(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
     data, _, updates = present(types)
     if data.dtype != updates.dtype:
@@ -62,8 +77,8 @@ def _nd(xp: Any, inputs: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
     return (_put(xp, data, where, updates, text(attrs, "reduction")),)
 
 
-register(OpDef("scatter_elements", "gather", _like_data, _elements))
-register(OpDef("scatter_nd", "gather", _like_data, _nd))
+register(OpDef("scatter_elements", "gather", _elements_infer, _elements))
+register(OpDef("scatter_nd", "gather", _nd_infer, _nd))
 
 
 def _runs_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:

@@ -243,4 +243,11 @@ def _trilu_point(readers: Readers, types: Sequence[TensorType], out: TensorType,
     return Select(kept, readers[0](index), zero)
 
 
-movement("trilu", lambda types, attrs: present(types), _trilu_evaluate, _trilu_point)
+def _trilu_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+    (x,) = present(types)
+    if x.rank < 2:
+        raise ShapeError(f"a tensor {x} has no triangle; it takes two axes")
+    return (x,)
+
+
+movement("trilu", _trilu_infer, _trilu_evaluate, _trilu_point)

@@ -27,7 +27,7 @@ DEPTH = 8
 def factors(rewriter: Rewriter, name: str, keep: str, root: bool = True) -> tuple[float, list[str]]:
     """The scalar constant and the other factors of a product; interior products must have no other reader."""
     value = rewriter.uniform(name)
-    if value is not None:
+    if isinstance(value, (int, float)):
         return float(value), []
     node = rewriter.producer(name, "mul")
     if node is None or name == keep or not (root or rewriter.single_use(name)):

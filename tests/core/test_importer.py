@@ -341,3 +341,45 @@ def test_a_circle_is_named() -> None:
     )
     with pytest.raises(ModelError, match="reads 'b', which nothing makes"):
         load(proto.SerializeToString())
+
+
+DAMAGED = {
+    "an attribute of another kind": (
+        node("Gelu", "a", "y", approximate=3),
+        "attribute 'approximate' is INT, not STRING",
+    ),
+    "a type the operator does not take": (
+        node("Tanh", "i", "y"),
+        r"its input 0 \(input\) is int64, which it does not take",
+    ),
+    "two types where one is meant": (node("Add", "a i", "y"), "input 1 .B. is int64, another one float32"),
+    "a triangle of a vector": (node("Trilu", "v", "y"), "has no triangle"),
+    "blocks of no pixels": (node("SpaceToDepth", "m", "y", blocksize=-1), "blocks of -1 by -1 pixels"),
+    "positions for other updates": (
+        node("ScatterElements", "a j v", "y"),
+        r"there is not one position of int64\[1, 1\] for each of float32\[3\]",
+    ),
+    "more parts of a position than axes": (node("ScatterND", "v k v", "y"), "there is not one position of int64"),
+    "numbers that are quantised to fractions": (
+        node("QuantizeLinear", "a s", "y", output_dtype=TensorProto.FLOAT16),
+        "to integers, not to float16",
+    ),
+    "a tensor that no machine holds": (node("Pad", "v p", "y"), "GiB, and at most 64 are handled"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_a_node_that_onnx_does_not_allow_is_named(case: str) -> None:
+    inputs = [
+        ("a", "float32", (2, 3)),
+        ("i", "int64", (2, 3)),
+        ("j", "int64", (1, 1)),
+        ("k", "int64", (1, 5)),
+        ("m", "float32", (1, 1, 4, 6)),
+        ("v", "float32", (3,)),
+    ]
+    damaged, text = DAMAGED[case]
+    stored = {"s": np.float32(1), "p": np.array([0, 1 << 62])}
+    made = model([damaged], [i for i in inputs if i[0] in damaged.input], ["y"], stored, opset=23)
+    with pytest.raises(MononnError, match=text):
+        load(made.SerializeToString())

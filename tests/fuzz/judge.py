@@ -15,7 +15,7 @@ import numpy as np
 
 from mononn_core.backend import specialise
 from mononn_core.compiler import build, lower_imported
-from mononn_core.errors import InputError, MononnError
+from mononn_core.errors import InputError, MononnError, VerifyError
 from mononn_core.graph import Graph
 from mononn_core.importer.reader import declared_inputs, read_model
 from mononn_core.machine import Machine
@@ -42,7 +42,7 @@ def inputs_of(model: bytes, seed: int) -> dict[str, np.ndarray]:
     random, found = np.random.default_rng(seed), dict[str, np.ndarray]()
     for name, (dtype, dims) in declared_inputs(read_model(model)).items():
         shape = tuple(d if isinstance(d, int) else 2 for d in dims)
-        if int(np.prod([float(d) for d in shape])) > LARGEST_INPUT:
+        if int(np.prod([float(max(d, 1)) for d in shape])) > LARGEST_INPUT:
             raise InputError(f"input {name!r} is too large to be made up")
         values = random.integers(0, 3, shape) if np.dtype(dtype).kind in "iub" else random.standard_normal(shape)
         found[name] = values.astype(dtype)
@@ -60,6 +60,8 @@ def judge(model: bytes, number: int) -> tuple[str, str]:
             if number % EVERY:
                 return "lowered", ""
             return _run(graph, stages, inputs)
+    except VerifyError:  # the compiler's own
+        return "internal error", traceback.format_exc()
     except MononnError as error:
         return "refused", f"{type(error).__name__}: {error}"
     except TypeError as error:
