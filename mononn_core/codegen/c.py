@@ -7,7 +7,7 @@ from math import isinf, isnan
 
 from mononn_core.element import C_SUFFIXES, C_TYPES, COMPUTE
 from mononn_core.errors import UnsupportedError
-from mononn_core.program.expr import Const
+from mononn_core.program.expr import Acc, Const
 
 
 def literal(e: Const) -> str:
@@ -32,3 +32,8 @@ def c_type(dtype: str, types: Mapping[str, str] = C_TYPES) -> str:
     if dtype not in types:
         raise UnsupportedError(f"element type {dtype!r} has no generated form; convert the model to {COMPUTE}")
     return types[dtype]
+
+
+def part_of(name: str, acc: Acc) -> str:
+    """The text of an accumulator, where that of the first one is ``name``."""
+    return name.replace("v_", f"v{acc.part}_", 1) if acc.part else name

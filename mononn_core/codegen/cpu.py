@@ -172,8 +172,8 @@ class _CpuPrinter(CpuSync):
                 self._steps((item,), "")
 
     def _row(self, loop: Loop, iteration: str) -> str:
-        table = next(t for t in self.program.tables if t.id == loop.table)
-        return f"table_{loop.table}[{iteration}]" if table.columns else "nullptr"
+        columns = next((t.columns for t in self.program.tables if t.id == loop.table), ())
+        return f"table_{loop.table}[{iteration}]" if columns else "nullptr"
 
     def _executed(self) -> Iterator[tuple[Phase, str]]:
         """Every executed phase, with the rest of its call's arguments."""

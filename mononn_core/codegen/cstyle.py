@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import ClassVar
 
-from mononn_core.codegen.c import c_type, literal
+from mononn_core.codegen.c import c_type, literal, part_of
 from mononn_core.element import BYTES, C_SUFFIXES, C_TYPES, COMPUTE, NARROW, SIDE_BY_SIDE, WORD, itemsize
 from mononn_core.errors import UnsupportedError
 from mononn_core.program.expr import (
@@ -195,7 +195,7 @@ class Printer:
             case Var():
                 return e.name
             case Acc():
-                return self.acc
+                return part_of(self.acc, e)
             case Load():
                 pointer = self.pointers[e.operand]
                 return f"{pointer.name}[{self.index(pointer.address(e.index, self.ranges))}]"
@@ -298,7 +298,7 @@ class Printer:
             case Var():
                 return e.name
             case Acc():
-                return self.acc
+                return part_of(self.acc, e)
             case Load():
                 return self._vector_load(e, e.dtype)
             case Cast(value=Load() as narrow):

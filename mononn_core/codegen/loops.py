@@ -8,7 +8,7 @@ from mononn_core.codegen.c import c_type
 from mononn_core.codegen.cstyle import LANES, Printer, unrounded, vectorisable
 from mononn_core.codegen.writer import Writer
 from mononn_core.element import COMPUTE, SIDE_BY_SIDE, WORD
-from mononn_core.program.expr import Acc, Const, Expr, Op, minimum, substitute, walk
+from mononn_core.program.expr import Acc, Const, Expr, Op, Var, minimum, substitute, walk
 from mononn_core.program.functions import FUNCTIONS
 from mononn_core.program.ir import For, Let, Reduce, Result, Statement, Store
 from mononn_core.program.simplify import simplify
@@ -162,6 +162,29 @@ def write_element(out: Writer, result: Result, printer: Printer) -> None:
         return
     with out.block(f"for (int lane_ = 0; lane_ < mn::lanes<T>; ++lane_, ++{var}) {{"):
         _write_store(out, store, replace(printer, acc="v_[lane_]"))
+
+
+def write_elements(out: Writer, results: tuple[Result, ...], printer: Printer) -> None:
+    """Like :func:`write_element`, of several results that are computed before any of them is stored."""
+    var = results[0].axes[-1]
+    stores = [Store(r.operand, r.index, r.value) for r in results]
+    out.line("using T = decltype(v_);")
+    if all(_is_vector(store, var, printer) for store in stores):
+        inner = replace(printer, vector=var)
+        lets = [Let(f"r{n}_", store.value) for n, store in enumerate(stores)]
+        for let in lets:
+            _write_vector(out, let, inner)
+        bound = frozenset(let.name for let in lets)
+        for let, store in zip(lets, stores, strict=True):
+            named = replace(store, value=Var(let.name, let.value.dtype))
+            write_vector_store(out, named, replace(inner, bound=bound))
+        return
+    with out.block(f"for (int lane_ = 0; lane_ < mn::lanes<T>; ++lane_, ++{var}) {{"):
+        inner = replace(printer, acc="v_[lane_]")
+        for n, store in enumerate(stores):
+            out.line(f"const {c_type(store.value.dtype)} r{n}_ = {inner.scalar(store.value)};")
+        for n, store in enumerate(stores):
+            _write_store(out, replace(store, value=Var(f"r{n}_", store.value.dtype)), inner)
 
 
 def score_text(score: Expr, printer: Printer) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mononn_core.ops import registry
+from mononn_core.program.ir import Phase
 from mononn_core.schedule.bands import bands_of
 from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.groups import CpuGroups
@@ -25,12 +26,18 @@ def with_bands(groups: CpuGroups, chosen: Mapping[str, Sequence[GroupSchedule]])
             continue
         for plain in chosen[reading.own]:
             by_rows = plain.partition.kind == "rows"
-            bands = bands_of(groups.phases(plain)[0], image.stored, groups.builder) if by_rows else None
+            bands = bands_of(_phase(groups, plain), image.stored, groups.builder) if by_rows else None
             if bands is not None:
                 partition = replace(plain.partition, bands=bands)
                 for own, group in ((image.own, chosen[image.own][0]), (reading.own, plain)):
                     found.setdefault(own, []).append(replace(group, partition=partition))
     return found
+
+
+def _phase(groups: CpuGroups, group: GroupSchedule) -> Phase:
+    first = groups.items(group)[0]
+    assert isinstance(first, Phase)
+    return first
 
 
 def _reader(image: FusionGroup, views: Views) -> str | None:

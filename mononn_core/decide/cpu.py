@@ -53,7 +53,7 @@ class CpuScheduler:
     def _candidate(self, group: GroupSchedule) -> ownership.Candidate:
         if group not in self._candidates:
             shape = self.groups.stored(group)[2]
-            self._candidates[group] = ownership.candidate(group, self.groups.phases(group), shape, self.cost)
+            self._candidates[group] = ownership.candidate(group, self.groups.items(group), shape, self.cost)
         return self._candidates[group]
 
     def check(self, schedule: Schedule) -> None:

@@ -8,7 +8,7 @@ modelled time of its stages, plus a hand-off for every barrier, plus the fetchin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -16,7 +16,8 @@ import numpy as np
 
 from mononn_core.cost.analytic import Cost
 from mononn_core.errors import OptionError
-from mononn_core.program.ir import Phase
+from mononn_core.program.ir import Barrier, Item, Loop, Operand, Phase
+from mononn_core.program.template import NEST
 from mononn_core.schedule.boxes import Boxes, owner_boxes
 from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.schedule import GroupSchedule, Partition
@@ -30,11 +31,11 @@ BEAM = 12
 
 @dataclass(frozen=True)
 class Candidate:
-    """A stage as it could be computed: the decision, its phases (the first does the work, a second fills a border),
-    modelled seconds, and the boxes each owner reads and writes."""
+    """A stage as it could be computed: the decision, what it does, modelled seconds, and the boxes each owner reads and
+    writes."""
 
     decided: GroupSchedule
-    phases: tuple[Phase, ...]
+    items: tuple[Item, ...]
     seconds: float
     reads: tuple[tuple[str, tuple[Boxes, ...]], ...]
     writes: np.ndarray = field(compare=False, repr=False)
@@ -50,35 +51,67 @@ class Candidate:
         return self.decided.partition
 
 
-def candidate(decided: GroupSchedule, phases: tuple[Phase, ...], shape: tuple[int, int], cost: Cost) -> Candidate:
-    """Measure what the stage's phases touch of a stored matrix of ``shape``, and what they cost."""
-    phase, stored, partition = phases[0], "", decided.partition
+def candidate(decided: GroupSchedule, items: tuple[Item, ...], shape: tuple[int, int], cost: Cost) -> Candidate:
+    """Measure what a stage's ``items`` touch of a stored matrix of ``shape``, and what they cost."""
+    stored, partition = "", decided.partition
     writes = np.full(shape, -1, np.int16)
     reads = []
-    for operand in phase.task.operands:
-        if operand.stable or not isinstance(operand.buffer, str):
-            continue
-        boxes = owner_boxes(phase, operand)
-        if operand.access == "write":
-            stored = operand.buffer
-            for owner, mine in enumerate(boxes):
-                for r0, r1, c0, c1 in mine:
-                    writes[r0:r1, c0:c1] = owner
-        else:
-            reads.append((operand.buffer, boxes))
-    template = scheduled(phase.task.template)
-    share = template.busiest(phase, partition, lambda operand: owner_boxes(phase, operand)) or _largest_share(writes)
+    bordered = len(items) > 1 and isinstance(items[-1], Phase) and items[-1].task.template == NEST
+    phases = list(_phases(items[:1] if bordered else items))
+    for phase, loop in phases:
+        for operand in phase.task.operands:
+            if operand.stable or not isinstance(operand.buffer, str):
+                continue
+            boxes = _touched(phase, operand, loop)
+            if operand.access == "write":
+                stored = operand.buffer
+                for owner, mine in enumerate(boxes):
+                    for r0, r1, c0, c1 in mine:
+                        writes[r0:r1, c0:c1] = owner
+            else:
+                reads.append((operand.buffer, boxes))
     alike = partition.kind in ("columns", "single") or partition.owners == 1
-    if len(phases) > 1 and alike:
+    if bordered and alike:
         writes[:] = writes.max(axis=0)
-    seconds = cost.phase_seconds(phase, partition, share, template.rate(phase.task))
-    return Candidate(decided, phases, seconds, tuple(reads), writes, stored, len(phases) > 1 and not alike)
+    others = tuple((tensor, boxes) for tensor, boxes in reads if tensor != stored)
+    barriers = sum(
+        item.count * sum(isinstance(i, Barrier) for i in item.body) for item in items if isinstance(item, Loop)
+    )
+    seconds = cost.barrier_seconds * barriers
+    seconds += sum(_seconds(phase, loop, partition, writes, cost) for phase, loop in phases)
+    return Candidate(decided, items, seconds, others, writes, stored, bordered and not alike)
+
+
+def _seconds(phase: Phase, loop: Loop | None, partition: Partition, writes: np.ndarray, cost: Cost) -> float:
+    """Of all rounds of a phase."""
+    template = scheduled(phase.task.template)
+    share = template.busiest(phase, partition, lambda operand: owner_boxes(phase, operand))
+    share = _largest_share(writes) if share is None else share
+    return (loop.count if loop else 1) * cost.phase_seconds(phase, partition, share, template.rate(phase.task))
+
+
+def _phases(items: Iterable[Item]) -> Iterator[tuple[Phase, Loop | None]]:
+    """Phases, each with the loop that it is in."""
+    for item in items:
+        loop = item if isinstance(item, Loop) else None
+        yield from ((i, loop) for i in (item.body if isinstance(item, Loop) else (item,)) if isinstance(i, Phase))
+
+
+def _touched(phase: Phase, operand: Operand, loop: Loop | None) -> tuple[Boxes, ...]:
+    """Per owner, the boxes of an operand; of a loop, whose rounds go evenly through it, the one that holds them all."""
+    if loop is None:
+        return owner_boxes(phase, operand)
+    ends = (owner_boxes(phase, operand, {loop.var: n}) for n in (0, loop.count - 1))
+    return tuple(
+        tuple((min(a[0], b[0]), max(a[1], b[1]), min(a[2], b[2]), max(a[3], b[3])) for a, b in zip(*both, strict=True))
+        for both in zip(*ends, strict=True)
+    )
 
 
 def _largest_share(writes: np.ndarray) -> float:
     """Share of the stored elements that the busiest owner has."""
-    shares = np.bincount(writes[writes >= 0].reshape(-1), minlength=1)
-    return float(shares.max() / shares.sum())
+    shares = [np.count_nonzero(writes == owner) for owner in range(int(writes.max()) + 1)]
+    return max(shares) / sum(shares)
 
 
 Written = dict[str, tuple[Candidate, ...]]

@@ -23,7 +23,7 @@ PAGE = 4096
 
 def lower(groups: CpuGroups, schedule: Schedule) -> Lowered[Schedule]:
     """What follows from a legal Schedule."""
-    intervals = [[phase for group in interval for phase in groups.phases(group)] for interval in schedule.intervals]
+    intervals = [[item for group in interval for item in groups.items(group)] for interval in schedule.intervals]
     stored = {name: (dtype, shape) for name, dtype, shape in map(groups.stored, schedule.groups)}
     packed = groups.builder.packed
     lowering = CpuLowering(

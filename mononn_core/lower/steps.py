@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
@@ -16,7 +16,7 @@ from mononn_core.lower import memory
 from mononn_core.lower.prefetch import prefetch_weights
 from mononn_core.lower.roll import roll as roll_layers
 from mononn_core.lower.rounding import rounded
-from mononn_core.program.ir import Barrier, Buffer, Item, Layout, Phase, Program
+from mononn_core.program.ir import Barrier, Buffer, Item, Layout, Program
 from mononn_core.schedule.cuda.schedule import CudaSchedule
 from mononn_core.schedule.schedule import Schedule
 from mononn_core.schedule.views import matrix_shape
@@ -40,7 +40,7 @@ class Lowering(ABC):
 
     Attributes:
         graph: the prepared Graph.
-        intervals: the phases between two barriers each.
+        intervals: what stands between two barriers each: phases, and loops that may hold barriers of their own.
         packed: packed weights that they use: id to (buffer, logical matrix).
         align: bytes that buffers are aligned to.
         moving: whether rounds of a loop may start further on in one buffer.
@@ -49,7 +49,7 @@ class Lowering(ABC):
     """
 
     graph: Graph
-    intervals: list[list[Phase]]
+    intervals: Sequence[Sequence[Item]]
     packed: Mapping[str, tuple[Buffer, np.ndarray]]
     align: int
     moving: bool
@@ -97,7 +97,7 @@ def arena(program: Program, lowering: Lowering) -> Program:
     """Activations: who lives from which interval to which, and where in the arena."""
     spans: dict[str, memory.Span] = {}
     for number, interval in enumerate(lowering.intervals):
-        for operand in (o for phase in interval for o in phase.task.operands):
+        for operand in (o for phase in replace(program, body=tuple(interval)).phases() for o in phase.task.operands):
             tensor = str(operand.buffer)
             if tensor in spans:
                 spans[tensor] = replace(spans[tensor], last=number)

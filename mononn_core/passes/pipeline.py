@@ -26,6 +26,7 @@ from mononn_core.passes import (
     order,
     positions,
     quantised,
+    recurrent,
     requantised,
     scatters,
     sink,
@@ -102,9 +103,13 @@ INTEGERS: tuple[tuple[str, Pass], ...] = (
 )
 """What makes products of dequantised operands products of integers."""
 QUANTISED: dict[str, tuple[tuple[str, Pass], ...]] = {
-    "cpu": (*CLEAN, ("late", quantised.late), *CLEAN, *INTEGERS),
-    "cuda": (("floats", quantised.floats), ("weights", weight_only.floats)),
-    "cuda-emulated": (("floats", quantised.floats), ("weights", weight_only.floats)),
+    "cpu": (*CLEAN, ("late", quantised.late), *CLEAN, *INTEGERS, ("recurrences", recurrent.on_cpu)),
+    "cuda": (("floats", quantised.floats), ("weights", weight_only.floats), ("recurrences", recurrent.on_gpu)),
+    "cuda-emulated": (
+        ("floats", quantised.floats),
+        ("weights", weight_only.floats),
+        ("recurrences", recurrent.on_gpu),
+    ),
 }
 """target -> (name, pass) in order: what stands before PIPELINE and says what quantised tensors are multiplied as."""
 

@@ -86,7 +86,9 @@ class RunningTask:
             task = self.phase.task
             _run_body(self, task.body, Frame.of(self.values))
             if task.results:
-                self.epilogue(task.results, template.get(task.template).compute(task, self))
+                found = template.get(task.template)
+                computed = found.compute(task, self)
+                self.epilogue(task.results, computed.reshape(found.parts(task), *computed.shape[-found.axes :]))
 
     def commit(self) -> None:
         """Let the pending stores land."""
@@ -116,7 +118,7 @@ class RunningTask:
         frame = Frame.of(self.values)
         for axis, extent in zip(template.get(task.template).prologues[name], scores.shape, strict=True):
             frame = frame.loop(axis, extent)
-        frame.accumulator = scores
+        frame.accumulator = scores[None]
         return frame.full(evaluate(task.prologue[name], frame, self.load))
 
     def _stamp(self, view: View) -> int:
@@ -177,13 +179,13 @@ class RunningTask:
         else:
             self.pending.append(store)
 
-    def epilogue(self, results: tuple[Result, ...], accumulator: Array) -> None:
-        """Store a template's output tile."""
+    def epilogue(self, results: tuple[Result, ...], accumulators: Array) -> None:
+        """Store a template's output tile, computed of ``accumulators`` [parts, tile]."""
         for result in results:
             frame = Frame.of(self.values)
-            for axis, extent in zip(result.axes, accumulator.shape, strict=True):
+            for axis, extent in zip(result.axes, accumulators.shape[1:], strict=True):
                 frame = frame.loop(axis, extent)
-            frame.accumulator = accumulator
+            frame.accumulator = accumulators
             for axis, bound in zip(result.axes, result.bounds, strict=False):
                 if bound is not None:
                     frame = frame.where(frame.full(frame.lookup(axis) < evaluate_index(bound, self.values)))

@@ -1,10 +1,11 @@
 """Index and scalar expressions.
 
-    Expr = Const(value, dtype) | Var(name, dtype) | Load(operand, index, dtype) | Acc(dtype)
+    Expr = Const(value, dtype) | Var(name, dtype) | Load(operand, index, dtype) | Acc(dtype, part)
          | Op(name, args, dtype) | Select(condition, then, otherwise) | Cast(value, dtype)
 
 Expressions are immutable trees compared by value. ``Load`` names an operand of the task by its role and reads its
-logical element. ``Acc`` is the accumulator handed to an epilogue. Integer expressions (dtype "int64") are index
+logical element. ``Acc`` is the accumulator handed to an epilogue, of a template that has several number ``part``.
+Integer expressions (dtype "int64") are index
 arithmetic: built with Python operators, folded as they are built, and brought into a canonical linear form by
 :mod:`mononn_core.program.simplify` once the ranges of their variables are known, before anything is printed.
 """
@@ -71,6 +72,7 @@ class Load(_Arithmetic):
 @dataclass(frozen=True)
 class Acc(_Arithmetic):
     dtype: str = COMPUTE
+    part: int = 0
 
 
 @dataclass(frozen=True)

@@ -125,9 +125,24 @@ class Site:
             raise self.refuse("boxes stay in bounds", f"a box of operand {operand.role!r} leaves buffer {buffer.id!r}")
         return low, high
 
-    def footprint(self) -> Footprint:
-        """Everything the phase's tasks touch; raises VerifyError for an access outside its box."""
-        self._check_loads()
+    def loads_stay(self, rounds: int) -> bool:
+        """Whether every Load stays inside its operand's box in each of the loop's ``rounds``: then this need not be
+        asked round by round."""
+        here = self.ranges
+        self.ranges = here | dict.fromkeys(self.loop, (0, rounds - 1))
+        try:
+            self._check_loads()
+        except VerifyError:
+            return False
+        finally:
+            self.ranges = here
+        return True
+
+    def footprint(self, loads_stay: bool = False) -> Footprint:
+        """Everything the phase's tasks touch; raises VerifyError for an access outside its box. ``loads_stay``: it is
+        known that those of Loads are not."""
+        if not loads_stay:
+            self._check_loads()
         assign = self.phase.assign
         reads = [r for o in self.phase.task.operands if o.access == "read" for r in self._reads(o)]
         return Footprint(

@@ -83,6 +83,8 @@ class Order:
         self.segment = Segment(0, 0)
         self.cache: dict[object, Footprint] = {}
         loops = [item for item in program.body if isinstance(item, Loop)]
+        self.rounds = {p.id: loop.count for loop in loops for p in loop.body if isinstance(p, Phase)}
+        self.loads_stay = dict[str, bool]()
         self.uses_loop = {p.id: depends(p, loop.var) for loop in loops for p in loop.body if isinstance(p, Phase)}
 
     def check(self) -> None:
@@ -102,7 +104,10 @@ class Order:
         pattern = tuple(names.index(n) for n in names)
         key = (phase.id, pattern, tuple(loop.values()) if self.uses_loop.get(phase.id) else ())
         if key not in self.cache:
-            self.cache[key] = Site(self.program, phase, loop).footprint()
+            site = Site(self.program, phase, loop)
+            if loop and phase.id not in self.loads_stay:
+                self.loads_stay[phase.id] = site.loads_stay(self.rounds[phase.id])
+            self.cache[key] = site.footprint(self.loads_stay.get(phase.id, False))
         return self.cache[key]
 
     def _visit(self, phase: Phase, loop: dict[str, int]) -> None:

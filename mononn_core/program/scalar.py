@@ -87,7 +87,7 @@ def evaluate(e: Expr, frame: Frame, reader: Reader) -> Array:
         case Acc():
             if frame.accumulator is None:
                 raise VerifyError("Acc stands where there is no accumulator")
-            return frame.accumulator
+            return np.asarray(frame.accumulator[e.part])
         case Load():
             return reader(e, tuple(evaluate(i, frame, reader) for i in e.index), frame.mask)
         case Op("index", (inner, limit)):

@@ -98,9 +98,14 @@ class Template(ABC, Generic[P]):
     def elements(self, task: Task, axes: tuple[str, ...], prologue: str = "") -> Elements:
         """What a result over ``axes`` stores, or a prologue is evaluated for."""
 
+    def parts(self, task: Task) -> int:
+        """How many accumulators an element of its tile has."""
+        return 1
+
     @abstractmethod
     def compute(self, task: Task, running: Running) -> Array:
-        """Its accumulators in NumPy, an axis of the result each."""
+        """Its accumulators in NumPy, an axis of the result each, in front of them one of the parts where there are
+        several."""
 
 
 @cache

@@ -52,7 +52,7 @@ def expr_text(e: Expr, outer: int = 0) -> str:
         case Var(name):
             return name
         case Acc():
-            return "acc"
+            return f"acc{e.part}" if e.part else "acc"
         case Load(operand, index):
             return f"{operand}[{_list(index)}]"
         case Op(name, (a, b)) if name in INFIX:

@@ -263,7 +263,7 @@ class PhaseRules:
             scope = dict(self.scope)
             for axis in template.prologues[name]:
                 scope = self._bind(scope, axis, INDEX)
-            self._value(e, scope, COMPUTE, accumulator=True)
+            self._value(e, scope, COMPUTE, accumulators=1)
         if problem := template.mismatch(task):
             raise self.refuse("parameters fit", problem)
         for result in task.results:
@@ -277,7 +277,7 @@ class PhaseRules:
             scope = dict(self.scope)
             for axis in result.axes:
                 scope = self._bind(scope, axis, INDEX)
-            self._store(result.operand, result.index, result.value, scope, accumulator=True)
+            self._store(result.operand, result.index, result.value, scope, template.parts(task))
         loop = task.mainloop
         if loop is not None and (loop.step < 1 or loop.stages < 1 or loop.mechanism not in MECHANISMS):
             raise self.refuse("roles fit", f"has a main loop {loop}")
@@ -323,7 +323,7 @@ class PhaseRules:
                     self._store(s.operand, s.index, s.value, scope)
 
     def _store(
-        self, role: str, index: tuple[Expr, ...], value: Expr, scope: Mapping[str, str], accumulator: bool = False
+        self, role: str, index: tuple[Expr, ...], value: Expr, scope: Mapping[str, str], accumulators: int = 0
     ) -> None:
         operand, buffer = self.operands.get(role, (None, None))
         if operand is None or buffer is None or operand.access == "read":
@@ -332,21 +332,21 @@ class PhaseRules:
             raise self.refuse("roles fit", f"stores to operand {role!r} with {len(index)} indices")
         for e in index:
             self._index(e, scope)
-        self._value(value, scope, buffer.dtype, accumulator)
+        self._value(value, scope, buffer.dtype, accumulators)
 
     def _index(self, e: Expr, scope: Mapping[str, str]) -> None:
         self._value(e, scope, INDEX)
 
-    def _value(self, e: Expr, scope: Mapping[str, str], dtype: str, accumulator: bool = False) -> None:
-        """Types and scopes of an expression whose dtype must be ``dtype``."""
+    def _value(self, e: Expr, scope: Mapping[str, str], dtype: str, accumulators: int = 0) -> None:
+        """Types and scopes of an expression whose dtype must be ``dtype``; it may use so many accumulators."""
         if e.dtype != dtype:
             raise self.refuse("types agree", f"an expression is {e.dtype} where {dtype} is stored or needed")
         match e:
             case Var(name):
                 if scope.get(name) != e.dtype:
                     raise self.refuse("names are bound", f"uses {name!r} as {e.dtype}, which is not bound so here")
-            case Acc() if not accumulator:
-                raise self.refuse("names are bound", "uses the accumulator outside an epilogue")
+            case Acc(part=number) if not 0 <= number < accumulators:
+                raise self.refuse("names are bound", f"uses accumulator {number}; there are {accumulators}")
             case Load(role, index):
                 self._check_load(role, index, e.dtype)
             case Op(name, args):
@@ -361,7 +361,7 @@ class PhaseRules:
             case Const() | Cast() | Acc():
                 pass
         for part in children(e):
-            self._value(part, scope, part.dtype, accumulator)
+            self._value(part, scope, part.dtype, accumulators)
 
     def _check_load(self, role: str, index: tuple[Expr, ...], dtype: str) -> None:
         operand, buffer = self.operands.get(role, (None, None))

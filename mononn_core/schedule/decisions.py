@@ -8,6 +8,8 @@ from mononn_core.element import COMPUTE, itemsize
 from mononn_core.machine import Machine
 from mononn_core.schedule.schedule import Tile
 
+FEW_REGISTERS = 16
+"""Of so many, sums in three rows of four vectors leave none to spare, and compilers put some of them in memory."""
 L2_SHARE = 0.8
 """Share of the second-level cache that a task's rows of the left operand may take."""
 
@@ -18,7 +20,8 @@ def most_at_once(vectors: int, machine: Machine, dtype: str = COMPUTE) -> int:
     other; two registers each, and constants, where no instruction multiplies groups of terms."""
     registers = machine.vector_registers
     if dtype == COMPUTE:
-        return max(1, (registers - 2 - (vectors if vectors < 4 else 1)) // vectors)
+        most = max(1, (registers - 2 - (vectors if vectors < 4 else 1)) // vectors)
+        return min(most, 2) if vectors == 4 and registers <= FEW_REGISTERS else most
     each, others = (1, 1) if machine.product(dtype) is not None else (2, 5)
     fits = (rows for rows in range(1, registers) if rows * vectors + each * min(rows, vectors) + others <= registers)
     return max(fits, default=1)

@@ -155,7 +155,7 @@ class _Fusion:
         name = node.output
         bare = not self.epilogues and is_template(node, self.graph)
         steps = 1
-        while self.enabled and (not chain or chain[-1].op not in ("pad", "concat")):
+        while self.enabled and node.op != "recurrence" and (not chain or chain[-1].op not in ("pad", "concat")):
             following, steps = self._following(name, steps)
             if not following or (bare and registry.get(following[-1].op).kind == "elementwise"):
                 break
@@ -261,7 +261,8 @@ class _Fusion:
                 return not view and self._from_integers(name)
             return not (view and self._matrix_view(name, reader))
         if kind in ("row", "contraction"):
-            return not (view and (not is_template(reader, self.graph) or self._rows_view(name)))
+            below = reader.op == "recurrence"
+            return not (view and (not is_template(reader, self.graph) or self._rows_view(name, below)))
         if kind == "reduction":
             return False
         return self._from_integers(name)
@@ -298,9 +299,10 @@ class _Fusion:
         """Whether a convolution can read view ``name`` in place."""
         return ImageView.of(self._views_of(name), name) is not None
 
-    def _rows_view(self, name: str) -> bool:
-        """Whether the rows of view ``name`` can be read in place."""
-        return RowsView.of(self._views_of(name), name) is not None
+    def _rows_view(self, name: str, below: bool) -> bool:
+        """Whether the rows of view ``name`` can be read in place; ``below``: one below the other."""
+        found = RowsView.of(self._views_of(name), name)
+        return found is not None and not (below and found.beside)
 
     def _future(self, name: str) -> frozenset[str]:
         """Walk up the movements to the tensor this view shows."""

@@ -8,7 +8,7 @@ from mononn_core.machine import Machine
 from mononn_core.ops.common import integer
 from mononn_core.ops.registry import is_template
 from mononn_core.options import Options
-from mononn_core.program.ir import Phase
+from mononn_core.program.ir import Item, Phase
 from mononn_core.program.template import NEST
 from mononn_core.schedule.border import build_border
 from mononn_core.schedule.fuse import FusionGroup, fuse, stored_behind
@@ -34,20 +34,22 @@ class CpuGroups:
         products |= exact_in_floats(self.stages, graph, machine)
         self.builder = PhaseBuilder(self.views, machine, storage, products)
         self.by_name = {stage.own: (number, stage) for number, stage in enumerate(self.stages)}
-        self._built: dict[GroupSchedule, tuple[Phase, ...]] = {}
+        self._built: dict[GroupSchedule, tuple[Item, ...]] = {}
 
     def stage(self, group: GroupSchedule) -> FusionGroup:
         """What a decision is about."""
         return self.by_name[group.group][1]
 
-    def phases(self, group: GroupSchedule) -> tuple[Phase, ...]:
-        """The phases of a group as decided: its own, and one for the border of the image it stores."""
+    def items(self, group: GroupSchedule) -> tuple[Item, ...]:
+        """What a group does as decided: its phase, and one for the border of the image it stores; or a loop of steps
+        and what comes before it."""
         if group not in self._built:
             number, stage = self.by_name[group.group]
             name = f"{number:03d}_{(stage.root or stage.chain[-1]).op}"
-            phase = scheduled(group.template).build(self.builder, stage, group, name)
-            border = build_border(self.builder, stage, group.partition, phase)
-            self._built[group] = (phase,) if border is None else (phase, border)
+            first, *others = scheduled(group.template).items(self.builder, stage, group, name)
+            assert isinstance(first, Phase)
+            border = build_border(self.builder, stage, group.partition, first)
+            self._built[group] = (first, *others) if border is None else (first, border)
         return self._built[group]
 
     def stored(self, group: GroupSchedule) -> tuple[str, str, tuple[int, int]]:
@@ -103,7 +105,7 @@ def _narrow_inputs(root: Node, graph: Graph, dtype: str, lanes: int) -> tuple[st
     where whole groups of terms lie side by side, and no vector of results is of several wide groups of channels."""
     word = together(dtype)
     types = [graph.types[name] for name in root.inputs if name]
-    if types[0].dtype != COMPUTE or root.op in ("weight_only_matmul", "order", "scatter_runs"):
+    if types[0].dtype != COMPUTE or root.op in ("weight_only_matmul", "order", "scatter_runs", "recurrence"):
         return ()
     if root.op == "attention":
         return root.inputs[:3] if types[0].shape[3] % word == 0 else ()

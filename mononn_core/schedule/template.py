@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mononn_core.program.ir import Operand, Phase, Task
+from mononn_core.program.ir import Item, Operand, Phase, Task
 from mononn_core.program.template import get, known
 from mononn_core.schedule.boxes import Boxes
 from mononn_core.schedule.fuse import FusionGroup
@@ -62,6 +62,10 @@ class CpuScheduled(ABC):
     @abstractmethod
     def build(self, builder: PhaseBuilder, stage: FusionGroup, decided: GroupSchedule, name: str) -> Phase:
         """The group's phase; its operands name tensors, or packed weights."""
+
+    def items(self, builder: PhaseBuilder, stage: FusionGroup, decided: GroupSchedule, name: str) -> tuple[Item, ...]:
+        """All that the group does, in order, where that is more than one phase."""
+        return (self.build(builder, stage, decided, name),)
 
     def rate(self, task: Task) -> float:
         """Share of the processor's peak that a task reaches: of the direct algorithm's operations."""

@@ -1,0 +1,65 @@
+"""Recurrences in the form that a target takes.
+
+1. Written step by step where no template computes them: on a GPU, where the weights are data or no float32, or where a
+   gate's product needs another gate of the same step. A sequence is then of few steps.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mononn_core.errors import UnsupportedError
+from mononn_core.graph import Graph, Node
+from mononn_core.ops.recurrent import INPUTS, Unrolled, X
+from mononn_core.ops.registry import is_template
+from mononn_core.passes.rewrite import Rewriter, rewrite
+
+MOST_STEPS = 256
+"""Of a recurrence that is written step by step."""
+
+
+class _Nodes:
+    """Operators applied to tensors of a Graph."""
+
+    def __init__(self, rewriter: Rewriter) -> None:
+        self.rewriter = rewriter
+
+    def add(self, op: str, /, *inputs: str, **attrs: Any) -> str:
+        return self.rewriter.add(op, *inputs, **attrs)
+
+    def one(self, like: str) -> str:
+        return self.number(1, like)
+
+    def number(self, value: int, like: str) -> str:
+        return self.rewriter.make(value, self.rewriter.type(like).dtype)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self.rewriter.type(name).shape
+
+
+def _unroll(rewriter: Rewriter, node: Node) -> str:
+    steps = rewriter.type(node.inputs[X]).shape[0]
+    if steps > MOST_STEPS:
+        raise UnsupportedError(
+            f"{node.origin}: a recurrence of {steps} steps is not compiled for this target, which writes at most "
+            f"{MOST_STEPS} one after the other; use shorter sequences, or target cpu with constant float32 weights"
+        )
+    inputs = [n or None for n in (*node.inputs, *("",) * (INPUTS - len(node.inputs)))]
+    found: str = Unrolled(_Nodes(rewriter), inputs, node.attrs).states()
+    return found
+
+
+def on_cpu(graph: Graph) -> Graph:
+    """``graph`` with the recurrences that a template computes, and no others; raises UnsupportedError for one of too
+    many steps."""
+
+    def unserved(rewriter: Rewriter, node: Node) -> str | None:
+        wanted = node.op == "recurrence" and not is_template(node, graph)
+        return _unroll(rewriter, node) if wanted else None
+
+    return rewrite(graph, [unserved])
+
+
+def on_gpu(graph: Graph) -> Graph:
+    """``graph`` without recurrences; raises UnsupportedError for one of too many steps."""
+    return rewrite(graph, [lambda rewriter, node: _unroll(rewriter, node) if node.op == "recurrence" else None])

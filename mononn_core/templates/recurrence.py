@@ -1,0 +1,325 @@
+"""A step of a recurrence: a's rows (the state) [M, H] times b [H, G H] gate by gate, result axes (row, unit), on a CPU.
+
+A tile has an accumulator for every gate; the rest of the cell (:class:`mononn_core.ops.recurrent.Cell`) is an
+expression of them. b is packed in blocks of units, their gates side by side. Steps follow one another in a loop;
+owners meet behind every step only where they share the units of a direction. Every other step walks the blocks
+backwards: then what the cache still holds of the weights is found there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Any
+
+import numpy as np
+
+from mononn_core.codegen.c import part_of
+from mononn_core.codegen.cpu_storage import CpuStorage, CpuTemplate
+from mononn_core.codegen.cstyle import Printer
+from mononn_core.codegen.loops import write_elements
+from mononn_core.codegen.storage import row_stride
+from mononn_core.graph import Node, TensorType
+from mononn_core.ops import registry
+from mononn_core.ops.common import as_index, integers
+from mononn_core.ops.recurrent import INPUTS, LENGTHS, B, C, Cell, H, P, R, X
+from mononn_core.program.expr import Acc, Const, Expr, Select, Var, evaluate_index, op
+from mononn_core.program.ir import Barrier, Box, Item, Loop, Operand, Phase, Result, Task
+from mononn_core.program.rules import matrix_dims
+from mononn_core.program.simplify import simplify
+from mononn_core.program.template import Array, Elements, Extent, Running, Template, operand
+from mononn_core.schedule.binder import OWNER, OperandBinder
+from mononn_core.schedule.decisions import most_at_once
+from mononn_core.schedule.fuse import FusionGroup
+from mononn_core.schedule.operands import RowsView, axis
+from mononn_core.schedule.phases import PhaseBuilder
+from mononn_core.schedule.schedule import GroupSchedule, Partition
+from mononn_core.schedule.template import CpuScheduled, Ways
+from mononn_core.schedule.views import matrix_index, matrix_shape
+
+VECTORS = 4
+"""Of sums that a row of a tile has at least, where one gate alone does not fill them."""
+STEP = "step"
+"""The loop's variable: number of the step, the first is not in the loop."""
+
+
+@dataclass(frozen=True)
+class RecurrenceParams:
+    """``gates`` of ``block`` units lie side by side in a panel of b; ``at_once`` rows' sums are in registers together;
+    a step has ``rows`` rows of states."""
+
+    gates: int
+    block: int
+    at_once: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """Of a node: steps, sequences, directions, units; and of its panels, gates and units of a block."""
+
+    steps: int
+    rows: int
+    directions: int
+    units: int
+    gates: int
+    block: int
+
+    @staticmethod
+    def of(node: Node, builder: PhaseBuilder) -> _Shape:
+        (steps, rows, _), (directions, units, _) = (builder.types[node.inputs[i]].shape for i in (X, R))
+        gates = Cell(node.attrs, 0).gates
+        return _Shape(steps, rows, directions, units, gates, max(1, VECTORS // gates) * builder.lanes)
+
+    @property
+    def blocks(self) -> int:
+        """Of a direction."""
+        return ceil(self.units / self.block)
+
+
+class _Elements:
+    """Operators applied to the elements of a tile."""
+
+    def add(self, op: str, /, *inputs: Expr, **attrs: Any) -> Expr:
+        definition, types = registry.get(op), [TensorType(v.dtype, ()) for v in inputs]
+        (kind,) = definition.infer(types, attrs)
+        assert definition.point is not None
+        return definition.point([_reader(v) for v in inputs], types, kind, attrs, ())
+
+    def one(self, like: Expr) -> Expr:
+        return Const(1.0, like.dtype)
+
+
+def _reader(value: Expr) -> registry.Reader:
+    return lambda _: value
+
+
+class Recurrence(Template[RecurrenceParams], CpuTemplate, CpuScheduled):
+    """See the module."""
+
+    name = op = "recurrence"
+    roles = ("a", "b")
+    parameters = RecurrenceParams
+    weights = "b"
+    header = "mononn_recurrence.hpp"
+    efficiency = 0.3
+
+    # -- meaning ----------------------------------------------------------------------------------------------------
+
+    def mismatch(self, task: Task) -> str:
+        params, out = self.params(task), operand(task, task.results[0].operand).box
+        if params.gates < 1 or params.block < 1 or params.at_once < 1 or params.rows < 1:
+            return f"it has no tile: {params}"
+        columns = operand(task, "b").box.size[1]
+        if columns % (params.gates * params.block) or columns < out.size[matrix_dims(out.size)[1]] * params.gates:
+            return f"{columns} columns of operand 'b' are no blocks of {params.gates} times {params.block}"
+        return ""
+
+    def contraction(self, task: Task, extent: Extent) -> str:
+        differ = (extent("a", 1) != extent("b", 0)).any()
+        return "the extents that operands 'a' and 'b' contract differ" if differ else ""
+
+    def elements(self, task: Task, axes: tuple[str, ...], prologue: str = "") -> Elements:
+        box = operand(task, task.results[0].operand).box
+        dims = matrix_dims(box.size)
+        inside = (op("lt", box.offset[d] + Var(a), Const(box.bound[d])) for a, d in zip(axes, dims, strict=True))
+        return Elements(tuple(box.size[d] for d in dims), tuple(inside))
+
+    def parts(self, task: Task) -> int:
+        return self.params(task).gates
+
+    def compute(self, task: Task, running: Running) -> Array:
+        params, out = self.params(task), task.results[0].operand
+        box, a = operand(task, out).box, running.matrix("a")
+        d = matrix_dims(box.size)[1]
+        units = max(0, min(box.size[d], box.bound[d] - running.corner(out)[d]))
+        sums = np.asarray(a @ running.matrix("b")).reshape(len(a), -1, params.gates, params.block)
+        return sums.transpose(2, 0, 1, 3).reshape(params.gates, len(a), -1)[:, :, :units]
+
+    # -- how groups are dealt ---------------------------------------------------------------------------------------
+
+    def ways(self, stage: FusionGroup, builder: PhaseBuilder, owners: int) -> Ways:
+        assert stage.root is not None
+        s, found = _Shape.of(stage.root, builder), []
+        if s.directions % owners == 0:
+            found.append(Partition("batch", owners))
+        if s.rows % owners == 0:
+            found.append(Partition("rows", owners))
+        if s.blocks >= owners:
+            found.append(Partition("columns", owners))
+        flops = registry.get(self.op).flops
+        assert flops is not None
+        types = builder.types
+        return Ways(
+            tuple(found),
+            flops([types[n] if n else None for n in stage.root.inputs], [types[stage.root.output]], stage.root.attrs),
+        )
+
+    def build(self, builder: PhaseBuilder, stage: FusionGroup, decided: GroupSchedule, name: str) -> Phase:
+        """The first step of the first direction."""
+        return _Steps(builder, stage, decided.partition, name).phase(0, first=True)
+
+    def items(self, builder: PhaseBuilder, stage: FusionGroup, decided: GroupSchedule, name: str) -> tuple[Item, ...]:
+        steps = _Steps(builder, stage, decided.partition, name)
+        directions = range(steps.shape.directions)
+        firsts = tuple(steps.phase(d, first=True) for d in directions)
+        if steps.shape.steps == 1:
+            return firsts
+        meet = (Barrier(0),) if decided.partition.kind == "columns" else ()
+        body = (*meet, *(steps.phase(d, first=False) for d in directions))
+        return (*firsts, Loop(STEP, steps.shape.steps - 1, body, ""))
+
+    # -- C++ --------------------------------------------------------------------------------------------------------
+
+    def write_call(self, phase: Phase, printer: Printer, code: CpuStorage) -> None:
+        task, out, params = phase.task, code.out, self.params(phase.task)
+        a, b, stored = (operand(task, role) for role in ("a", "b", task.results[0].operand))
+        m, n = task.results[0].axes
+        (rows, units), columns = (stored.box.size[d] for d in matrix_dims(stored.box.size)), 1
+        inner = code.element_printer(printer, (m, n), (rows, units))
+        sums = ", ".join(f"auto {part_of(inner.acc, Acc(part=g))}" for g in range(params.gates))
+        with out.block(f"auto element_ = [&](long {m}, long {n}, {sums}) {{", "};"):
+            write_elements(out, task.results, inner)
+        many, text = code.extents(phase, stored, columns, printer)
+        row = printer.index(stored.box.offset[0])
+        call = (
+            f"mn::recurrence<{params.gates}, {params.block}, {rows}, {params.at_once}>({code.corner(printer, a)}, "
+            f"{row_stride(printer.pointers['a'].buffer)}, {code.corner(printer, b)}, {a.box.size[1]}, {text}, "
+            f"({row}) / {params.rows} % 2, element_);"
+        )
+        out.line(f"if ({text} > 0) {call}" if min(many) == 0 else call)
+
+
+class _Steps:
+    """The phases of one recurrence."""
+
+    def __init__(self, builder: PhaseBuilder, stage: FusionGroup, partition: Partition, name: str) -> None:
+        assert stage.root is not None
+        self.builder, self.stage, self.node, self.partition = builder, stage, stage.root, partition
+        self.inputs = (*stage.root.inputs, *("",) * (INPUTS - len(stage.root.inputs)))
+        self.name, self.shape = name, _Shape.of(stage.root, builder)
+
+    def phase(self, d: int, first: bool) -> Phase:
+        """The first step of direction ``d``, or all others."""
+        s, partition = self.shape, self.partition
+        owners = partition.owners if partition.kind in ("rows", "columns") else 1
+        rows, units = s.rows, s.units
+        m0: Expr = Const(0)
+        u0: Expr = Const(0)
+        if partition.kind == "rows":
+            rows = s.rows // owners
+            m0 = Var(OWNER) * rows
+        elif partition.kind == "columns":
+            units = ceil(s.blocks / owners) * s.block
+            u0 = Var(OWNER) * units
+        binder = self.builder.binder({OWNER: owners})
+        if not first:
+            binder.outer[STEP] = (0, s.steps - 2)
+        t, before = self._times(d, first)
+        self._product(binder, d, None if first else before, (m0, u0), (rows, units))
+        inner = {"m": (0, rows - 1), "n": (0, units - 1)}
+        row = binder.position("row", m0 + axis("m", rows), s.rows)
+        unit = binder.position("unit", u0 + axis("n", units), s.units)
+        values = self._values(d, None if first else before, (t, row, unit))
+        results = []
+        for state, value in enumerate(values):
+            at = matrix_index(self._kind.shape, (Const(state), t, row, unit + d * s.units))
+            bound_value = binder.stored(self.stage.stored, binder.bind(value, inner))
+            role = binder.output(self.stage.stored, at, inner, f"out{state}")
+            results.append(Result(f"out{state}", ("m", "n"), role, bound_value))
+        most = most_at_once(s.gates * s.block // self.builder.lanes, self.builder.machine)
+        params = {"gates": s.gates, "block": s.block, "at_once": most, "rows": s.rows}
+        operands = tuple(self._within(o, d) for o in binder.operands)
+        task = Task(Recurrence.name, operands, params, tuple(results))
+        name = f"{self.name}_{'first' if first else 'step'}{d}"
+        flops = 2 * s.rows * s.units * s.units * s.gates
+        found = self.builder.phase(name, self.stage, partition, {OWNER: owners}, task, flops)
+        if partition.kind != "batch":
+            return found
+        return replace(found, assign=replace(found.assign, owner=Const(d * partition.owners // s.directions)))
+
+    @property
+    def _kind(self) -> TensorType:
+        return self.builder.types[self.stage.stored]
+
+    def _times(self, d: int, first: bool) -> tuple[Expr, Expr]:
+        """When a step is, and the one before it."""
+        last = self.shape.steps - 1
+        if integers(self.node.attrs, "reverse")[d]:
+            now: Expr = Const(last) if first else Const(last - 1) + Var(STEP) * -1
+            return now, now + 1
+        now = Const(0) if first else Var(STEP) + 1
+        return now, now + -1
+
+    def _within(self, one: Operand, d: int) -> Operand:
+        """What a ragged share of direction ``d`` reads and stores of the states ends where its units do."""
+        if one.buffer != self.stage.stored:
+            return one
+        rows, columns = one.box.bound
+        return replace(one, box=replace(one.box, bound=(rows, min(columns, (d + 1) * self.shape.units))))
+
+    def _product(
+        self,
+        binder: OperandBinder,
+        d: int,
+        before: Expr | None,
+        at: tuple[Expr, Expr],
+        size: tuple[int, int],
+    ) -> None:
+        """Declare the state at time ``before`` (None: before the first step) and the weights."""
+        s, (m0, u0), (rows, units) = self.shape, at, size
+        if before is None:
+            seen = RowsView.of(self.builder.views, self.inputs[H])
+            assert seen is not None, "what cannot be read in place is stored"
+            tensor = seen.tensor
+            corner: tuple[Expr, Expr] = (m0 + (seen.row + d * s.rows), Const(seen.column))
+        else:
+            tensor = self.stage.stored
+            corner = matrix_index(self._kind.shape, (Const(0), before, m0, Const(d * s.units)))
+        whole = matrix_shape(self.builder.types[tensor].shape)
+        column = evaluate_index(corner[1], {})
+        place = tuple(simplify(e, binder.outer) for e in corner)
+        binder.add("a", tensor, Box(place, (rows, s.units), (whole[0], column + s.units)))
+        packed = self.builder.pack(
+            self.node, f"{self.inputs[R]}/{d}", s.gates * s.block, lambda: _side_by_side(self._weights(d), s)
+        )
+        width = ceil(units / s.block) * s.block * s.gates
+        first = simplify(u0 * s.gates, binder.outer)
+        binder.add("b", packed.id, Box((Const(0), first), (s.units, width), packed.shape), packed=True)
+
+    def _weights(self, d: int) -> np.ndarray[Any, Any]:
+        """[H, G H]."""
+        found: np.ndarray[Any, Any] = self.builder.views.graph.constants[self.inputs[R]][d]
+        return found
+
+    def _values(self, d: int, before: Expr | None, at: tuple[Expr, Expr, Expr]) -> tuple[Expr, ...]:
+        """The states of element (time, row, unit) after the step."""
+        s, views, (t, row, unit), inputs = self.shape, self.builder.views, at, self.inputs
+        cell, width = Cell(self.node.attrs, d), s.gates * s.units
+        x = [views.read(inputs[X], (t, row, unit + (d * width + g * s.units))) for g in range(s.gates)]
+        r: list[Expr] = [Acc(part=g) for g in range(s.gates)]
+        if inputs[B]:
+            r = [op("add", v, views.read(inputs[B], (Const(d), unit + g * s.units))) for g, v in enumerate(r)]
+        if before is None:
+            states = [views.read(inputs[n], (Const(d), row, unit)) for n in (H, C)[: cell.states]]
+        else:
+            places = ((Const(n), before, row, unit + d * s.units) for n in range(cell.states))
+            states = [views.element(self.stage.stored, place) for place in places]
+        peepholes = [views.read(inputs[P], (Const(d), unit + g * s.units)) for g in range(3)] if inputs[P] else []
+        found = cell.step(_Elements(), x, r, states, peepholes)
+        if not inputs[LENGTHS]:
+            return found
+        length = as_index(views.read(inputs[LENGTHS], (row,)))
+        return tuple(Select(op("gt", length, t), new, old) for new, old in zip(found, states, strict=True))
+
+
+def _side_by_side(weights: np.ndarray[Any, Any], s: _Shape) -> np.ndarray[Any, Any]:
+    """[H, G H] as [H, blocks, G, block], units beyond the last one zero: [H, blocks G block]."""
+    gates = weights.reshape(s.units, s.gates, s.units)
+    whole = np.pad(gates, ((0, 0), (0, 0), (0, s.blocks * s.block - s.units)))
+    return np.ascontiguousarray(
+        whole.reshape(s.units, s.gates, s.blocks, s.block).transpose(0, 2, 1, 3).reshape(s.units, -1)
+    )
+
+
+TEMPLATE = Recurrence()

@@ -1,0 +1,282 @@
+"""Recurrent layers: the operator against ONNX Runtime, the template against the operator, steps written one by one."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from mononn_core import compiler
+from mononn_core.compiler import CpuStages, lower_imported
+from mononn_core.decide.cpu import CpuScheduler
+from mononn_core.errors import UnsupportedError, VerifyError
+from mononn_core.graph import Graph
+from mononn_core.importer.reader import load
+from mononn_core.machine import Machine
+from mononn_core.ops.evaluate import run as evaluate
+from mononn_core.options import Options
+from mononn_core.passes import pipeline
+from mononn_core.program.interpret import run as interpret
+from mononn_core.program.ir import Loop
+from mononn_core.program.verify import verify
+from mononn_core.runtime.session import Session
+from mononn_core.schedule.groups import CpuGroups
+from mononn_core.schedule.schedule import GroupSchedule, Partition, Schedule
+from tests.core.graphs import Net, operators
+from tests.core.test_templates import changed
+
+Array = np.ndarray[Any, Any]
+RUNNABLE = [n for n in ("avx512", "avx2", "scalar") if Machine.named(n).features <= Machine.probe().features]
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+STATES = {"RNN": 1, "GRU": 1, "LSTM": 2}
+
+
+def lowered(graph: Graph, machine: str = "avx2", threads: int = 2, schedule: Schedule | None = None) -> CpuStages:
+    return lower_imported(graph, Options(threads=threads), Machine.named(machine), schedule)
+
+
+def recurrent(
+    kind: str,
+    sizes: tuple[int, int, int, int],
+    direction: str = "forward",
+    optional: tuple[str, ...] = ("b",),
+    **attrs: Any,
+) -> tuple[bytes, dict[str, Array]]:
+    """An ONNX model of one layer and its inputs; sizes: steps, sequences, features, units. ``optional``: "b" biases,
+    "l" lengths, "h" first states, "p" peepholes."""
+    steps, rows, features, units = sizes
+    random, gates = np.random.default_rng(sum(sizes)), GATES[kind]
+    directions = 2 if direction == "bidirectional" else 1
+
+    def floats(*shape: int) -> Array:
+        return (random.standard_normal(shape) / np.sqrt(shape[-1])).astype(np.float32)
+
+    stored = {"w": floats(directions, gates * units, features), "r": floats(directions, gates * units, units)}
+    given = {"x": random.standard_normal((steps, rows, features)).astype(np.float32)}
+    names = ["x", "w", "r", "", "", "", "", ""]
+    if "b" in optional:
+        stored["b"], names[3] = floats(directions, 2 * gates * units), "b"
+    if "l" in optional:
+        given["l"], names[4] = random.integers(1, steps + 1, rows).astype(np.int32), "l"
+    for position in range(5, 5 + STATES[kind]) if "h" in optional else ():
+        given[f"h{position}"], names[position] = floats(directions, rows, units), f"h{position}"
+    if "p" in optional and kind == "LSTM":
+        stored["p"], names[7] = floats(directions, 3 * units), "p"
+    while not names[-1]:
+        names.pop()
+    if attrs.get("layout"):
+        given["x"] = np.ascontiguousarray(given["x"].transpose(1, 0, 2))
+    outputs = ["y", "y_h", "y_c"][: 1 + STATES[kind]]
+    node = helper.make_node(kind, names, outputs, "layer", hidden_size=units, direction=direction, **attrs)
+    inputs = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape) for n, v in given.items()
+    ]
+    made = helper.make_graph(
+        [node],
+        "layer",
+        inputs,
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in outputs],
+        [numpy_helper.from_array(v, n) for n, v in stored.items()],
+    )
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    return model.SerializeToString(), given
+
+
+CASES: dict[str, tuple[Any, ...]] = {
+    "lstm": ("LSTM", (5, 1, 8, 20)),
+    "lstm, all there is": ("LSTM", (6, 3, 4, 17), "bidirectional", ("b", "l", "h", "p")),
+    "lstm backwards": ("LSTM", (4, 2, 4, 40), "reverse", ("l",)),
+    "gru": ("GRU", (5, 4, 8, 33), "bidirectional", ("b", "h", "l")),
+    "rnn": ("RNN", (6, 5, 8, 70), "bidirectional", ("b", "l")),
+    "one step": ("LSTM", (1, 2, 4, 16), "bidirectional", ("b", "h")),
+}
+MORE: dict[str, dict[str, Any]] = {
+    "lstm backwards": {"clip": 0.3, "input_forget": 1},
+    "gru": {"linear_before_reset": 1},
+    "rnn": {"activations": ["Relu", "Tanh"]},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_answers_are_those_of_onnx_runtime(case: str) -> None:
+    model, given = recurrent(*CASES[case], **MORE.get(case, {}))
+    wanted = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, given)
+    graph = load(model)
+    for found in (evaluate(graph, given), session(lowered(graph)).run(given)):
+        for value, want in zip(found.values(), wanted, strict=True):
+            np.testing.assert_allclose(value, want, rtol=1e-5, atol=1e-6)
+
+
+def test_the_batch_may_come_first() -> None:
+    sizes, optional = (5, 3, 4, 16), ("b",)
+    model, given = recurrent("LSTM", sizes, "bidirectional", optional)
+    first, turned = recurrent("LSTM", sizes, "bidirectional", optional, layout=1)
+    y, h, c = evaluate(load(model), given).values()
+    found = session(lowered(load(first))).run(turned)
+    for value, want in zip(
+        found.values(), (y.transpose(2, 0, 1, 3), *(v.transpose(1, 0, 2) for v in (h, c))), strict=True
+    ):
+        np.testing.assert_allclose(value, want, rtol=1e-5, atol=1e-6)
+
+
+def session(stages: CpuStages) -> Session:
+    return Session(compiler.build(stages), threads=stages.options.threads)
+
+
+def net_of(kind: str, sizes: tuple[int, int, int, int], reverse: tuple[int, ...], optional: tuple[str, ...]) -> Graph:
+    """A recurrence alone; sizes: steps, sequences, units, 0. ``optional``: of "b", "p", "lengths"."""
+    (steps, rows, units, _), gates, directions = sizes, GATES[kind.upper()], len(reverse)
+    net, random = Net(), np.random.default_rng(units)
+    weights = random.standard_normal((directions, units, gates * units)).astype(np.float32) / np.sqrt(units)
+    inputs = [
+        net.input(steps, rows, directions * gates * units),
+        net.const(weights),
+        net.input(directions, rows, units),
+        net.input(directions, rows, units) if kind == "lstm" else "",
+        net.input(directions, gates * units) if "b" in optional else "",
+        net.input(directions, 3 * units) if "p" in optional and kind == "lstm" else "",
+        net.input(rows, dtype="int32") if "lengths" in optional else "",
+    ]
+    names = {"rnn": ("tanh",), "gru": ("sigmoid", "tanh"), "lstm": ("sigmoid", "tanh", "tanh")}[kind]
+    found = net(
+        "recurrence",
+        *inputs,
+        kind=kind,
+        reverse=reverse,
+        activations=",".join(names * directions),
+        clip=0.0,
+        coupled=False,
+        after=True,
+    )
+    return net.graph(found)
+
+
+def values_of(graph: Graph, seed: int) -> dict[str, Array]:
+    random = np.random.default_rng(seed)
+    return {
+        name: (
+            random.integers(0, 8, graph.types[name].shape)
+            if graph.types[name].dtype == "int32"
+            else random.standard_normal(graph.types[name].shape)
+        ).astype(graph.types[name].dtype)
+        for name in graph.inputs
+    }
+
+
+def dealt(graph: Graph, machine: str, threads: int, kind: str) -> CpuStages:
+    """The recurrence dealt as ``kind`` says."""
+    options = Options(threads=threads)
+    groups = CpuGroups(pipeline.prepare(pipeline.run(graph), "cpu"), options, Machine.named(machine))
+    own = next(s.own for s in groups.stages if s.root is not None and s.root.op == "recurrence")
+    fixed = {own: GroupSchedule(own, "recurrence", Partition(kind, threads))}
+    return lowered(graph, machine, threads, CpuScheduler(groups).decide(fixed))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_the_virtual_machine_gives_the_operators_answer(data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from(("rnn", "gru", "lstm")))
+    steps, rows, units = (data.draw(st.integers(1, n)) for n in (5, 5, 40))
+    reverse = data.draw(st.sampled_from(((0,), (1,), (0, 1), (1, 1))))
+    optional = data.draw(st.lists(st.sampled_from(("b", "p", "lengths")), unique=True))
+    graph = net_of(kind, (steps, rows, units, 0), reverse, tuple(optional))
+    threads = data.draw(st.integers(1, 3))
+    kinds = ["single", *(k for k, n in (("rows", rows), ("batch", len(reverse))) if threads > 1 and n % threads == 0)]
+    stages = dealt(
+        graph, data.draw(st.sampled_from(("avx512", "avx2", "scalar"))), threads, data.draw(st.sampled_from(kinds))
+    )
+    given = values_of(graph, 3)
+    shaped = {name: value.reshape(stages.program.buffer(name).shape) for name, value in given.items()}
+    (found,) = interpret(stages.program, shaped, stages.lowered.weights, 2).values()
+    (want,) = evaluate(graph, given).values()
+    np.testing.assert_allclose(found.reshape(want.shape), want, rtol=1e-4, atol=1e-5)
+
+
+COMPILED = [
+    ("lstm", (7, 1, 72, 0), (0, 1), ("b", "lengths")),
+    ("lstm", (9, 6, 36, 0), (0,), ("p",)),
+    ("gru", (7, 5, 50, 0), (0, 1), ("b",)),
+    ("rnn", (7, 4, 100, 0), (1,), ("lengths",)),
+]
+
+
+@cache
+def compiled(number: int, machine: str) -> Session:
+    return session(lowered(net_of(*COMPILED[number]), machine))
+
+
+@pytest.mark.parametrize("machine", RUNNABLE)
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, len(COMPILED) - 1), st.integers(0, 1 << 32))
+def test_compiled_code_gives_the_operators_answer(machine: str, number: int, seed: int) -> None:
+    graph = net_of(*COMPILED[number])
+    given = values_of(graph, seed)
+    (found,) = compiled(number, machine).run(given).values()
+    np.testing.assert_allclose(found, next(iter(evaluate(graph, given).values())), rtol=1e-4, atol=1e-5)
+
+
+def test_bits_do_not_depend_on_the_number_of_workers() -> None:
+    stages = lowered(net_of("lstm", (12, 3, 72, 0), (0, 1), ("b",)), threads=4)
+    artifact, given = compiler.build(stages), values_of(stages.graph, 1)
+    first, *others = ([*Session(artifact, threads=n).run(given).values()] for n in (1, 2, 4))
+    for other in others:
+        np.testing.assert_array_equal(first[0], other[0])
+
+
+def test_a_long_sequence_is_a_loop_and_its_owners_meet_behind_every_step() -> None:
+    program = lowered(net_of("lstm", (600, 1, 128, 0), (0,), ())).program
+    (loop,) = (item for item in program.body if isinstance(item, Loop))
+    assert loop.count == 599 and len(loop.body) == 2
+
+
+def test_owners_of_a_direction_each_do_not_meet() -> None:
+    program = lowered(net_of("lstm", (50, 1, 128, 0), (0, 1), ())).program
+    (loop,) = (item for item in program.body if isinstance(item, Loop))
+    assert [phase.assign.owner.value for phase in loop.body] == [0, 1]  # type: ignore[union-attr]
+
+
+def test_a_reset_gate_in_front_of_the_product_is_written_step_by_step() -> None:
+    model, given = recurrent("GRU", (5, 3, 8, 20), "bidirectional", ("b", "h", "l"))
+    graph = load(model)
+    assert "recurrence" not in operators(pipeline.run(graph))
+    wanted = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, given)
+    for value, want in zip(session(lowered(graph)).run(given).values(), wanted, strict=True):
+        np.testing.assert_allclose(value, want, rtol=1e-5, atol=1e-6)
+
+
+def test_a_gpu_gets_the_steps_one_by_one_and_no_more_than_it_can_take() -> None:
+    model, given = recurrent("LSTM", (4, 2, 8, 20), "bidirectional")
+    graph = load(model)
+    after = pipeline.run(graph, "cuda")
+    assert "recurrence" not in operators(after)
+    for value, want in zip(evaluate(after, given).values(), evaluate(graph, given).values(), strict=True):
+        np.testing.assert_allclose(value, want, rtol=1e-5, atol=1e-6)
+    with pytest.raises(UnsupportedError, match="a recurrence of 300 steps is not compiled for this target"):
+        pipeline.run(load(recurrent("LSTM", (300, 2, 8, 20))[0]), "cuda")
+
+
+@pytest.mark.parametrize(
+    ("params", "text"),
+    [
+        ({"gates": 0}, "it has no tile"),
+        ({"block": 7}, "are no blocks of 4 times 7"),
+        ({"gates": 3, "block": 8}, "are no blocks of 3 times 8"),
+    ],
+)
+def test_a_program_that_fits_together_badly_is_refused(params: dict[str, Any], text: str) -> None:
+    program = lowered(net_of("lstm", (3, 2, 16, 0), (0,), ())).program
+    with pytest.raises(VerifyError, match=text):
+        verify(changed(program, "recurrence", **params))
+
+
+def test_an_accumulator_that_no_gate_has_is_refused() -> None:
+    program = lowered(net_of("lstm", (3, 2, 16, 0), (0,), ())).program
+    fewer = changed(program, "recurrence", gates=2, block=16)
+    with pytest.raises(VerifyError, match=r"uses accumulator [23]; there are 2"):
+        verify(fewer)
