@@ -7,6 +7,7 @@ compared.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import gcd
 
 from mononn_core.program.expr import (
     FALSE,
@@ -200,6 +201,18 @@ def _split(a: Expr, c: int) -> tuple[Expr, Expr]:
     return from_linear(quotient, constant // c), from_linear(rest, constant % c)
 
 
+def _coarser(a: Expr, c: int, ranges: Ranges) -> tuple[int, Expr, Expr] | None:
+    """A divisor k of ``c`` with ``a`` as ``k * coarse + fine``, where fine is in [0, k): then a // c is
+    coarse // (c / k), and fine is of no concern. (k, coarse, fine); None where there is none."""
+    terms, constant = linear(a)
+    for k in sorted({gcd(t, c) for t in terms.values()} - {1, c}, reverse=True):
+        fine = from_linear({atom: t for atom, t in terms.items() if t % k}, constant % k)
+        low, high = bounds(fine, ranges)
+        if 0 <= low and high < k:
+            return k, from_linear({atom: t // k for atom, t in terms.items() if t % k == 0}, constant // k), fine
+    return None
+
+
 def _divide(a: Expr, c: int, ranges: Ranges) -> Expr:
     if c == 1:
         return a
@@ -207,7 +220,10 @@ def _divide(a: Expr, c: int, ranges: Ranges) -> Expr:
     low, high = bounds(rest, ranges)
     if low > float("-inf") and high < float("inf") and low // c == high // c:
         return add(quotient, int(low // c))
+    coarser = _coarser(rest, c, ranges)
     match rest:
+        case _ if coarser is not None:
+            inner = _divide(coarser[1], c // coarser[0], ranges)
         case Op("floordiv", (x, Const(value=d))):
             inner = _divide(x, int(d) * c, ranges)
         case _:
@@ -222,7 +238,11 @@ def _remainder(a: Expr, c: int, ranges: Ranges) -> Expr:
     low, high = bounds(rest, ranges)
     if low > float("-inf") and high < float("inf") and low // c == high // c:
         return add(rest, int(-(low // c) * c))
+    coarser = _coarser(rest, c, ranges)
     match rest:
+        case _ if coarser is not None:
+            k, coarse, fine = coarser
+            return from_linear(*linear(add(mul(_remainder(coarse, c // k, ranges), k), fine)))
         case Op("mod", (x, Const(value=d))) if int(d) % c == 0:
             return _remainder(x, c, ranges)
         case _:

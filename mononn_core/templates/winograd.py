@@ -17,6 +17,7 @@ import numpy as np
 from mononn_core.codegen.cpu_storage import CpuStorage
 from mononn_core.codegen.cstyle import Printer
 from mononn_core.element import COMPUTE, WIDE, itemsize
+from mononn_core.program.expr import Const, Expr, minimum
 from mononn_core.program.ir import Phase, Task
 from mononn_core.program.template import Running, operand
 from mononn_core.program.windows import Windows
@@ -29,6 +30,8 @@ Array = np.ndarray[Any, Any]
 
 INPUT = np.array([[1.0, 0.0, -1.0, 0.0], [0.0, 1.0, 1.0, 0.0], [0.0, -1.0, 1.0, 0.0], [0.0, 1.0, 0.0, -1.0]])
 OUTPUT = np.array([[1.0, 1.0, 1.0, 0.0], [0.0, 1.0, -1.0, -1.0]])
+FEWEST = 8
+"""Channels of a group, in and out, from which on the transforms pay."""
 PRODUCTS = 16
 """Matrix products a tile takes part in."""
 
@@ -100,13 +103,21 @@ class Winograd(Windowed[WindowParams]):
         return (1 if _pays(conv, builder.lanes) else -1) if self.panels(conv, builder.lanes) else None
 
     def panels(self, conv: Conv, lanes: int) -> tuple[int, ...]:
-        """Two vectors of output channels, or one where there are no two."""
-        if conv.group > 1 or conv.dtype != COMPUTE or not applies(conv.windows(conv.x[2], conv.out[1])):
+        """Two vectors of output channels, or one where there are no two; of one group, whose input channels fill
+        vectors."""
+        if conv.dtype != COMPUTE or not applies(conv.windows(conv.x[2], conv.out[1])):
             return ()
-        return (2 * lanes, lanes) if conv.channels > lanes else (lanes,)
+        mine, width = conv.of_group
+        if conv.group > 1:
+            return tuple(panel for panel in (2 * lanes, lanes) if width % panel == mine % lanes == 0)
+        return (2 * lanes, lanes) if width > lanes else (lanes,)
 
     def reads(self, conv: Conv, panel: int) -> int:
-        return conv.x[3]
+        return conv.of_group[0]
+
+    def first_channel(self, conv: Conv, panel: int, column: Expr) -> Expr:
+        mine, width = conv.of_group
+        return minimum(column // width * mine, Const(conv.x[3] - mine))
 
     def weight_matrix(self, conv: Conv, panel: int, w: Array) -> Array:
         return transformed_weights(w)
@@ -116,7 +127,7 @@ class Winograd(Windowed[WindowParams]):
 
     def block(self, conv: Conv, panel: int, share: int, pitch: int, builder: PhaseBuilder) -> tuple[int, int]:
         """Rows of tiles whose transformed windows stay in half of the second-level cache."""
-        pair_bytes = PRODUCTS * ceil(conv.out[2] / 2) * conv.x[3] * itemsize(COMPUTE)
+        pair_bytes = PRODUCTS * ceil(conv.out[2] / 2) * self.reads(conv, panel) * itemsize(COMPUTE)
         most = max(2, builder.machine.l2_bytes // 2 // pair_bytes * 2)
         if share <= most:
             return share, 1
@@ -151,9 +162,10 @@ class Winograd(Windowed[WindowParams]):
 def _pays(conv: Conv, lanes: int) -> bool:
     """Whether it is faster in tiles: whole vectors of channels, enough of them to pay for the transforms, few
     half-empty tiles."""
-    _, height, width, results = conv.out
-    products = PRODUCTS * tiles(height, width)
-    return conv.x[3] % lanes == 0 and min(conv.x[3], results) >= 32 and products * 4 <= 9 * height * width * 3
+    _, height, width, _ = conv.out
+    products, (mine, results) = PRODUCTS * tiles(height, width), conv.of_group
+    enough = mine % lanes == 0 and min(mine, results) >= max(lanes, FEWEST)
+    return enough and products * 4 <= 9 * height * width * 3
 
 
 TEMPLATE = Winograd()

@@ -162,3 +162,11 @@ def test_windows_of_an_image_of_many_pixels_are_proven_inside_it() -> None:
     assert provable(op("lt", position, Const(height * width)), ranges, guards)
     assert not provable(op("lt", position, Const(height * width - 1)), ranges, guards)
     assert not provable(op("lt", position, Const(height * width)), ranges, guards[:1])
+
+
+def test_a_divisor_is_cut_by_what_a_sum_has_in_common_with_it() -> None:
+    """A pixel's number of a row of windows, from channels counted through them."""
+    ranges = {"m": (0, 48), "p": (0, 5), "n": (0, 15)}
+    channels = Var("m") * 96 + Var("p") * 16 + Var("n")
+    assert simplify(channels // 672, ranges) == simplify(Var("m") // 7, ranges)
+    assert simplify(channels % 672, ranges) == simplify(Var("m") % 7 * 96 + Var("p") * 16 + Var("n"), ranges)

@@ -28,13 +28,14 @@ def test_convolve_is_a_convolution(rows: int, width: int, pitch: int) -> None:
     np.testing.assert_allclose(winograd.convolve(windows, pixels, winograd.transformed_weights(w)), direct, atol=1e-12)
 
 
-def network(channels: int, results: int, height: int, width: int, batch: int = 1) -> bytes:
+def network(channels: int, results: int, height: int, width: int, batch: int = 1, group: int = 1) -> bytes:
     """Two 3x3 convolutions with bias and ReLU, the second of what the first stores with its border, and their sum."""
     b = Builder("winograd")
-    weights = [b.random.standard_normal((results, c, 3, 3)) * (9 * c) ** -0.5 for c in (channels, results)]
+    each = [n // group for n in (channels, results)]
+    weights = [b.random.standard_normal((results, c, 3, 3)) * (9 * c) ** -0.5 for c in each]
     first, second = (b.constant(w.astype(np.float32)) for w in weights)
-    y = b.add("Relu", b.add("Conv", "x", first, b.weight(results), pads=[1, 1, 1, 1]))
-    z = b.add("Conv", y, second, b.weight(results), pads=[1, 1, 1, 1])
+    y = b.add("Relu", b.add("Conv", "x", first, b.weight(results), pads=[1, 1, 1, 1], group=group))
+    z = b.add("Conv", y, second, b.weight(results), pads=[1, 1, 1, 1], group=group)
     b.add("Relu", b.add("Add", z, y), output="y")
     kind = (TensorProto.FLOAT, (batch, channels, height, width))
     return b.model({"x": kind}, {"y": (batch, results, height, width)})
@@ -48,6 +49,9 @@ def network(channels: int, results: int, height: int, width: int, batch: int = 1
         ((64, 32, 60, 64), "avx512"),
         ((32, 64, 6, 14, 2), "avx2"),
         ((48, 48, 13, 15), "avx2"),
+        ((64, 96, 7, 9, 1, 2), "avx512"),
+        ((64, 96, 7, 9, 2, 2), "avx2"),
+        ((72, 72, 10, 6, 1, 3), "avx2"),
         ((32, 32, 8, 10), "scalar"),
     ],
 )
