@@ -208,7 +208,7 @@ def _coarser(a: Expr, c: int, ranges: Ranges) -> tuple[int, Expr, Expr] | None:
     for k in sorted({gcd(t, c) for t in terms.values()} - {1, c}, reverse=True):
         fine = from_linear({atom: t for atom, t in terms.items() if t % k}, constant % k)
         low, high = bounds(fine, ranges)
-        if 0 <= low and high < k:
+        if low >= 0 and high < k:
             return k, from_linear({atom: t // k for atom, t in terms.items() if t % k == 0}, constant // k), fine
     return None
 

@@ -1,4 +1,5 @@
-"""Winograd's F(2x2, 3x3): a 3x3 convolution of stride 1 in tiles of 2 x 2 pixels, 16 multiplications instead of 36.
+"""Winograd's F(2x2, 3x3): a 3x3 convolution of stride 1 in tiles of 2 x 2 pixels, 16 multiplications instead of 36. A
+dilated one is that of every image that pixels so far apart make.
 
 Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016, section 4.1.
 
@@ -17,6 +18,7 @@ import numpy as np
 from mononn_core.codegen.cpu_storage import CpuStorage
 from mononn_core.codegen.cstyle import Printer
 from mononn_core.element import COMPUTE, WIDE, itemsize
+from mononn_core.machine import Machine
 from mononn_core.program.expr import Const, Expr, minimum
 from mononn_core.program.ir import Phase, Task
 from mononn_core.program.template import Running, operand
@@ -36,13 +38,22 @@ PRODUCTS = 16
 """Matrix products a tile takes part in."""
 
 
-def tiles(rows: int, width: int) -> int:
-    """Tiles of ``rows`` x ``width`` pixels; the last of a row or column may be half empty."""
-    return -(-rows // 2) * -(-width // 2)
+def parts(extent: int, apart: int) -> list[int]:
+    """Lengths of the runs of elements that lie ``apart`` from one another."""
+    return [-(-(extent - first) // apart) for first in range(min(apart, extent))]
+
+
+def tiles(rows: int, width: int, apart: int = 1) -> int:
+    """Tiles of ``rows`` x ``width`` pixels, 2 x 2 that lie ``apart`` each; the last of a row or column may be half
+    empty."""
+    tall, wide = (sum(-(-n // 2) for n in parts(extent, apart)) for extent in (rows, width))
+    return tall * wide
 
 
 def applies(windows: Windows) -> bool:
-    return (windows.kernel, windows.strides, windows.dilations) == ((3, 3), (1, 1), (1, 1))
+    """Any equal dilations: pixels so far apart are an image of their own."""
+    down, across = windows.dilations
+    return (windows.kernel, windows.strides) == ((3, 3), (1, 1)) and down == across
 
 
 def transformed_weights(w: Array) -> Array:
@@ -56,21 +67,27 @@ def transformed_weights(w: Array) -> Array:
 
 def convolve(windows: Windows, pixels: Array, weights: Array) -> Array:
     """[rows, width, M] of ``pixels`` [count, C], a pixel a row, and ``weights`` from :func:`transformed_weights`."""
-    rows, width = windows.rows_in(len(pixels)), windows.width
-    if rows == 0:
-        return np.zeros((0, width, weights.shape[1]), pixels.dtype)
+    rows, width, apart = windows.rows_in(len(pixels)), windows.width, windows.dilations[0]
+    out = np.zeros((rows, width, weights.shape[1]), pixels.dtype)
+    places = np.arange(rows + 2 * apart)[:, None] * windows.pitch + np.arange(width + 2 * apart)[None, :]
+    for y in range(min(apart, rows)):
+        for x in range(min(apart, width)):
+            out[y::apart, x::apart] = _plain(pixels[places[y::apart, x::apart]], weights)
+    return out
+
+
+def _plain(image: Array, weights: Array) -> Array:
+    """The convolution of an image [rows + 2, width + 2, C] whose windows lie without gaps."""
+    (rows, width), channels, results = (n - 2 for n in image.shape[:2]), image.shape[2], weights.shape[1]
     high, wide = -(-rows // 2), -(-width // 2)
-    image = np.zeros((2 * high + 2, 2 * wide + 2, pixels.shape[1]), pixels.dtype)
-    places = np.arange(rows + 2)[:, None] * windows.pitch + np.arange(width + 2)[None, :]
-    image[: rows + 2, : width + 2] = pixels[places]
-    parts = np.array([[image[i : i + 2 * high : 2, j : j + 2 * wide : 2] for j in range(4)] for i in range(4)])
-    windowed = np.einsum("ia,jb,abyxc->ijyxc", INPUT, INPUT, parts, optimize=True)
-    products = np.matmul(
-        windowed.reshape(PRODUCTS, high * wide, -1), weights.reshape(PRODUCTS, pixels.shape[1], weights.shape[1])
-    )
-    stacked = products.reshape(4, 4, high, wide, weights.shape[1])
+    whole = np.zeros((2 * high + 2, 2 * wide + 2, channels), image.dtype)
+    whole[: rows + 2, : width + 2] = image
+    seen = np.array([[whole[i : i + 2 * high : 2, j : j + 2 * wide : 2] for j in range(4)] for i in range(4)])
+    windowed = np.einsum("ia,jb,abyxc->ijyxc", INPUT, INPUT, seen, optimize=True)
+    products = np.matmul(windowed.reshape(PRODUCTS, high * wide, -1), weights.reshape(PRODUCTS, channels, results))
+    stacked = products.reshape(4, 4, high, wide, results)
     out = np.einsum("pi,qj,ijyxm->ypxqm", OUTPUT, OUTPUT, stacked, optimize=True)
-    return np.asarray(out.reshape(2 * high, 2 * wide, weights.shape[1])[:rows, :width])
+    return np.asarray(out.reshape(2 * high, 2 * wide, results)[:rows, :width])
 
 
 class Winograd(Windowed[WindowParams]):
@@ -87,7 +104,7 @@ class Winograd(Windowed[WindowParams]):
     def mismatch(self, task: Task) -> str:
         windows = self.windows(task)
         return super().mismatch(task) or (
-            "" if applies(windows) else f"has other windows than 3 x 3 pixels, one apart: {windows}"
+            "" if applies(windows) else f"has other windows than 3 x 3 pixels, equally far apart: {windows}"
         )
 
     def terms(self, task: Task, channels: Array) -> Array:
@@ -100,7 +117,7 @@ class Winograd(Windowed[WindowParams]):
 
     def preference(self, stage: FusionGroup, builder: PhaseBuilder) -> int | None:
         conv = Conv.of(stage, builder)
-        return (1 if _pays(conv, builder.lanes) else -1) if self.panels(conv, builder.lanes) else None
+        return (1 if _pays(conv, builder.machine) else -1) if self.panels(conv, builder.lanes) else None
 
     def panels(self, conv: Conv, lanes: int) -> tuple[int, ...]:
         """Two vectors of output channels, or one where there are no two; of one group, whose input channels fill
@@ -127,12 +144,11 @@ class Winograd(Windowed[WindowParams]):
 
     def block(self, conv: Conv, panel: int, share: int, pitch: int, builder: PhaseBuilder) -> tuple[int, int]:
         """Rows of tiles whose transformed windows stay in half of the second-level cache."""
-        pair_bytes = PRODUCTS * ceil(conv.out[2] / 2) * self.reads(conv, panel) * itemsize(COMPUTE)
-        most = max(2, builder.machine.l2_bytes // 2 // pair_bytes * 2)
+        most, whole = _most_rows(conv, builder.machine), 2 * conv.dilations[0]
         if share <= most:
             return share, 1
         found = [r for r in range(1, most + 1) if share % r == 0 or conv.out[0] == 1]
-        rows = max(found, key=lambda r: (r % 2 == 0, share % r == 0, r))
+        rows = max(found, key=lambda r: (r % whole == 0, share % r == 0, r))
         return rows, ceil(share / rows)
 
     def ordered(self, phase: Phase) -> Phase:
@@ -144,9 +160,10 @@ class Winograd(Windowed[WindowParams]):
 
     def scratch_floats(self, task: Task, lanes: int) -> int:
         """Transformed windows, and the products of a register tile."""
-        params = self.params(task)
-        values = tiles(params.rows, params.width) * (operand(task, "a").box.size[1] + 16)
-        return PRODUCTS * (values + params.at_once * params.panel)
+        params, channels = self.params(task), operand(task, "a").box.size[1]
+        apart = params.dilations[0]
+        each = [tiles(r, w) for r in parts(params.rows, apart) for w in parts(params.width, apart)]
+        return PRODUCTS * sum(n * (channels + 16) + params.at_once * params.panel for n in each)
 
     def write_state(self, phase: Phase, code: CpuStorage) -> None:
         code.write_scratch(phase)
@@ -154,18 +171,27 @@ class Winograd(Windowed[WindowParams]):
 
     def call(self, phase: Phase, rows: int, function: str, printer: Printer, code: CpuStorage) -> str:
         params = self.params(phase.task)
-        kernel = f"mn::Winograd<Windows_, {rows}, {params.panel}, {params.at_once}>"
+        form = "Winograd" if params.dilations[0] == 1 else "DilatedWinograd"
+        kernel = f"mn::{form}<Windows_, {rows}, {params.panel}, {params.at_once}>"
         code.assert_fits(phase, kernel)
         return f"{kernel}::run({corners(phase, printer, code)}, local_, transformed_, {function}, ahead_);"
 
 
-def _pays(conv: Conv, lanes: int) -> bool:
+def _most_rows(conv: Conv, machine: Machine) -> int:
+    """Image rows whose transformed windows stay in half of the second-level cache."""
+    pair_bytes = PRODUCTS * ceil(conv.out[2] / 2) * conv.of_group[0] * itemsize(COMPUTE)
+    return max(2, machine.l2_bytes // 2 // pair_bytes * 2)
+
+
+def _pays(conv: Conv, machine: Machine) -> bool:
     """Whether it is faster in tiles: whole vectors of channels, enough of them to pay for the transforms, few
     half-empty tiles."""
     _, height, width, _ = conv.out
-    products, (mine, results) = PRODUCTS * tiles(height, width), conv.of_group
+    lanes, apart, (mine, results) = machine.lanes(COMPUTE), conv.dilations[0], conv.of_group
+    rows = min(height, _most_rows(conv, machine)) if apart > 1 else height
+    products = PRODUCTS * tiles(rows, width, apart)
     enough = mine % lanes == 0 and min(mine, results) >= max(lanes, FEWEST)
-    return enough and products * 4 <= 9 * height * width * 3
+    return enough and products * 4 <= 9 * rows * width * 3
 
 
 TEMPLATE = Winograd()

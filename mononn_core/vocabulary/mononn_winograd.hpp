@@ -90,4 +90,46 @@ template <class G, int ROWS, int PANEL, int MOST> struct Winograd {
   }
 };
 
+// Windows of pixels D apart: the pixels that are so far apart are D x D images, each with plain windows. Parameters as of
+// Winograd.
+template <class G, int ROWS, int PANEL, int MOST> struct DilatedWinograd {
+  static constexpr int D = G::DH, TALL = (ROWS + D - 1) / D, WIDE = (G::OW + D - 1) / D;
+  static constexpr int TALLS = ROWS - (TALL - 1) * D, WIDES = G::OW - (WIDE - 1) * D;  // images that are as tall, as wide
+  static_assert(G::DW == D);
+  template <int R, int C>
+  using Part = Winograd<Windows<G::C, G::LDA * D, G::PITCH, C, G::KH, G::KW, G::SH, G::SW, 1, 1>, R, PANEL, MOST>;
+  template <int R, int C> static constexpr long floats() {
+    if constexpr (R > 0 && C > 0) return Part<R, C>::FLOATS;
+    return 0;
+  }
+  template <int R> static constexpr long row_floats() { return WIDES * floats<R, WIDE>() + (D - WIDES) * floats<R, WIDE - 1>(); }
+  static constexpr long FLOATS = TALLS * row_floats<TALL>() + (D - TALLS) * row_floats<TALL - 1>();
+
+  template <class Element, class Ahead = Nothing>
+  static inline void run(const float *A, const float *B, float *local, const float *&transformed, Element &&element,
+                         Ahead && = Nothing{}) {
+    const bool done = transformed == A;
+    transformed = A;
+    auto part = [&]<int R, int C>(long y, long x) __attribute__((always_inline)) {
+      if constexpr (R > 0 && C > 0) {
+        const float *from = A + G::at(y, x), *known = done ? from : nullptr;
+        Part<R, C>::run(from, B, local, known, [&](long i, long j, long n, auto v) __attribute__((always_inline)) {
+          element(y + i * D, x + j * D, n, v);
+        });
+        local += Part<R, C>::FLOATS;
+      }
+    };
+    MN_NOUNROLL for (long y = 0; y < D; ++y)
+      MN_NOUNROLL for (long x = 0; x < D; ++x) {
+        if (y < TALLS) {
+          if (x < WIDES) part.template operator()<TALL, WIDE>(y, x);
+          else part.template operator()<TALL, WIDE - 1>(y, x);
+        } else {
+          if (x < WIDES) part.template operator()<TALL - 1, WIDE>(y, x);
+          else part.template operator()<TALL - 1, WIDE - 1>(y, x);
+        }
+      }
+  }
+};
+
 }  // namespace mn

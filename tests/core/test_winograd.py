@@ -18,24 +18,30 @@ from mononn_core.templates import winograd
 from tests.core.networks import Builder
 
 
-@pytest.mark.parametrize(("rows", "width", "pitch"), [(2, 2, 4), (3, 5, 7), (4, 7, 12), (1, 1, 3)])
-def test_convolve_is_a_convolution(rows: int, width: int, pitch: int) -> None:
+@pytest.mark.parametrize(
+    ("rows", "width", "pitch", "apart"),
+    [(2, 2, 4, 1), (3, 5, 7, 1), (4, 7, 12, 1), (1, 1, 3, 1), (5, 6, 10, 2), (4, 9, 16, 3), (2, 1, 9, 4)],
+)
+def test_convolve_is_a_convolution(rows: int, width: int, pitch: int, apart: int) -> None:
     random = np.random.default_rng(rows)
-    windows = Windows((3, 3), (1, 1), (1, 1), pitch, width, rows)
+    windows = Windows((3, 3), (1, 1), (apart, apart), pitch, width, rows)
     pixels = random.standard_normal((windows.pixels(rows), 5))
     w = random.standard_normal((3, 3, 5, 4))
     direct = sum(tap @ part for tap, part in zip(windows.taps_of(pixels), w.reshape(9, 5, 4), strict=True))
     np.testing.assert_allclose(winograd.convolve(windows, pixels, winograd.transformed_weights(w)), direct, atol=1e-12)
 
 
-def network(channels: int, results: int, height: int, width: int, batch: int = 1, group: int = 1) -> bytes:
+def network(
+    channels: int, results: int, height: int, width: int, batch: int = 1, group: int = 1, apart: int = 1
+) -> bytes:
     """Two 3x3 convolutions with bias and ReLU, the second of what the first stores with its border, and their sum."""
     b = Builder("winograd")
+    settings = {"pads": [apart] * 4, "dilations": [apart] * 2, "group": group}
     each = [n // group for n in (channels, results)]
     weights = [b.random.standard_normal((results, c, 3, 3)) * (9 * c) ** -0.5 for c in each]
     first, second = (b.constant(w.astype(np.float32)) for w in weights)
-    y = b.add("Relu", b.add("Conv", "x", first, b.weight(results), pads=[1, 1, 1, 1], group=group))
-    z = b.add("Conv", y, second, b.weight(results), pads=[1, 1, 1, 1], group=group)
+    y = b.add("Relu", b.add("Conv", "x", first, b.weight(results), **settings))
+    z = b.add("Conv", y, second, b.weight(results), **settings)
     b.add("Relu", b.add("Add", z, y), output="y")
     kind = (TensorProto.FLOAT, (batch, channels, height, width))
     return b.model({"x": kind}, {"y": (batch, results, height, width)})
@@ -52,6 +58,10 @@ def network(channels: int, results: int, height: int, width: int, batch: int = 1
         ((64, 96, 7, 9, 1, 2), "avx512"),
         ((64, 96, 7, 9, 2, 2), "avx2"),
         ((72, 72, 10, 6, 1, 3), "avx2"),
+        ((32, 32, 8, 11, 1, 1, 2), "avx512"),
+        ((32, 32, 8, 11, 1, 1, 2), "avx2"),
+        ((16, 24, 12, 7, 2, 1, 3), "avx2"),
+        ((32, 48, 20, 20, 1, 2, 5), "avx2"),
         ((32, 32, 8, 10), "scalar"),
     ],
 )
