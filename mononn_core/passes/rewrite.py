@@ -53,6 +53,10 @@ class Rewriter:
         still count."""
         return self._uses[name] == 1 and name not in self.outputs
 
+    def uses(self, name: str) -> int:
+        """How many node inputs read ``name``, as :meth:`single_use` counts; one more for a graph output."""
+        return self._uses[name] + (name in self.outputs)
+
     def only_read_by(self, name: str, op: str) -> bool:
         """Whether every reader of ``name`` is an ``op`` (and it is no graph output); False for new tensors."""
         readers = self._readers.get(name, set())

@@ -174,13 +174,14 @@ class _Fusion:
 
     def _following(self, name: str, steps: int) -> tuple[list[Node], int]:
         """What can be computed where ``name`` is produced in so many steps, and consumes it: one node, or the fewest
-        elementwise ones of which only the last one's result is read by others; no node where there are no such. Then
-        the steps to that result."""
+        elementwise ones of which only the last one's result, no truth value, is read by others; no node where there are
+        no such. Then the steps to that result."""
         cost, found = {name: steps}, dict[str, Node]()
         while len(found) <= MOST_STEPS:
             waiting = [[r for r in self.consumers[n] if r.outputs[0] not in found] for n in cost]
-            if found and not any(waiting[:-1]):
-                last = cost[[*cost][-1]]
+            ends = [*cost][-1]
+            if found and not any(waiting[:-1]) and self.graph.types[ends].dtype in SIDE_BY_SIDE:
+                last = cost[ends]
                 return ([], steps) if last > max(MOST_STEPS, steps + len(found)) else (list(found.values()), last)
             readers = {r.outputs[0]: r for some in waiting for r in some}
             if not readers or any(n in self.graph.outputs for n in cost):
@@ -204,7 +205,7 @@ class _Fusion:
             return self._is_border(node)
         if definition.kind == "movement" and definition.forward is not None:
             return True
-        return definition.kind == "elementwise" and out.shape == mine.shape and out.dtype in SIDE_BY_SIDE
+        return definition.kind == "elementwise" and out.shape == mine.shape and out.dtype in (*SIDE_BY_SIDE, "bool")
 
     def _is_border(self, pad: Node) -> bool:
         """Whether ``pad`` puts constants around an image that a convolution reads, all channels alike."""

@@ -34,6 +34,16 @@ def mish(b: Builder, x: str) -> str:
     return b.add("Mul", x, b.add("Tanh", b.add("Softplus", x)))
 
 
+def leaky(b: Builder, x: str) -> str:
+    return b.add("LeakyRelu", x, alpha=0.1)
+
+
+def thresholded(b: Builder, x: str) -> str:
+    """A truth value of it chooses."""
+    zero = b.constant(np.float32(0))
+    return b.add("Where", b.add("Greater", x, b.constant(np.float32(0.1))), x, zero)
+
+
 def cubic(b: Builder, x: str) -> str:
     """Its square is read twice, itself three times."""
     square = b.add("Mul", x, x)
@@ -72,6 +82,8 @@ def model(body: Callable[[Builder, str], str], extra: bool = False) -> bytes:
     [
         (silu, ["matmul"] * 2),
         (mish, ["matmul"] * 2),
+        (leaky, ["matmul"] * 2),
+        (thresholded, ["matmul"] * 2),
         (cubic, ["matmul"] * 2),
         (gated, ["matmul"] * 3),
         (shown, ["matmul", "nest", "matmul"]),

@@ -281,6 +281,45 @@ def test_reshapes_that_break_the_last_axis_stay() -> None:
     unchanged(sink.run, net.graph(net("add", y, net.random(3))))
 
 
+CROP = {"starts": (0, 1, 1, 0), "sizes": (1, 8, 8, 6), "steps": (1, 1, 1, 1)}
+
+
+def test_crops_sink_through_what_follows_them() -> None:
+    net = Net()
+    y = net("slice", net("tanh", net.input(1, 10, 10, 6)), **CROP)
+    y = net("add", y, net.random(1, 1, 1, 6))
+    after = becomes(sink.run, net.graph(net("mul", y, net("sigmoid", y))), tanh=1, slice=1, add=1, sigmoid=1, mul=1)
+    assert [n.op for n in after.nodes if n.op != "identity"][-1] == "slice"
+
+
+def test_parts_of_a_tensor_are_no_crops() -> None:
+    net = Net()
+    x = net("tanh", net.input(1, 10, 10, 6))
+    first, second = (net("slice", x, **{**CROP, "starts": (0, k, k, 0)}) for k in (0, 2))
+    unchanged(sink.run, net.graph(net("relu", first), net("abs", second)))
+    half = net(
+        "slice", net("tanh", net.input(1, 10, 10, 6)), **{**CROP, "sizes": (1, 5, 10, 6), "starts": (0, 5, 0, 0)}
+    )
+    unchanged(sink.run, net.graph(net("relu", half)))
+
+
+def test_a_vector_is_repeated_in_front_of_what_cuts_its_axis() -> None:
+    """The pixels that a transposed convolution computes as channels."""
+    net = Net()
+    y = net("reshape", net("tanh", net.input(1, 5, 4, 12)), shape=(5, 4, 2, 2, 3))
+    y = net("add", net("transpose", y, perm=(0, 2, 1, 3, 4)), net.random(3))
+    graph = net.graph(net("where", net("greater", y, net.const(0)), y, net("mul", y, net.const(0.2))))
+    after = becomes(sink.run, graph, tanh=1, add=1, greater=1, mul=1, where=1, reshape=1, transpose=1)
+    assert [n.op for n in after.nodes if n.op != "identity"][-2:] == ["reshape", "transpose"]
+
+
+def test_what_is_read_elsewhere_too_stays_behind_its_move() -> None:
+    net = Net()
+    y = net("reshape", net.input(3, 8), shape=(2, 3, 4))
+    inner = net("sigmoid", y)
+    unchanged(sink.run, net.graph(net("mul", y, inner), inner))
+
+
 def test_outputs_that_share_a_value_keep_both_names() -> None:
     net = Net()
     x = net.input(3)
