@@ -1,7 +1,8 @@
 # The two commands: `make bench` and `make test`. PYTHON chooses the interpreter, CORES the cores of the workflow.
 # make suite SUITE=aa runs workflows/suites/aa.yaml; make test-networks compiles and compares every network of the suite;
 # make test-emulated runs generated CUDA code on the emulator, every scheduler mode, all planted faults; make test-mutants
-# has the verifier judge thousands of mutated Programs; make fuzz has the compiler judge MODELS damaged models.
+# has the verifier judge thousands of mutated Programs; make test-backend compiles and runs all of ONNX's single-operator
+# tests; make fuzz has the compiler judge MODELS damaged models.
 SHELL := /bin/bash
 PYTHON ?= python3
 CORES ?= all
@@ -11,7 +12,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --retries 1 --timeout 20
 TIMED = started=$$SECONDS; trap 'echo "installation: $$((SECONDS - started)) s ($@)"' EXIT;
 
-.PHONY: bench suite test test-networks test-emulated test-mutants fuzz doctor fmt lint golden python-is-new
+.PHONY: bench suite test test-networks test-emulated test-mutants test-backend fuzz doctor fmt lint golden python-is-new
 .DELETE_ON_ERROR:
 
 bench: .venv/bench.done
@@ -34,6 +35,9 @@ test-emulated: .venv/dev.done
 
 test-mutants: .venv/dev.done
 	@$(BIN)/python -m pytest -m mutants -s tests/core/cuda/test_many_mutants.py
+
+test-backend: .venv/dev.done
+	@$(BIN)/python -m pytest -m backend tests/core/test_backend_compiled.py
 
 fuzz: .venv/dev.done
 	@$(BIN)/python -m tests.fuzz --models $(MODELS)
