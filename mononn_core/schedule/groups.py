@@ -79,6 +79,8 @@ def narrowed(
             products[root.output] = [stored_behind((name,), views) for name in narrow]
         grouped = root.op == "conv" and root.attrs["group"] != 1  # widens what it loads
         wide |= stored_behind(root.inputs[max(len(narrow), grouped) :], views)
+        if root.op == "recurrence":  # reads its own states
+            wide.add(root.output)
     fits = {t for t in views.stored if graph.types[t].dtype == COMPUTE} - wide - set(graph.outputs)
     while left_out := [o for o, read in products.items() if not all(tensors and tensors <= fits for tensors in read)]:
         for output in left_out:  # it reads float32, and so does whoever shares an operand with it

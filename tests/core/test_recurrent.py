@@ -29,6 +29,7 @@ from mononn_core.runtime.session import Session
 from mononn_core.schedule.groups import CpuGroups
 from mononn_core.schedule.schedule import GroupSchedule, Partition, Schedule
 from tests.core.graphs import Net, operators
+from tests.core.test_bf16 import NARROW
 from tests.core.test_templates import changed
 
 Array = np.ndarray[Any, Any]
@@ -280,3 +281,15 @@ def test_an_accumulator_that_no_gate_has_is_refused() -> None:
     fewer = changed(program, "recurrence", gates=2, block=16)
     with pytest.raises(VerifyError, match=r"uses accumulator [23]; there are 2"):
         verify(fewer)
+
+
+def test_states_stay_as_they_are_computed_where_others_multiply_narrow_numbers() -> None:
+    net, units = Net(), 64
+    first = net.const(np.zeros((1, 3, units)))
+    settled = {"reverse": (0,), "activations": "sigmoid,tanh,tanh", "clip": 0.0, "coupled": False, "after": True}
+    weights, given = net.random(1, units, 4 * units), net.input(5, 3, 4 * units)
+    states = net("recurrence", given, weights, first, first, "", "", "", kind="lstm", **settled)
+    shown = net("slice", states, starts=(0, 0, 0, 0), sizes=(1, 5, 3, units), steps=(1, 1, 1, 1))
+    graph = net.graph(net("matmul", net("reshape", shown, shape=(15, units)), net.random(units, units)))
+    program = lower_imported(graph, Options(threads=2, precision="bf16"), NARROW).program
+    assert {b.dtype for b in program.buffers if b.space == "arena"} == {"float32"}
