@@ -68,11 +68,15 @@ def describe_program(program: Program, types: Mapping[str, TensorType], options:
 def _phases(program: Program) -> Iterator[dict[str, Any]]:
     """Executed phases in order, with what ``mononn inspect`` and ``mononn trace`` tell of them."""
     waited, storage = False, Storage(program)
+    total, read = 0, dict[tuple[str, ...], int]()
     for item, loop in program.trace():
         if isinstance(item, Barrier):
             waited = True
             continue
         suffix, moved = "".join(f"[{i}]" for i in loop.values()), traffic(program, item, loop)
+        constants = (item.id, *(program.resolve(o.buffer, loop) for o in item.task.operands if o.stable))
+        since, total = total - read.get(constants, total), total + moved.constants + moved.activations
+        read[constants] = total - moved.constants
         yield {
             "id": item.id + suffix,
             "origin": str(item.origin[0]) if item.origin else "",
@@ -83,6 +87,7 @@ def _phases(program: Program) -> Iterator[dict[str, Any]]:
             "activation_bytes": moved.activations,
             "multiplies": multiplied(storage, item),
             "barrier": waited,
+            **({"moved_since": since} if since else {}),
         }
         waited = False
 

@@ -56,6 +56,8 @@ def infer(node_op: str, types: list[TensorType | None], attrs: Mapping[str, Attr
     try:
         found = list(registry.get(node_op).infer(types, attrs))
         for kind in found:
+            if min(kind.shape, default=0) < 0:
+                raise ShapeError(f"a tensor {kind} would have a negative extent")
             if kind.nbytes > LARGEST:
                 raise ShapeError(
                     f"a tensor {kind} takes {kind.nbytes >> 30} GiB, and at most {LARGEST >> 30} are handled"

@@ -72,7 +72,9 @@ def elementwise(
 
     def evaluate(xp: Any, inputs: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
         value = xp.asarray(semantics(xp, attrs, *inputs))
-        return (value,)
+        types = [TensorType(str(x.dtype), tuple(x.shape)) for x in inputs if x is not None]
+        wanted = numpy_dtype(result(types, attrs))
+        return (value if value.dtype == wanted else value.astype(wanted),)  # a root of integers is one
 
     def point(
         readers: Sequence[Reader], types: Sequence[TensorType], output: TensorType, attrs: Attrs, index: Index

@@ -58,6 +58,9 @@ def _elements_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
     _check_indices(indices)
     if data.rank != indices.rank:
         raise ShapeError(f"indices {indices} have another rank than data {data}")
+    axis = integer(attrs, "axis") % data.rank
+    if any(i > n for d, (i, n) in enumerate(zip(indices.shape, data.shape, strict=True)) if d != axis):
+        raise ShapeError(f"indices {indices} reach beyond data {data} in an axis that they do not index")
     return (TensorType(data.dtype, indices.shape),)
 
 

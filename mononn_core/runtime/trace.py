@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,8 @@ from mononn_core.runtime.gpu_session import GpuSession
 WARM_UP_SECONDS = 0.3
 OF_INTEREST = 0.01
 """Share of a run from which on a slow phase is worth a line of its own."""
+MOST_ROUNDS = 32
+"""Rounds of a loop that have a line each."""
 KIND_COLUMNS = ("kind", "phases", "us", "of time", "floor us", "of peak")
 COLUMNS = ("phase", "us", "floor us", "of peak", "wait us", "imbalance", "tasks", "barrier", "origin")
 
@@ -141,16 +143,16 @@ def stated_machine(manifest: Mapping[str, Any]) -> Gpu:
 def floor_seconds(manifest: Mapping[str, Any], machine: Machine | Gpu, workers: int) -> list[float]:
     """The least time of each phase on ``workers`` cores, or on all of a GPU (where fp32 takes three tf32 products): the
     largest of its operations at the peak, the constants that it reads at the rate of the caches that hold all of the
-    network's memory, and these with what it reads and stores of activations at the rate of those that hold what the
-    phase touches."""
+    network's memory, or what was moved since a round of its loop read them last, and these with what it reads and
+    stores of activations at the rate of those that hold what the phase touches."""
     phases = manifest["phases"]
     if isinstance(machine, Gpu):
         whole = manifest.get("precision", "fp32") == "fp32"
         rate = machine.tf32_flops / 3 if whole else machine.tensor_flops
         return [max(p["flops"] / rate, p["bytes"] / machine.bandwidth) for p in phases]
-    constants = machine.bandwidth_within(manifest["weight_bytes"] + manifest["arena_bytes"], workers)
-    floors = []
+    memory, floors = manifest["weight_bytes"] + manifest["arena_bytes"], []
     for p in phases:
+        constants = machine.bandwidth_within(min(memory, p.get("moved_since", memory)), workers)
         touched = p["bytes"] + p.get("activation_bytes", 0)
         arithmetic = p["flops"] / (machine.peak(p.get("multiplies", "")) * workers)
         near = touched / machine.bandwidth_within(touched, workers)
@@ -166,14 +168,41 @@ def below(phases: Sequence[PhaseTime], share: float) -> list[PhaseTime]:
 
 
 def format_table(phases: Sequence[PhaseTime]) -> str:
-    """The tables for people: one line a phase, then the total; one line a kind of phase."""
+    """The tables for people: one line a phase (all rounds of a long loop are one), then the total; one line a kind of
+    phase."""
     total, floor = sum(p.seconds for p in phases), sum(p.floor for p in phases)
-    rows = [COLUMNS, *map(_row, phases)]
+    rows = [COLUMNS, *map(_row, _together(phases))]
     waits = f"{sum(p.wait for p in phases) * 1e6:.1f}"
     share = f"{floor / total:.0%}" if total else ""
     barriers = str(sum(p.barrier for p in phases))
     rows.append(("total", f"{total * 1e6:.1f}", f"{floor * 1e6:.1f}", share, waits, "", "", barriers, ""))
     return "\n".join([*_aligned(rows), "", *_aligned(_kinds(phases))])
+
+
+def _together(phases: Sequence[PhaseTime]) -> list[PhaseTime]:
+    """``phases`` with those of loops of more than so many rounds, the steps of a recurrence, as one each."""
+    rounds: dict[str, list[PhaseTime]] = {}
+    for p in phases:
+        rounds.setdefault(_name(p), []).append(p)
+    many = {name: _whole(some) for name, some in rounds.items() if len(some) > MOST_ROUNDS}
+    return [many.get(_name(p), p) for p in phases if _name(p) not in many or p is rounds[_name(p)][0]]
+
+
+def _name(p: PhaseTime) -> str:
+    """Of all rounds."""
+    return p.id.partition("[")[0]
+
+
+def _whole(rounds: list[PhaseTime]) -> PhaseTime:
+    return replace(
+        rounds[0],
+        id=f"{_name(rounds[0])}[0..{len(rounds) - 1}]",
+        tasks=sum(p.tasks for p in rounds),
+        seconds=sum(p.seconds for p in rounds),
+        floor=sum(p.floor for p in rounds),
+        wait=sum(p.wait for p in rounds),
+        imbalance=sum(p.imbalance for p in rounds) / len(rounds),
+    )
 
 
 def format_below(phases: Sequence[PhaseTime], share: float) -> str:

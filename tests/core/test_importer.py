@@ -364,6 +364,11 @@ DAMAGED = {
         node("QuantizeLinear", "a s", "y", output_dtype=TensorProto.FLOAT16),
         "to integers, not to float16",
     ),
+    "a depth below zero": (node("OneHot", "i d o", "y"), "would have a negative extent"),
+    "indices beyond the data beside their axis": (
+        node("GatherElements", "v3 k3", "y", axis=1),
+        "reach beyond data .* in an axis that they do not index",
+    ),
     "a tensor that no machine holds": (node("Pad", "v p", "y"), "GiB, and at most 64 are handled"),
 }
 
@@ -377,9 +382,11 @@ def test_a_node_that_onnx_does_not_allow_is_named(case: str) -> None:
         ("k", "int64", (1, 5)),
         ("m", "float32", (1, 1, 4, 6)),
         ("v", "float32", (3,)),
+        ("v3", "float32", (2, 5)),
+        ("k3", "int64", (3, 1)),
     ]
     damaged, text = DAMAGED[case]
-    stored = {"s": np.float32(1), "p": np.array([0, 1 << 62])}
+    stored = {"s": np.float32(1), "p": np.array([0, 1 << 62]), "d": np.array(-1), "o": np.float32([0, 1])}
     made = model([damaged], [i for i in inputs if i[0] in damaged.input], ["y"], stored, opset=23)
     with pytest.raises(MononnError, match=text):
         load(made.SerializeToString())

@@ -52,10 +52,31 @@ def test_a_floor_counts_what_a_phase_moves_where_it_lies(constants, activations,
     assert trace.floor_seconds(manifest, MACHINE, 2) == [pytest.approx(max(seconds, constants / (2 * NEAR)))]
 
 
+def test_constants_of_a_round_lie_where_the_round_before_left_them():
+    phase = {"id": "1_step[7]", "flops": 0, "bytes": 1000, "activation_bytes": 0, "multiplies": ""}
+    manifest = {"phases": [phase, {**phase, "moved_since": 1500}], "weight_bytes": 9000, "arena_bytes": 0}
+    assert trace.floor_seconds(manifest, MACHINE, 2) == [pytest.approx(1000 / MEMORY), pytest.approx(1000 / (2 * NEAR))]
+
+
 def test_medians_are_over_runs():
     slow = STAMPS * np.uint64(1000)
     times = trace.table(np.concatenate([STAMPS, STAMPS, slow]), handmade.manifest(), MACHINE)
     assert [p.seconds for p in times] == [pytest.approx(200e-9), pytest.approx(110e-9)]
+
+
+def test_the_rounds_of_a_long_loop_are_one_line():
+    step = trace.table(STAMPS, handmade.manifest(), MACHINE)[0]
+    many, few = (
+        [replace(step, id=f"{name}[{i}]", seconds=1e-6) for i in range(n)] for name, n in (("a", 40), ("b", 2))
+    )
+    lines = trace.format_table([*few, *many, step]).splitlines()
+    assert [line.split()[:2] for line in lines[1:6]] == [
+        ["b[0]", "1.0"],
+        ["b[1]", "1.0"],
+        ["a[0..39]", "40.0"],
+        [step.id, f"{step.seconds * 1e6:.1f}"],
+        ["total", "42.2"],
+    ]
 
 
 def test_table_text_and_json():
