@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +29,17 @@ from mononn_core.runtime.toolchain import compile_host, compile_shared
 from mononn_core.schedule.groups import CpuGroups
 from mononn_core.schedule.schedule import Schedule
 from mononn_core.version import VERSION
+
+PROOF = 4
+"""Times the bytes of a stored tensor that it and its proof take, about: of a word who wrote it, as what, and who has
+read it."""
+
+
+def _memory() -> int:
+    """Bytes that this process may have."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return here if limit == resource.RLIM_INFINITY else min(here, limit)
 
 
 @dataclass(frozen=True)
@@ -65,6 +78,8 @@ def _lowered(graph: Graph, options: Options, machine: Machine, schedule: Schedul
         raise OptionError(f"this processor multiplies no {kind}, so that fp32 is faster; compile with precision fp32")
     optimized = pipeline.run(graph, options.target)
     groups = CpuGroups(pipeline.prepare(optimized, options.target), options, machine)
+    if max((groups.graph.types[name].nbytes for name in groups.views.stored), default=0) * PROOF > _memory():
+        raise MemoryError
     lowered = lower(groups, CpuScheduler(groups).legal(schedule))
     prove(lowered.program, schedule is not None)
     chosen = f"target {options.target}, precision {options.precision}, threads {options.threads}, {machine.level}"

@@ -157,3 +157,9 @@ def test_bad_options_and_operators_are_named() -> None:
     b.add("NonZero", "x", output="y")
     with pytest.raises(UnsupportedError, match="NonZero"):
         compiler.lower(b.model({"x": (TensorProto.FLOAT, (3, 4))}, {"y": (2, 12)}))
+
+
+def test_a_network_that_memory_does_not_hold_is_refused_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mononn_core.compiler.cpu._memory", lambda: 1000)
+    with pytest.raises(UnsupportedError, match="there is no memory to compile 'encoder', whose largest tensor takes"):
+        compiler.lower(encoder(), threads=2)
