@@ -68,7 +68,7 @@ class Mononn(System):
         kept = ("phases", "barriers", "flops", "bytes", "arena_bytes", "weight_bytes")
         details = {key: info[key] for key in kept if isinstance(info.get(key), int | float)}
         templates = {phase["template"] for phase in info["phases"]}
-        return Built(details={**details, "algorithm": "Winograd" if "winograd" in templates else ""})
+        return Built(details={**details, "algorithm": "Winograd" if {"winograd", "winograd4"} & templates else ""})
 
     @staticmethod
     def _compiled(task: Task, options: Mapping[str, Any]) -> Any:

@@ -157,12 +157,13 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
         """The block of image rows whose pixels stay in the second-level cache while all panels pass over them."""
         conv, pitch = Conv.of(stage, builder), image_of(builder, stage).pitch
         panel = self.panels(conv, builder.lanes)[0]
-        rows, blocks = self.block(conv, panel, _share(conv, partition), pitch, builder)
+        rows, blocks = self.block(conv, panel, partition, pitch, builder)
         dealt = self.dealt(panel, partition)
         return Tile(rows, blocks, dealt, self.most_at_once(conv, dealt, builder))
 
-    def block(self, conv: Conv, panel: int, share: int, pitch: int, builder: PhaseBuilder) -> tuple[int, int]:
-        """(image rows of a task, tasks) for the ``share`` of an owner; of several images, tasks divide each one's."""
+    def block(self, conv: Conv, panel: int, partition: Partition, pitch: int, builder: PhaseBuilder) -> Pair:
+        """(image rows of a task, tasks) for an owner's share; of several images, tasks divide each one's."""
+        share = rows_of(conv, partition)
         pixel_bytes = self.reads(conv, panel) * itemsize(conv.dtype)
         most = max(1, int(L2_SHARE * builder.machine.l2_bytes) // max(1, conv.strides[0] * pitch * pixel_bytes))
         tasks = ceil(share / most)
@@ -190,7 +191,7 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
             return f"a panel of {tile.panel} channels is not {' or '.join(map(str, panels))}"
         if too_many := registers_problem(tile, self.most_at_once(conv, tile.panel, builder)):
             return too_many
-        share = _share(conv, partition)
+        share = rows_of(conv, partition)
         if conv.out[0] > 1 and share % tile.rows:
             return f"{tile.rows} image rows do not divide the {share} of each image"
         return rows_problem(share, tile)
@@ -329,6 +330,6 @@ def corners(phase: Phase, printer: Printer, code: CpuStorage) -> str:
     return ", ".join(code.corner(printer, operand(phase.task, role)) for role in ("a", "b"))
 
 
-def _share(conv: Conv, partition: Partition) -> int:
+def rows_of(conv: Conv, partition: Partition) -> int:
     """Image rows of an owner."""
     return ceil(conv.out[1] / partition.owners) if partition.kind == "rows" else conv.out[1]

@@ -1,17 +1,16 @@
-"""Winograd's F(2x2, 3x3): a 3x3 convolution of stride 1 in tiles of 2 x 2 pixels, 16 multiplications instead of 36. A
-dilated one is that of every image that pixels so far apart make.
+"""Winograd's F(2x2, 3x3) and F(4x4, 3x3): a 3x3 convolution of stride 1 in tiles of 2 x 2 pixels, 16 multiplications
+instead of 36, or of 4 x 4, 36 instead of 144. A dilated one is that of every image that pixels so far apart make.
 
-Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016, section 4.1.
-
-The rounding error is about four times a direct convolution's: transforms of weights and windows only add, subtract and
-halve. An infinite pixel makes every output of the tiles that read it NaN (infinity minus infinity).
+Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016. The rounding error is about twice a
+direct convolution's, or five times with 4 x 4 pixels (points 0, 5/8, -5/8, 3/2, -3/2 and infinity; with 1, -1, 2, -2 it
+is eleven times). An infinite pixel makes every output of the tiles that read it NaN (infinity minus infinity).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from math import ceil
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -22,20 +21,23 @@ from mononn_core.machine import Machine
 from mononn_core.program.expr import Const, Expr, minimum
 from mononn_core.program.ir import Phase, Task
 from mononn_core.program.template import Running, operand
-from mononn_core.program.windows import Windows
+from mononn_core.program.windows import Pair, Windows
 from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.phases import PhaseBuilder
+from mononn_core.schedule.schedule import Partition
 from mononn_core.templates.conv_node import Conv
-from mononn_core.templates.windowed import Windowed, WindowParams, corners
+from mononn_core.templates.toom import Toom, toom_cook
+from mononn_core.templates.windowed import Windowed, WindowParams, corners, rows_of
 
 Array = np.ndarray[Any, Any]
 
-INPUT = np.array([[1.0, 0.0, -1.0, 0.0], [0.0, 1.0, 1.0, 0.0], [0.0, -1.0, 1.0, 0.0], [0.0, 1.0, 0.0, -1.0]])
-OUTPUT = np.array([[1.0, 1.0, 1.0, 0.0], [0.0, 1.0, -1.0, -1.0]])
 FEWEST = 8
 """Channels of a group, in and out, from which on the transforms pay."""
-PRODUCTS = 16
-"""Matrix products a tile takes part in."""
+NEAR = 1 << 17
+"""Bytes of products that wait for their transform, as in the header."""
+INTO, OUT_OF = 16, 26
+"""Operations that a core could do in the time of a transform: of a window's pixel of a channel, of an output (4 and 6.5
+cycles a vector)."""
 
 
 def parts(extent: int, apart: int) -> list[int]:
@@ -43,10 +45,10 @@ def parts(extent: int, apart: int) -> list[int]:
     return [-(-(extent - first) // apart) for first in range(min(apart, extent))]
 
 
-def tiles(rows: int, width: int, apart: int = 1) -> int:
-    """Tiles of ``rows`` x ``width`` pixels, 2 x 2 that lie ``apart`` each; the last of a row or column may be half
-    empty."""
-    tall, wide = (sum(-(-n // 2) for n in parts(extent, apart)) for extent in (rows, width))
+def tiles(rows: int, width: int, step: int, apart: int = 1) -> int:
+    """Tiles of ``rows`` x ``width`` pixels, step x step that lie ``apart`` each; the last of a row or column may be
+    partly empty."""
+    tall, wide = (sum(-(-n // step) for n in parts(extent, apart)) for extent in (rows, width))
     return tall * wide
 
 
@@ -56,47 +58,51 @@ def applies(windows: Windows) -> bool:
     return (windows.kernel, windows.strides) == ((3, 3), (1, 1)) and down == across
 
 
-def transformed_weights(w: Array) -> Array:
-    """The weights [3, 3, C, M] as the matrix [16 C, M] that the template reads, of w's dtype."""
-    wide = w.astype(WIDE)
-    for axis in (0, 1):
-        a, b, c = np.moveaxis(wide, axis, 0)
-        wide = np.stack([a, (a + b + c) / 2, (a - b + c) / 2, c], axis)
-    return wide.reshape(PRODUCTS * w.shape[2], w.shape[3]).astype(w.dtype)
+def transformed_weights(w: Array, toom: Toom) -> Array:
+    """The weights [3, 3, C, M] as the matrix [products * C, M] that the template reads, of w's dtype."""
+    wide = np.einsum("ia,jb,abcm->ijcm", toom.filters, toom.filters, w.astype(WIDE), optimize=True)
+    return wide.reshape(toom.products * w.shape[2], w.shape[3]).astype(w.dtype)
 
 
-def convolve(windows: Windows, pixels: Array, weights: Array) -> Array:
+def convolve(windows: Windows, pixels: Array, weights: Array, toom: Toom) -> Array:
     """[rows, width, M] of ``pixels`` [count, C], a pixel a row, and ``weights`` from :func:`transformed_weights`."""
     rows, width, apart = windows.rows_in(len(pixels)), windows.width, windows.dilations[0]
     out = np.zeros((rows, width, weights.shape[1]), pixels.dtype)
     places = np.arange(rows + 2 * apart)[:, None] * windows.pitch + np.arange(width + 2 * apart)[None, :]
     for y in range(min(apart, rows)):
         for x in range(min(apart, width)):
-            out[y::apart, x::apart] = _plain(pixels[places[y::apart, x::apart]], weights)
+            out[y::apart, x::apart] = _plain(pixels[places[y::apart, x::apart]], weights, toom)
     return out
 
 
-def _plain(image: Array, weights: Array) -> Array:
+def _plain(image: Array, weights: Array, toom: Toom) -> Array:
     """The convolution of an image [rows + 2, width + 2, C] whose windows lie without gaps."""
     (rows, width), channels, results = (n - 2 for n in image.shape[:2]), image.shape[2], weights.shape[1]
-    high, wide = -(-rows // 2), -(-width // 2)
-    whole = np.zeros((2 * high + 2, 2 * wide + 2, channels), image.dtype)
+    step, terms = toom.step, toom.terms
+    high, wide = -(-rows // step), -(-width // step)
+    whole = np.zeros((step * high + 2, step * wide + 2, channels), image.dtype)
     whole[: rows + 2, : width + 2] = image
-    seen = np.array([[whole[i : i + 2 * high : 2, j : j + 2 * wide : 2] for j in range(4)] for i in range(4)])
-    windowed = np.einsum("ia,jb,abyxc->ijyxc", INPUT, INPUT, seen, optimize=True)
-    products = np.matmul(windowed.reshape(PRODUCTS, high * wide, -1), weights.reshape(PRODUCTS, channels, results))
-    stacked = products.reshape(4, 4, high, wide, results)
-    out = np.einsum("pi,qj,ijyxm->ypxqm", OUTPUT, OUTPUT, stacked, optimize=True)
-    return np.asarray(out.reshape(2 * high, 2 * wide, results)[:rows, :width])
+    down, across = ([slice(i, i + step * n, step) for i in range(terms)] for n in (high, wide))
+    seen = np.array([[whole[i, j] for j in across] for i in down])
+    windowed = np.einsum("ia,jb,abyxc->ijyxc", toom.inputs, toom.inputs, seen, optimize=True)
+    products = np.matmul(windowed.reshape(terms**2, high * wide, -1), weights.reshape(terms**2, channels, results))
+    stacked = products.reshape(terms, terms, high, wide, results)
+    out = np.einsum("pi,qj,ijyxm->ypxqm", toom.outputs, toom.outputs, stacked, optimize=True)
+    return np.asarray(out.reshape(step * high, step * wide, results)[:rows, :width])
 
 
 class Winograd(Windowed[WindowParams]):
-    """See the module; b [16 C, N] holds :func:`transformed_weights`."""
+    """See the module; b [products C, N] holds :func:`transformed_weights`.
+
+    Attributes:
+        toom: what it transforms by.
+    """
 
     name = "winograd"
     header = "mononn_winograd.hpp"
     parameters = WindowParams
-    efficiency = 0.85 * 36 / 16
+    efficiency = 0.9
+    toom: ClassVar[Toom] = toom_cook(0, 1, -1)
     row_step = 2
 
     # -- meaning ----------------------------------------------------------------------------------------------------
@@ -108,16 +114,16 @@ class Winograd(Windowed[WindowParams]):
         )
 
     def terms(self, task: Task, channels: Array) -> Array:
-        return PRODUCTS * channels
+        return self.toom.products * channels
 
     def compute(self, task: Task, running: Running) -> Array:
-        return convolve(self.windows(task), running.matrix("a"), running.matrix("b"))
+        return convolve(self.windows(task), running.matrix("a"), running.matrix("b"), self.toom)
 
     # -- how groups are dealt, on a CPU -----------------------------------------------------------------------------
 
     def preference(self, stage: FusionGroup, builder: PhaseBuilder) -> int | None:
         conv = Conv.of(stage, builder)
-        return (1 if _pays(conv, builder.machine) else -1) if self.panels(conv, builder.lanes) else None
+        return (1 if _pays(conv, self.toom, builder.machine) else -1) if self.panels(conv, builder.lanes) else None
 
     def panels(self, conv: Conv, lanes: int) -> tuple[int, ...]:
         """Two vectors of output channels, or one where there are no two; of one group, whose input channels fill
@@ -137,19 +143,35 @@ class Winograd(Windowed[WindowParams]):
         return minimum(column // width * mine, Const(conv.x[3] - mine))
 
     def weight_matrix(self, conv: Conv, panel: int, w: Array) -> Array:
-        return transformed_weights(w)
+        return transformed_weights(w, self.toom)
 
     def tag(self, conv: Conv) -> str:
-        return "@winograd"
+        return f"@{self.name}"
 
-    def block(self, conv: Conv, panel: int, share: int, pitch: int, builder: PhaseBuilder) -> tuple[int, int]:
-        """Rows of tiles whose transformed windows stay in half of the second-level cache."""
-        most, whole = _most_rows(conv, builder.machine), 2 * conv.dilations[0]
+    def block(self, conv: Conv, panel: int, partition: Partition, pitch: int, builder: PhaseBuilder) -> Pair:
+        """Rows of tiles whose transformed windows stay in half of the second-level cache; an owner's whole share where
+        reading its windows from the last cache takes less than reading weights once more for every block."""
+        share, most = rows_of(conv, partition), most_rows(conv, self.toom, builder.machine)
         if share <= most:
             return share, 1
+        whole = self.toom.step * conv.dilations[0]
         found = [r for r in range(1, most + 1) if share % r == 0 or conv.out[0] == 1]
         rows = max(found, key=lambda r: (r % whole == 0, share % r == 0, r))
-        return rows, ceil(share / rows)
+        blocks = ceil(share / rows)
+        among = partition.owners if partition.kind == "columns" else 1
+        far = window_bytes(conv, self.toom, share) - builder.machine.l2_bytes // 2
+        windows = far * ceil(conv.of_group[1] / panel / among)
+        weights = weight_bytes(conv, self.toom) // among * (blocks - 1)
+        return (share, 1) if windows < weights else (rows, blocks)
+
+    def rate(self, task: Task) -> float:
+        """Of products and transforms; tiles with few rows load more than they compute."""
+        params, (channels, columns) = self.params(task), (operand(task, role).box for role in self.roles)
+        count = tiles(params.rows, params.width, self.toom.step, params.dilations[0])
+        at_once = count / ceil(count / params.at_once)
+        c, m, share = channels.size[1], params.panel, params.panel / columns.bound[1]
+        products = 2 * count * self.toom.products * c * m / min(self.efficiency, 0.2 * at_once)
+        return 2 * 9 * params.rows * params.width * c * m / (products + transforms(count, c * share, m, self.toom))
 
     def ordered(self, phase: Phase) -> Phase:
         """All panels of a block of rows follow one another: the windows are transformed once."""
@@ -159,11 +181,12 @@ class Winograd(Windowed[WindowParams]):
     # -- C++ --------------------------------------------------------------------------------------------------------
 
     def scratch_floats(self, task: Task, lanes: int) -> int:
-        """Transformed windows, and the products of a register tile."""
+        """Transformed windows, and the products that wait for their transform; both with what fills lines."""
         params, channels = self.params(task), operand(task, "a").box.size[1]
-        apart = params.dilations[0]
-        each = [tiles(r, w) for r in parts(params.rows, apart) for w in parts(params.width, apart)]
-        return PRODUCTS * sum(n * (channels + 16) + params.at_once * params.panel for n in each)
+        apart, terms = params.dilations[0], self.toom.products
+        each = [tiles(r, w, self.toom.step) for r in parts(params.rows, apart) for w in parts(params.width, apart)]
+        waiting = NEAR // itemsize(COMPUTE) + terms * params.at_once * params.panel
+        return sum(terms * (n * (channels + 16) + 16) + min(waiting, terms * n * params.panel) for n in each)
 
     def write_state(self, phase: Phase, code: CpuStorage) -> None:
         code.write_scratch(phase)
@@ -172,24 +195,38 @@ class Winograd(Windowed[WindowParams]):
     def call(self, phase: Phase, rows: int, function: str, printer: Printer, code: CpuStorage) -> str:
         params = self.params(phase.task)
         form = "Winograd" if params.dilations[0] == 1 else "DilatedWinograd"
-        kernel = f"mn::{form}<Windows_, {rows}, {params.panel}, {params.at_once}>"
+        kernel = f"mn::{form}<Windows_, {rows}, {params.panel}, {params.at_once}, {self.toom.step}>"
         code.assert_fits(phase, kernel)
         return f"{kernel}::run({corners(phase, printer, code)}, local_, transformed_, {function}, ahead_);"
 
 
-def _most_rows(conv: Conv, machine: Machine) -> int:
+def window_bytes(conv: Conv, toom: Toom, rows: int) -> int:
+    """Of a group's transformed windows of so many image rows."""
+    return toom.products * ceil(rows / toom.step) * ceil(conv.out[2] / toom.step) * conv.of_group[0] * itemsize(COMPUTE)
+
+
+def weight_bytes(conv: Conv, toom: Toom) -> int:
+    """Of a convolution's transformed weights."""
+    return toom.products * conv.of_group[0] * conv.channels * itemsize(COMPUTE)
+
+
+def transforms(count: int, channels: float, results: float, toom: Toom) -> float:
+    """Operations that a core could do in the time in which it transforms the windows and outputs of ``count`` tiles."""
+    return count * toom.step**2 * (INTO * channels + OUT_OF * results)
+
+
+def most_rows(conv: Conv, toom: Toom, machine: Machine) -> int:
     """Image rows whose transformed windows stay in half of the second-level cache."""
-    pair_bytes = PRODUCTS * ceil(conv.out[2] / 2) * conv.of_group[0] * itemsize(COMPUTE)
-    return max(2, machine.l2_bytes // 2 // pair_bytes * 2)
+    return toom.step * max(1, machine.l2_bytes // 2 // window_bytes(conv, toom, 1))
 
 
-def _pays(conv: Conv, machine: Machine) -> bool:
-    """Whether it is faster in tiles: whole vectors of channels, enough of them to pay for the transforms, few
-    half-empty tiles."""
+def _pays(conv: Conv, toom: Toom, machine: Machine) -> bool:
+    """Whether it is faster than a direct convolution: whole vectors of channels, enough of them to pay for the
+    transforms, few half-empty tiles."""
     _, height, width, _ = conv.out
     lanes, apart, (mine, results) = machine.lanes(COMPUTE), conv.dilations[0], conv.of_group
-    rows = min(height, _most_rows(conv, machine)) if apart > 1 else height
-    products = PRODUCTS * tiles(rows, width, apart)
+    rows = min(height, most_rows(conv, toom, machine)) if apart > 1 else height
+    products = toom.products * tiles(rows, width, toom.step, apart)
     enough = mine % lanes == 0 and min(mine, results) >= max(lanes, FEWEST)
     return enough and products * 4 <= 9 * rows * width * 3
 

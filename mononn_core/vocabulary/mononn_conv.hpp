@@ -71,19 +71,33 @@ struct Nothing {
   void operator()(long, long, long) const {}
 };
 
-// The first NV vectors of channels of a panel of STRIDE vectors; see ``conv``.
-template <class G, int ROWS, int NV, int STRIDE, int MOST, bool CHEAP, int SKIP, class TA, class Element, class Ahead>
-MN_INLINE void conv_vectors(const TA *A, const float *B, Element &&element, Ahead &&ahead) {
-  constexpr int HEIGHT = G::OW < MOST ? MOST / G::OW : 1;
-  Cut<ROWS, G::OW, MOST, HEIGHT>::each([&]<int RH, int RW>(long y, long x) __attribute__((always_inline)) {
+// Tiles of at most MOST of the ROWS x G::OW output pixels by NV vectors of channels: ``tile.operator()<RH, RW>(at,
+// epilogue)`` hands the sums of RH x RW pixels, whose windows begin ``at`` elements behind the first, to an epilogue. Where
+// windows are pixels that lie one after the other, all rows are one.
+template <class G, int ROWS, int NV, int MOST, bool CHEAP, class Tile, class Element, class Ahead>
+MN_INLINE void each_tile(Tile &&tile, Element &&element, Ahead &&ahead) {
+  constexpr bool FLAT = G::KH == 1 && G::KW == 1 && G::SH == 1 && G::SW == 1 && G::PITCH == G::OW;
+  constexpr int HEIGHT = !FLAT && G::OW < MOST ? MOST / G::OW : 1;
+  Cut<FLAT ? 1 : ROWS, FLAT ? ROWS * G::OW : G::OW, MOST, HEIGHT>::each([&]<int RH, int RW>(long y, long x) __attribute__((always_inline)) {
+    auto row = [=](long i) __attribute__((always_inline)) { return FLAT ? (long)((unsigned)(x + i) / G::OW) : y + i / RW; };
+    auto column = [=](long i) __attribute__((always_inline)) { return FLAT ? (long)((unsigned)(x + i) % G::OW) : x + i % RW; };
     MN_UNROLL for (int i = 0; i < RH * RW; ++i)
-      MN_UNROLL for (int n = 0; n < NV * W; n += 16) ahead(y + i / RW, x + i % RW, n);
-    window_tile<G, RH, RW, NV, STRIDE, SKIP>(A + G::at(y * G::SH, x * G::SW), B, [&](auto &c) __attribute__((always_inline)) {
-      finish<CHEAP, RH * RW, NV>(c, 0, [&](long i, long n, V v) __attribute__((always_inline)) {
-        element(y + i / RW, x + i % RW, n, v);
+      MN_UNROLL for (int n = 0; n < NV * W; n += 16) ahead(row(i), column(i), n);
+    tile.template operator()<RH, RW>(G::at(y * G::SH, x * G::SW), [&](auto &c) __attribute__((always_inline)) {
+      finish<CHEAP, RH * RW, NV>(c, 0, [&](long i, long n, auto v) __attribute__((always_inline)) {
+        element(row(i), column(i), n, v);
       });
     });
   });
+}
+
+// The first NV vectors of channels of a panel of STRIDE vectors; see ``conv``.
+template <class G, int ROWS, int NV, int STRIDE, int MOST, bool CHEAP, int SKIP, class TA, class Element, class Ahead>
+MN_INLINE void conv_vectors(const TA *A, const float *B, Element &&element, Ahead &&ahead) {
+  auto tile = [&]<int RH, int RW>(long at, auto &&epilogue) __attribute__((always_inline)) {
+    window_tile<G, RH, RW, NV, STRIDE, SKIP>(A + at, B, epilogue);
+  };
+  each_tile<G, ROWS, NV, MOST, CHEAP>(tile, element, ahead);
 }
 
 // ROWS rows of G::OW output pixels by PANEL channels, at most MOST pixels at once; ``element(y, x, n, v)`` takes W

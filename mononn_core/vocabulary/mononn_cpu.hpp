@@ -123,9 +123,11 @@ MN_INLINE void touch(const void *p, long bytes) {
 }
 
 // c = A B for MR rows and NV vectors of columns, A rows lda apart, B rows ldb apart and read once each: the sums stay in
-// registers. KU independent sums (of every KU-th k) hide the multiply-add latency of small tiles.
+// registers. KU independent sums (of every KU-th k) hide the multiply-add latency of small tiles. What lies ``ahead``
+// floats behind B's rows is fetched into the second-level cache.
 template <int MR, int NV, int KU>
-MN_INLINE void multiply(const float *__restrict A, long lda, const float *__restrict B, long ldb, long K, V (&c)[KU][MR][NV]) {
+MN_INLINE void multiply(const float *__restrict A, long lda, const float *__restrict B, long ldb, long K, V (&c)[KU][MR][NV],
+                        long ahead = 0) {
   MN_UNROLL for (int u = 0; u < KU; ++u)
     MN_UNROLL for (int i = 0; i < MR; ++i)
       MN_UNROLL for (int j = 0; j < NV; ++j) c[u][i][j] = V{};
@@ -135,6 +137,8 @@ MN_INLINE void multiply(const float *__restrict A, long lda, const float *__rest
     V row[NV];
     MN_UNROLL for (int j = 0; j < NV; ++j) row[j] = load<V>(b + j * W);
     MN_UNROLL for (int j = 0; j < NV * W; j += 16) __builtin_prefetch(b + 16 * ldb + j);
+    if (ahead)
+      MN_UNROLL for (int j = 0; j < NV * W; j += 16) __builtin_prefetch(b + ahead + j, 0, 2);
     MN_UNROLL for (int i = 0; i < MR; ++i) {
       V a = splat<V>(A[i * lda + k + u]);
       MN_UNROLL for (int j = 0; j < NV; ++j) c[u % KU][i][j] += a * row[j];
@@ -156,15 +160,16 @@ constexpr long RUN = 1024;
 
 // MR x (NV vectors) of C = A B, handed to ``epilogue`` in registers.
 template <int MR, int NV, int KU, class Epilogue>
-MN_INLINE void tile(const float *__restrict A, long lda, const float *__restrict B, long ldb, long K, Epilogue &&epilogue) {
+MN_INLINE void tile(const float *__restrict A, long lda, const float *__restrict B, long ldb, long K, Epilogue &&epilogue,
+                    long ahead = 0) {
   V c[KU][MR][NV];
-  multiply<MR, NV, KU>(A, lda, B, ldb, K < RUN ? K : RUN, c);
+  multiply<MR, NV, KU>(A, lda, B, ldb, K < RUN ? K : RUN, c, ahead);
   if (K > RUN) {
     V total[MR][NV];
     __builtin_memcpy(total, c[0], sizeof total);
     for (long k = RUN; k < K; k += RUN) {
       asm volatile("" : : "r"(total) : "memory");  // the total waits in the cache, not in registers
-      multiply<MR, NV, KU>(A + k, lda, B + k * ldb, ldb, K - k < RUN ? K - k : RUN, c);
+      multiply<MR, NV, KU>(A + k, lda, B + k * ldb, ldb, K - k < RUN ? K - k : RUN, c, ahead);
       MN_UNROLL for (int i = 0; i < MR; ++i)
         MN_UNROLL for (int j = 0; j < NV; ++j) total[i][j] += c[0][i][j];
     }

@@ -293,16 +293,11 @@ template <class Geometry, int ROWS, int PANEL, int MOST, bool CHEAP, bool JOINED
 static inline void dot_conv(const TA *A, const TB *B, Element &&element, Ahead &&ahead = Nothing{}) {
   using G = Geometry;
   using D = Dot<TA, TB>;
-  constexpr int NV = PANEL / W, HEIGHT = G::OW < MOST ? MOST / G::OW : 1;
-  Cut<ROWS, G::OW, MOST, HEIGHT>::each([&]<int RH, int RW>(long y, long x) __attribute__((always_inline)) {
-    MN_UNROLL for (int i = 0; i < RH * RW; ++i)
-      MN_UNROLL for (int n = 0; n < PANEL; n += 16) ahead(y + i / RW, x + i % RW, n);
-    dot_window_tile<G, D, RH, RW, NV, JOINED>(A + G::at(y * G::SH, x * G::SW), B, [&](auto &c) __attribute__((always_inline)) {
-      finish<CHEAP, RH * RW, NV>(c, 0, [&](long i, long n, auto v) __attribute__((always_inline)) {
-        element(y + i / RW, x + i % RW, n, v);
-      });
-    });
-  });
+  constexpr int NV = PANEL / W;
+  auto tile = [&]<int RH, int RW>(long at, auto &&epilogue) __attribute__((always_inline)) {
+    dot_window_tile<G, D, RH, RW, NV, JOINED>(A + at, B, epilogue);
+  };
+  each_tile<G, ROWS, NV, MOST, CHEAP>(tile, element, ahead);
 }
 
 // One word of a group of GROUP neighbouring channels in each of its lanes: its CHUNK-th, or the word that it lies in.

@@ -16,7 +16,7 @@ from mononn_core.program.expr import Expr, Load, Select, children, evaluate_inde
 from mononn_core.program.ir import Barrier, Buffer, For, Let, Operand, Phase, Program, Reduce, Store, Task
 
 Values = dict[str, int]
-CONVOLUTIONS = ("conv", "winograd", "depthwise")
+CONVOLUTIONS = ("conv", "winograd", "winograd4", "depthwise")
 
 
 @dataclass
@@ -195,7 +195,7 @@ def _contraction(phase: Phase, boxes: Boxes) -> str:
     elif phase.task.template in CONVOLUTIONS:
         (_, channels), (terms, outputs) = _matrix(boxes["a"]), _matrix(boxes["b"])
         kh, kw = phase.task.params["kernel"]
-        taps = 16 if phase.task.template == "winograd" else kh * kw
+        taps = {"winograd": 16, "winograd4": 36}.get(phase.task.template, kh * kw)
         pairs = [(terms, taps * channels)]
         if phase.task.template == "depthwise":
             pairs = [(terms, taps * phase.task.params.get("group", 1)), (channels, outputs)]
@@ -258,7 +258,7 @@ def _geometry(phase: Phase) -> str:
     read = ((at["rows"] - 1) * sh + (kh - 1) * dh) * at["pitch"] + reach
     declared = next(o.box.size[0] for o in phase.task.operands if o.role == "a")
     positive = min(kh, kw, sh, sw, dh, dw, at["pitch"], at["width"], at["rows"]) > 0
-    plain = phase.task.template != "winograd" or (kh, kw, sh, sw, dh, dw) == (3, 3, 1, 1, 1, 1)
+    plain = phase.task.template not in ("winograd", "winograd4") or (kh, kw, sh, sw, dh, dw) == (3, 3, 1, 1, 1, 1)
     return "" if positive and plain and reach <= at["pitch"] and read == declared else "windows do not fit"
 
 

@@ -158,7 +158,7 @@ def test_compiled_convolutions_agree_with_the_reference(size: int) -> None:
     want = ReferenceEvaluator(onnx.load_from_string(model)).run(None, values)
     stages = compiler.lower(model, threads=2)
     templates = {p.task.template for p in stages.program.phases()}
-    assert {"conv", "depthwise", "winograd"} <= templates
+    assert {"conv", "depthwise", "winograd4"} <= templates
     with Session(compiler.build(stages)) as session:
         got = session.run(values)
     for number, expected in enumerate(want):

@@ -77,7 +77,7 @@ def test_parts_on_both_sides_of_a_barrier() -> None:
     deep = conv(b, conv(b, conv(b, wide, (64, 64, 3, 3)), (48, 64, 3, 3)), (64, 48, 3, 3))
     conv(b, b.add("Concat", flat, deep, axis=1), (8, 128, 1, 1), output="y")
     program = check(modelled(b, 8), 2)
-    (name,) = [name for name, templates in writers(program).items() if templates == ["conv", "winograd"]]
+    (name,) = [name for name, templates in writers(program).items() if templates == ["conv", "winograd4"]]
     steps = [item for item, _ in program.trace()]
     wrote = [i for i, s in enumerate(steps) if isinstance(s, Phase) and name in [o.buffer for o in outs(s)]]
     assert any(isinstance(s, Barrier) for s in steps[wrote[0] : wrote[-1]])

@@ -130,7 +130,7 @@ def narrower(schedule: Schedule) -> Schedule:
 
 
 def more_blocks(schedule: Schedule) -> Schedule:
-    group = group_of(schedule, "conv" if any(g.template == "conv" for g in schedule.groups) else "winograd")
+    group = group_of(schedule, "conv" if any(g.template == "conv" for g in schedule.groups) else "winograd4")
     assert group.tile is not None
     return schedule.with_group(
         replace(group, tile=Tile(-(-group.tile.rows // 2), 2 * group.tile.blocks, group.tile.panel, group.tile.at_once))
@@ -138,7 +138,7 @@ def more_blocks(schedule: Schedule) -> Schedule:
 
 
 def direct(schedule: Schedule) -> Schedule:
-    group = group_of(schedule, "winograd")
+    group = group_of(schedule, "winograd4")
     return schedule.with_group(replace(group, template="conv"))
 
 
@@ -204,8 +204,8 @@ def change(which: str, /, **fields: object) -> Callable[[Schedule], Schedule]:
         ("wide encoder", change("attention", template="conv"), "template 'conv' cannot compute it, attention can"),
         ("wide encoder", change("attention", partition=Partition("columns", 2)), "dealt by columns to 2 owners"),
         ("wide encoder", change("matmul", tile=None), "a product has a tile"),
-        ("winograd", change("winograd", tile=Tile(100, 2, 16, 6)), "2 blocks of 100 rows are more than the"),
-        ("winograd", change("winograd", tile=Tile(6, 1, 24, 6)), "a panel of 24 channels is not 16 or 8"),
+        ("winograd", change("winograd4", tile=Tile(100, 2, 16, 6)), "2 blocks of 100 rows are more than the"),
+        ("winograd", change("winograd4", tile=Tile(6, 1, 24, 6)), "a panel of 24 channels is not 16 or 8"),
         ("depthwise", change("depthwise", template="winograd"), "depthwise can"),
         ("images", change("conv", tile=Tile(5, 2, 16, 6)), "do not divide the 8 of each image"),
         ("wide encoder", lambda s: replace(s, owners=3), "for 3 owners, not 2"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,20 +16,70 @@ from mononn_core.program.interpret import run
 from mononn_core.program.windows import Windows
 from mononn_core.runtime.session import Session
 from mononn_core.templates import winograd
+from mononn_core.templates.conv_node import Conv
+from mononn_core.templates.toom import Toom, toom_cook
+from mononn_core.templates.winograd import TEMPLATE as WINOGRAD
+from mononn_core.templates.winograd import Winograd
+from mononn_core.templates.winograd4 import TEMPLATE as WINOGRAD4
 from tests.core.networks import Builder
+
+TEMPLATES = (WINOGRAD, WINOGRAD4)
 
 
 @pytest.mark.parametrize(
     ("rows", "width", "pitch", "apart"),
     [(2, 2, 4, 1), (3, 5, 7, 1), (4, 7, 12, 1), (1, 1, 3, 1), (5, 6, 10, 2), (4, 9, 16, 3), (2, 1, 9, 4)],
 )
-def test_convolve_is_a_convolution(rows: int, width: int, pitch: int, apart: int) -> None:
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_convolve_is_a_convolution(template: Winograd, rows: int, width: int, pitch: int, apart: int) -> None:
     random = np.random.default_rng(rows)
     windows = Windows((3, 3), (1, 1), (apart, apart), pitch, width, rows)
     pixels = random.standard_normal((windows.pixels(rows), 5))
     w = random.standard_normal((3, 3, 5, 4))
     direct = sum(tap @ part for tap, part in zip(windows.taps_of(pixels), w.reshape(9, 5, 4), strict=True))
-    np.testing.assert_allclose(winograd.convolve(windows, pixels, winograd.transformed_weights(w)), direct, atol=1e-12)
+    weights = winograd.transformed_weights(w, template.toom)
+    np.testing.assert_allclose(winograd.convolve(windows, pixels, weights, template.toom), direct, atol=1e-12)
+
+
+@pytest.mark.parametrize("points", [(0, 1, -1), (0, 0.625, -0.625, 1.5, -1.5), (0, 1, -1, 2)])
+def test_transforms_filter(points: tuple[float, ...]) -> None:
+    """Of any numbers, and of few additions where points come in pairs."""
+    toom, random = toom_cook(*points), np.random.default_rng(len(points))
+    d, g = random.standard_normal(toom.terms), random.standard_normal(3)
+    want = [d[i : i + 3] @ g for i in range(toom.step)]
+    np.testing.assert_allclose(toom.outputs @ ((toom.filters @ g) * (toom.inputs @ d)), want, atol=1e-12)
+    assert (toom.step, toom.products) == (len(points) - 1, (len(points) + 1) ** 2)
+
+
+def test_points_of_large_tiles_round_little() -> None:
+    """As the module says: about five times a direct convolution's error, and half of what whole points give."""
+    random = np.random.default_rng(0)
+    windows = Windows((3, 3), (1, 1), (1, 1), 42, 40, 40)
+    pixels = np.maximum(random.standard_normal((windows.pixels(40), 256)), 0).astype(np.float32)
+    w = (random.standard_normal((3, 3, 256, 16)) / 48).astype(np.float32)
+    weights = winograd.transformed_weights(w.astype(float), WINOGRAD.toom)
+    exact = winograd.convolve(windows, pixels.astype(float), weights, WINOGRAD.toom)
+
+    def error(toom: Toom) -> float:
+        narrow = Toom(*(m.astype(np.float32) for m in (toom.inputs, toom.filters, toom.outputs)))
+        found = winograd.convolve(windows, pixels, winograd.transformed_weights(w, toom), narrow)
+        assert found.dtype == np.float32
+        return float(np.linalg.norm(found - exact) / np.linalg.norm(exact))
+
+    large, whole = error(WINOGRAD4.toom), error(toom_cook(0, 1, -1, 2, -2))
+    assert large < 2e-6 and 1.5 * large < whole
+
+
+def prefer(template: Winograd, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the two, wherever it can compute a convolution."""
+    for one in TEMPLATES:
+        rank = 3 if one is template else -3
+        able = type(one).panels
+
+        def preference(self: Winograd, stage: Any, builder: Any, able: Any = able, rank: int = rank) -> int | None:
+            return rank if able(self, Conv.of(stage, builder), builder.lanes) else None
+
+        monkeypatch.setattr(type(one), "preference", preference)
 
 
 def network(
@@ -65,12 +116,14 @@ def network(
         ((32, 32, 8, 10), "scalar"),
     ],
 )
-def test_networks(shape: tuple[int, ...], level: str) -> None:
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_networks(template: Winograd, shape: tuple[int, ...], level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    prefer(template, monkeypatch)
     machine = Machine.named(level)
     if not machine.features <= Machine.probe().features:
         pytest.skip(f"this processor has no {level}")
     stages = compiler.lower(network(*shape), threads=2, machine=machine)
-    assert [p.task.template for p in stages.program.phases()].count("winograd") == 2
+    assert [p.task.template for p in stages.program.phases()].count(template.name) == 2
     x = np.random.default_rng(1).standard_normal(stages.graph.types["x"].shape).astype(np.float32)
     want = evaluate(stages.graph, {"x": x})["y"]
     if x.size < 1 << 14:
@@ -85,7 +138,9 @@ def test_networks(shape: tuple[int, ...], level: str) -> None:
         np.testing.assert_array_equal(answers[-1], answers[0])
 
 
-def test_neon_and_gcc_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_neon_and_gcc_compile(template: Winograd, monkeypatch: pytest.MonkeyPatch) -> None:
+    prefer(template, monkeypatch)
     compiler.build(compiler.lower(network(32, 32, 8, 10), threads=2, machine=Machine.named("neon")))
     if shutil.which("g++"):
         monkeypatch.setenv("MONONN_CXX", "g++")
@@ -97,9 +152,9 @@ def test_weights_are_transformed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, ...]] = []
     right = winograd.transformed_weights
 
-    def counted(w: np.ndarray) -> np.ndarray:
+    def counted(w: np.ndarray, toom: Toom) -> np.ndarray:
         seen.append(w.shape)
-        return right(w)
+        return right(w, toom)
 
     monkeypatch.setattr(winograd, "transformed_weights", counted)
     compiler.lower(network(48, 64, 13, 15), threads=2, machine=Machine.named("avx2"))
