@@ -12,6 +12,7 @@ import onnx
 from mononn_core.errors import InputError, ModelError, MononnError, ShapeError, UnsupportedError
 from mononn_core.graph import Graph, Node, Origin, TensorType
 from mononn_core.importer.context import Context, OnnxGraph, OnnxNode, Value, converter_of
+from mononn_core.importer.fused import LAYOUTS, fused_function
 from mononn_core.importer.opsets import check_opset, dtype_name
 from mononn_core.importer.protobuf import (
     DEFAULT_DOMAINS,
@@ -169,11 +170,11 @@ class Importer:
             produced = converter(context)
             self._bind(node, [produced] if isinstance(produced, str) else list(produced), scope)
         else:
-            body = standard_function(node, types, opsets)
+            body = standard_function(node, types, opsets) or fused_function(node, types)
             if body is None:
                 raise UnsupportedError(
                     f"{node.origin}: operator {_full_name(node)} has no form in this compiler; "
-                    "`mononn check` lists every such node"
+                    + LAYOUTS.get(node.domain, "`mononn check` lists every such node")
                 )
             self._expand(body, node, operands, scope, opsets, prefix)
 

@@ -8,6 +8,7 @@ import onnx
 
 from mononn_core.errors import MononnError, ShapeError
 from mononn_core.importer.context import OnnxNode, converter_of
+from mononn_core.importer.fused import is_fused
 from mononn_core.importer.protobuf import is_composite, plain_node, read_model
 from mononn_core.importer.reader import Importer, Shapes, declared_inputs, input_types
 
@@ -66,6 +67,6 @@ def _by_operator(importer: Importer, node: OnnxNode) -> tuple[str, str]:
     unseen = "judged by its operator alone: the shape of an input is unknown"
     if _form(importer, node) == "native" or (node.domain, node.op_type) in importer.functions:
         return _form(importer, node), unseen
-    if is_composite(node, importer.opsets):
+    if is_composite(node, importer.opsets) or is_fused(node):
         return "expanded", unseen
     return "unsupported", f"operator {node.op_type} has no form in this compiler"
