@@ -7,7 +7,7 @@ from math import prod
 
 from mononn_core.codegen.cstyle import Printer
 from mononn_core.codegen.writer import Writer
-from mononn_core.program.expr import Const, Expr, add, evaluate_index, minimum, mul
+from mononn_core.program.expr import Const, Expr, add, evaluate_index, minimum, mul, variables
 from mononn_core.program.ir import Buffer, Operand, Phase, Program, Slot
 from mononn_core.program.simplify import simplify
 
@@ -33,12 +33,12 @@ class Storage:
         return f"{pointer.name} + {printer.index(offset)}"
 
     def extents(self, phase: Phase, operand: Operand, dim: int, printer: Printer) -> tuple[tuple[int, ...], str]:
-        """Sizes that dimension ``dim`` of the operand's box takes over the domain, and the C expression of it."""
+        """Sizes that dimension ``dim`` of the operand's box takes over domain and loop, and the C expression of it."""
         box = operand.box
         size, bound, offset = box.size[dim], box.bound[dim], box.offset[dim]
-        names = [a.var for a in phase.domain]
+        names = sorted(variables(offset))
         found = set()
-        for point in cartesian(*(range(a.extent) for a in phase.domain)):
+        for point in cartesian(*(range(low, high + 1) for low, high in (printer.ranges[n] for n in names))):
             found.add(max(0, min(size, bound - evaluate_index(offset, dict(zip(names, point, strict=True))))))
         text = printer.index(simplify(minimum(Const(size), add(Const(bound), mul(offset, -1))), printer.ranges))
         return tuple(sorted(found, reverse=True)), text

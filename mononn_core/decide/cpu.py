@@ -8,6 +8,7 @@ from dataclasses import replace
 from mononn_core.cost.analytic import Cost
 from mononn_core.decide import ownership, space
 from mononn_core.decide.bands import with_bands
+from mononn_core.decide.images import image_by_image, problem
 from mononn_core.errors import OptionError
 from mononn_core.schedule.fuse import dependencies
 from mononn_core.schedule.groups import CpuGroups
@@ -36,7 +37,7 @@ class CpuScheduler:
         for own, more in with_bands(groups, chosen).items():
             chosen[own] += () if own in fixed else tuple(more)
         candidates = {own: tuple(map(self._candidate, found)) for own, found in chosen.items()}
-        intervals = ownership.plan(groups.stages, candidates, self.cost)
+        intervals = image_by_image(ownership.plan(groups.stages, candidates, self.cost), groups)
         return Schedule(groups.graph.name, groups.owners, intervals, groups.prefetch, groups.precision)
 
     def legal(self, given: Schedule | None) -> Schedule:
@@ -79,6 +80,9 @@ class CpuScheduler:
         self._check_bands(schedule)
         if missing := [name for name in groups.by_name if name not in ready]:
             raise OptionError(f"the schedule has no group {missing[0]!r}")
+        for interval in schedule.intervals:
+            if reason := problem(interval, groups):
+                raise OptionError(f"the schedule is not legal: {reason}")
         self._check_order(ready)
 
     def _check_order(self, ready: Mapping[str, int]) -> None:

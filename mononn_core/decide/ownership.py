@@ -57,8 +57,9 @@ def candidate(decided: GroupSchedule, items: tuple[Item, ...], shape: tuple[int,
     writes = np.full(shape, -1, np.int16)
     reads = []
     bordered = len(items) > 1 and isinstance(items[-1], Phase) and items[-1].task.template == NEST
+    images = partition.kind == "batch"
     phases = list(_phases(items[:1] if bordered else items))
-    for phase, loop in phases:
+    for phase, loop in (*phases, *(_phases(items[1:]) if bordered and images else ())):
         for operand in phase.task.operands:
             if operand.stable or not isinstance(operand.buffer, str):
                 continue
@@ -79,7 +80,7 @@ def candidate(decided: GroupSchedule, items: tuple[Item, ...], shape: tuple[int,
     )
     seconds = cost.barrier_seconds * barriers
     seconds += sum(_seconds(phase, loop, partition, writes, cost) for phase, loop in phases)
-    return Candidate(decided, items, seconds, others, writes, stored, bordered and not alike)
+    return Candidate(decided, items, seconds, others, writes, stored, bordered and not (alike or images))
 
 
 def _seconds(phase: Phase, loop: Loop | None, partition: Partition, writes: np.ndarray, cost: Cost) -> float:

@@ -13,6 +13,7 @@ from mononn_core.program.ir import Buffer, Layout, Phase, Program
 from mononn_core.program.rules import changed
 from mononn_core.schedule.decisions import padded_stride
 from mononn_core.schedule.groups import CpuGroups
+from mononn_core.schedule.images import by_image
 from mononn_core.schedule.schedule import Schedule
 
 SCRATCH = "@scratch"
@@ -23,7 +24,7 @@ PAGE = 4096
 
 def lower(groups: CpuGroups, schedule: Schedule) -> Lowered[Schedule]:
     """What follows from a legal Schedule."""
-    intervals = [[item for group in interval for item in groups.items(group)] for interval in schedule.intervals]
+    intervals = [list(by_image([(group, groups.items(group)) for group in i])) for i in schedule.intervals]
     stored = {name: (dtype, shape) for name, dtype, shape in map(groups.stored, schedule.groups)}
     packed = groups.builder.packed
     lowering = CpuLowering(

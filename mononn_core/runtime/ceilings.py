@@ -24,6 +24,8 @@ CHAINS = 12
 MOST_WORKERS = 256
 SECONDS_PER_KIND = 0.2
 SECONDS_PER_RUN = 1e-3
+GROWS = 1.3
+"""Times the rate of a shorter run: what a longer one shows where waiting is part of either."""
 MULTIPLY_ADDS, READS, BARRIERS, PRODUCTS = range(4)
 
 
@@ -104,12 +106,12 @@ def measure(threads: int) -> Ceilings:
 
 def _repetitions_per_second(binding: Binding, order: np.ndarray) -> float:
     """The best of many short runs: a ceiling is what the cores can do while nobody else uses them. A run is made longer
-    until one takes long enough; another may take long because it waits for a core."""
+    until one takes long enough, and its rate no longer grows with that: it may have taken long waiting for a core."""
     best, until = 0.0, time.perf_counter() + SECONDS_PER_KIND
     while True:
         seconds = _seconds(binding)
-        best = max(best, float(order[1]) / seconds)
-        if seconds < SECONDS_PER_RUN:
+        before, best = best, max(best, float(order[1]) / seconds)
+        if seconds < SECONDS_PER_RUN or best > GROWS * before:
             order[1] *= 2
         elif time.perf_counter() > until:
             return best

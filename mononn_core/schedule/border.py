@@ -9,7 +9,7 @@ from mononn_core.program.expr import Const, Expr, Var, const
 from mononn_core.program.ir import Box, For, Phase, Statement, Store, Task
 from mononn_core.program.simplify import simplify
 from mononn_core.program.template import NEST
-from mononn_core.schedule.binder import OWNER, TaskBuilder
+from mononn_core.schedule.binder import BATCH, OWNER, TaskBuilder
 from mononn_core.schedule.boxes import owner_boxes
 from mononn_core.schedule.fuse import FusionGroup, border_of
 from mononn_core.schedule.operands import axis
@@ -20,7 +20,8 @@ def build_border(
     builder: TaskBuilder, stage: FusionGroup, partition: Partition, inside: Phase, apart: bool = False
 ) -> Phase | None:
     """A phase that fills the border around what phase ``inside`` stores; None where there is none. It is dealt by
-    columns, as ``inside`` is where that is dealt by columns too; ``apart``: each image has tasks of its own."""
+    columns, as ``inside`` is where that is dealt by columns too, or by images, as that is; ``apart``: each image has
+    tasks of its own."""
     border = border_of(stage)
     if border is None:
         return None
@@ -29,21 +30,21 @@ def build_border(
     value = border.attrs["value"]
     assert isinstance(value, (int, float))
     owners = partition.owners if partition.kind != "single" else 1
-    share = ceil(channels / owners)
-    if partition.kind == "columns":
-        out = next(o for o in inside.task.operands if o.access == "write")
-        share = max(end for _, _, _, end in owner_boxes(inside, out)[0])
-    extents = {OWNER: owners, "i": images} if apart else {OWNER: owners}
-    binder, image = builder.binder(extents), axis("i", images) if apart else Var("i")
+    mine = partition.kind in ("batch", "single") and images > 1
+    each = images // owners if mine else images
+    share, x0 = (channels, Const(0)) if mine else _columns(partition, inside, channels)
+    extents = {OWNER: owners, BATCH: each} if apart or mine else {OWNER: owners}
+    binder, image = builder.binder(extents), axis(BATCH, each) if BATCH in extents else Var(BATCH)
+    image = Var(OWNER) * each + image if mine and owners > 1 else image
     filler = binder.stored(stage.stored, const(value, builder.types[stage.stored].dtype))
-    x0 = Var(OWNER) * share if owners > 1 else Const(0)
-    total = (images * height * width, channels)
-    binder.add("out", stage.stored, Box((Const(0), x0), (total[0], share), total), "write")
+    rows, total = height * width if mine else images * height * width, (images * height * width, channels)
+    first = simplify(image * rows, binder.outer) if mine else Const(0)
+    binder.add("out", stage.stored, Box((first, x0), (rows, share), total), "write")
     top, left = before[1] * width + before[2], before[2] + after[2]
     row = width - left
     middle = height - before[1] - after[1] - 1
     bottom = after[2] + after[1] * width
-    bound = simplify(Const(channels) + x0 * -1, binder.outer) if share * owners > channels else None
+    bound = simplify(Const(channels) + x0 * -1, binder.outer) if not mine and share * owners > channels else None
 
     def run(first: Expr, count: int, tag: str) -> tuple[Statement, ...]:
         """``count`` pixels from ``first`` on, in every image."""
@@ -61,5 +62,16 @@ def build_border(
         *((For("h", middle, between),) if between and middle > 0 else ()),
         *run(Const(top + (middle + 1) * row + middle * left), bottom, "e"),
     )
-    task = Task(NEST, tuple(binder.operands), body=body if apart else (For("i", images, body),))
+    task = Task(NEST, tuple(binder.operands), body=body if BATCH in extents else (For(BATCH, images, body),))
     return builder.phase(f"{inside.id}_border", stage, partition, extents, task, 0)
+
+
+def _columns(partition: Partition, inside: Phase, channels: int) -> tuple[int, Expr]:
+    """An owner's share of channels, and its first."""
+    if partition.kind == "single":
+        return channels, Const(0)
+    share = ceil(channels / partition.owners)
+    if partition.kind == "columns":
+        out = next(o for o in inside.task.operands if o.access == "write")
+        share = max(end for _, _, _, end in owner_boxes(inside, out)[0])
+    return share, Var(OWNER) * share if partition.owners > 1 else Const(0)

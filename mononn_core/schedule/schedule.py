@@ -5,6 +5,7 @@
     group t20: attention by heads
     barrier
     group t31: nest by rows
+    group t32: conv by batch, tile 8 rows x 1 blocks x panel 16, 6 at once, image by image
 
 A *group* is a set of operators computed together (:class:`mononn_core.schedule.fuse.FusionGroup`), named by the last
 tensor that is its own. Groups run in the order written; a barrier stands where every owner waits for all others. What
@@ -64,12 +65,14 @@ class Tile:
 
 @dataclass(frozen=True)
 class GroupSchedule:
-    """How one group is computed: by which template ("nest": generated loops), dealt to owners how, in which tile."""
+    """How one group is computed: by which template ("nest": generated loops), dealt to owners how, in which tile.
+    ``by_image``: each image of a batch goes through this group and those beside it that say so before the next does."""
 
     group: str
     template: str
     partition: Partition
     tile: Tile | None = None
+    by_image: bool = False
 
     def to_text(self) -> str:
         """Its line of the Schedule's text."""
@@ -83,6 +86,7 @@ class GroupSchedule:
         if partition.bands is not None:
             bands = partition.bands
             words.append(f", {bands.size} pixels a band of {bands.buffer} from {bands.first} every {bands.step}")
+        words += [", image by image"] if self.by_image else []
         return "".join(words)
 
 
@@ -154,6 +158,7 @@ _GROUP = re.compile(
     r"group (?P<group>.+?): (?P<template>\w+) by (?P<kind>\w+)(?: in (?P<segments>\d+) segments)?"
     r"(?:, tile (?P<rows>\d+) rows x (?P<blocks>\d+) blocks x panel (?P<panel>\d+), (?P<at_once>\d+) at once)?"
     r"(?:, (?P<size>\d+) pixels a band of (?P<buffer>.+) from (?P<first>-?\d+) every (?P<step>\d+))?"
+    r"(?P<by_image>, image by image)?"
 )
 
 
@@ -220,7 +225,7 @@ def _group(found: re.Match[str], owners: int) -> GroupSchedule:
     names = ("rows", "blocks", "panel", "at_once")
     tile = Tile(*(int(found[name]) for name in names)) if found["rows"] else None
     partition = Partition(found["kind"], owners, int(found["segments"] or 1), bands)
-    return GroupSchedule(found["group"], found["template"], partition, tile)
+    return GroupSchedule(found["group"], found["template"], partition, tile, bool(found["by_image"]))
 
 
 def _plain(group: GroupSchedule) -> dict[str, Any]:
@@ -232,11 +237,13 @@ def _plain(group: GroupSchedule) -> dict[str, Any]:
         plain["tile"] = vars(tile)
     if partition.bands is not None:
         plain["bands"] = vars(partition.bands)
+    if group.by_image:
+        plain["by_image"] = True
     return plain
 
 
 def _from_plain(plain: Mapping[str, Any], owners: int) -> GroupSchedule:
-    unknown = set(plain) - {"group", "template", "partition", "segments", "tile", "bands"}
+    unknown = set(plain) - {"group", "template", "partition", "segments", "tile", "bands", "by_image"}
     if unknown:
         raise OptionError(f"a group of the schedule has {sorted(unknown)[0]!r}, which means nothing")
     tile = Tile(**{name: number_of(n) for name, n in plain["tile"].items()}) if "tile" in plain else None
@@ -245,7 +252,8 @@ def _from_plain(plain: Mapping[str, Any], owners: int) -> GroupSchedule:
         given = dict(plain["bands"])
         bands = Bands(str(given.pop("buffer")), **{name: number_of(n) for name, n in given.items()})
     partition = Partition(str(plain["partition"]), owners, number_of(plain.get("segments", 1)), bands)
-    return GroupSchedule(str(plain["group"]), str(plain["template"]), partition, tile)
+    by_image = bool(plain.get("by_image", False))
+    return GroupSchedule(str(plain["group"]), str(plain["template"]), partition, tile, by_image)
 
 
 def number_of(value: object) -> int:

@@ -185,3 +185,12 @@ def test_ceilings_are_plausible_and_applied():
 def test_ceilings_need_a_sane_number_of_threads():
     with pytest.raises(OptionError, match="ceilings of 0 threads"):
         ceilings.measure(0)
+
+
+@pytest.mark.parametrize("waiting", [0.0, 5e-3])
+def test_a_ceiling_is_found_whatever_a_run_waits(waiting: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a core, where others keep them busy: a run of few repetitions would show that alone."""
+    order = np.array([0, 1, 0])
+    monkeypatch.setattr(ceilings, "_seconds", lambda _: waiting + 1e-6 * float(order[1]))
+    monkeypatch.setattr(ceilings, "SECONDS_PER_KIND", 0.0)
+    assert 0.6e6 < ceilings._repetitions_per_second(None, order) <= 1e6  # type: ignore[arg-type]
