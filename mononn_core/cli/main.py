@@ -95,6 +95,7 @@ def _trace(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--table", action="store_true", help="print time, floor, share of peak, wait, imbalance")
     below = "of the table only phases under PERCENT of their ceilings that take over 1 %% of the run"
     sub.add_argument("--below", type=float, metavar="PERCENT", help=below)
+    sub.add_argument("--model", action="store_true", help="print what the cost model expected beside what was measured")
     _inputs(sub)
     sub.add_argument("--repeat", type=int, default=20, metavar="N", help="runs the table's medians are over")
     _threads(sub)

@@ -20,14 +20,14 @@ from mononn_core.runtime.loading import load
 
 def run(options: argparse.Namespace) -> int:
     """Writes the Perfetto file, prints the table, or both."""
-    if not (options.output or options.table or options.json):
-        raise OptionError("nothing to do; give -o TRACE.json for Perfetto, --table, or both")
+    if not (options.output or options.table or options.json or options.model):
+        raise OptionError("nothing to do; give -o TRACE.json for Perfetto, --table, --model, or several")
     if options.below is not None and not 0 < options.below <= 100:
         raise OptionError(f"--below {options.below:g} is no share of a ceiling; give a percentage over 0, at most 100")
     with load(options.artifact, options.threads) as session:
         stamps = trace.record(session, feeds(session.inputs, options.input, options.seed), options.repeat)
         manifest = session.info
-        if options.table or options.json:
+        if options.table or options.json or options.model:
             phases = trace.table(stamps, manifest, roofs(session))
     if options.output:
         try:
@@ -37,6 +37,8 @@ def run(options: argparse.Namespace) -> int:
     share = None if options.below is None else options.below / 100
     if options.json:
         print(json.dumps(trace.to_json(phases if share is None else trace.below(phases, share))))
+    elif options.model:
+        print(trace.format_model(phases))
     elif options.table:
         print(trace.format_table(phases) if share is None else trace.format_below(phases, share))
     return 0

@@ -44,13 +44,18 @@ def _memory() -> int:
 
 @dataclass(frozen=True)
 class CpuStages(Stages[Schedule]):
-    """The road to ``machine``."""
+    """The road to ``machine``. ``modelled``: phase -> seconds by the cost model."""
 
     machine: Machine
+    modelled: Mapping[str, float]
 
     @property
     def manifest(self) -> dict[str, Any]:
-        return manifest(self.program, self.optimized.types, self.options, self.machine)
+        about = manifest(self.program, self.optimized.types, self.options, self.machine)
+        for phase in about["phases"]:
+            if (seconds := self.modelled.get(phase["id"].partition("[")[0])) is not None:
+                phase["modelled_seconds"] = seconds
+        return about
 
     def build(self) -> Artifact:
         return assemble(self.program, self.lowered.weights, self.source, self.manifest, self.machine, self.texts)
@@ -80,12 +85,13 @@ def _lowered(graph: Graph, options: Options, machine: Machine, schedule: Schedul
     groups = CpuGroups(pipeline.prepare(optimized, options.target), options, machine)
     if max((groups.graph.types[name].nbytes for name in groups.views.stored), default=0) * PROOF > _memory():
         raise MemoryError
-    lowered = lower(groups, CpuScheduler(groups).legal(schedule))
+    scheduler = CpuScheduler(groups)
+    lowered = lower(groups, scheduler.legal(schedule))
     prove(lowered.program, schedule is not None)
     chosen = f"target {options.target}, precision {options.precision}, threads {options.threads}, {machine.level}"
     comment = f"mononn {VERSION}, {chosen}"
     source = print_program(lowered.program, comment, options.launch)
-    return CpuStages(graph, optimized, lowered, source, options, machine)
+    return CpuStages(graph, optimized, lowered, source, options, machine, scheduler.modelled(lowered.schedule))
 
 
 def assemble(

@@ -12,6 +12,7 @@ from mononn_core.decide.images import image_by_image, problem
 from mononn_core.errors import OptionError
 from mononn_core.schedule.fuse import dependencies
 from mononn_core.schedule.groups import CpuGroups
+from mononn_core.schedule.images import images_of
 from mononn_core.schedule.schedule import GroupSchedule, Schedule
 
 
@@ -50,6 +51,15 @@ class CpuScheduler:
     def price(self, schedule: Schedule) -> float:
         """Seconds of a run by the cost model; no Program is built."""
         return ownership.price([tuple(map(self._candidate, interval)) for interval in schedule.intervals], self.cost)
+
+    def modelled(self, schedule: Schedule) -> dict[str, float]:
+        """Phase -> its seconds by the cost model, of one round where it is in a loop. Those that fill borders have no
+        cost and are not there."""
+        found: dict[str, float] = {}
+        for group in schedule.groups:
+            turns = images_of(group, self.groups.items(group)) if group.by_image else 1
+            found.update({phase: seconds / turns for phase, seconds in self._candidate(group).times.items()})
+        return found
 
     def _candidate(self, group: GroupSchedule) -> ownership.Candidate:
         if group not in self._candidates:

@@ -8,7 +8,7 @@ modelled time of its stages, plus a hand-off for every barrier, plus the fetchin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -31,12 +31,13 @@ BEAM = 12
 
 @dataclass(frozen=True)
 class Candidate:
-    """A stage as it could be computed: the decision, what it does, modelled seconds, and the boxes each owner reads and
-    writes."""
+    """A stage as it could be computed: the decision, what it does, modelled seconds (``times``: of a phase, once), and
+    the boxes each owner reads and writes."""
 
     decided: GroupSchedule
     items: tuple[Item, ...]
     seconds: float
+    times: Mapping[str, float]
     reads: tuple[tuple[str, tuple[Boxes, ...]], ...]
     writes: np.ndarray = field(compare=False, repr=False)
     """int16 [rows, columns] of the stored matrix: who writes each element; -1: nobody."""
@@ -78,17 +79,17 @@ def candidate(decided: GroupSchedule, items: tuple[Item, ...], shape: tuple[int,
     barriers = sum(
         item.count * sum(isinstance(i, Barrier) for i in item.body) for item in items if isinstance(item, Loop)
     )
+    times = {phase.id: _seconds(phase, partition, writes, cost) for phase, _ in phases}
     seconds = cost.barrier_seconds * barriers
-    seconds += sum(_seconds(phase, loop, partition, writes, cost) for phase, loop in phases)
-    return Candidate(decided, items, seconds, others, writes, stored, bordered and not (alike or images))
+    seconds += sum(times[phase.id] * (loop.count if loop else 1) for phase, loop in phases)
+    return Candidate(decided, items, seconds, times, others, writes, stored, bordered and not (alike or images))
 
 
-def _seconds(phase: Phase, loop: Loop | None, partition: Partition, writes: np.ndarray, cost: Cost) -> float:
-    """Of all rounds of a phase."""
+def _seconds(phase: Phase, partition: Partition, writes: np.ndarray, cost: Cost) -> float:
     template = scheduled(phase.task.template)
     share = template.busiest(phase, partition, lambda operand: owner_boxes(phase, operand))
     share = _largest_share(writes) if share is None else share
-    return (loop.count if loop else 1) * cost.phase_seconds(phase, partition, share, template.rate(phase.task))
+    return cost.phase_seconds(phase, partition, share, template.rate(phase.task))
 
 
 def _phases(items: Iterable[Item]) -> Iterator[tuple[Phase, Loop | None]]:

@@ -27,6 +27,9 @@ OF_INTEREST = 0.01
 MOST_ROUNDS = 32
 """Rounds of a loop that have a line each."""
 KIND_COLUMNS = ("kind", "phases", "us", "of time", "floor us", "of peak")
+MODEL_COLUMNS = ("phase", "us", "model us", "model / us", "origin")
+NEAR = 0.25
+"""Share of a time that a model may be off."""
 COLUMNS = ("phase", "us", "floor us", "of peak", "wait us", "imbalance", "tasks", "barrier", "origin")
 
 
@@ -41,6 +44,7 @@ class PhaseTime:
         floor: the least time the ceilings allow, as :func:`floor_seconds` has it.
         wait: mean over workers between their begin and their first task: barrier or counter.
         imbalance: the slowest worker's time in tasks over the mean, minus one.
+        modelled: seconds that the compiler's cost model expected, 0 where it has none.
     """
 
     id: str
@@ -52,6 +56,7 @@ class PhaseTime:
     floor: float
     wait: float
     imbalance: float
+    modelled: float = 0.0
 
     @property
     def share_of_peak(self) -> float:
@@ -116,6 +121,7 @@ def table(stamps: np.ndarray, manifest: Mapping[str, Any], machine: Machine | Gp
                 floor=floors[index],
                 wait=float(np.median((ready - begin).mean(axis=1)[:, index])),
                 imbalance=float(np.median(imbalance[:, index])),
+                modelled=phase.get("modelled_seconds", 0.0),
             )
         )
     return result
@@ -202,6 +208,7 @@ def _whole(rounds: list[PhaseTime]) -> PhaseTime:
         floor=sum(p.floor for p in rounds),
         wait=sum(p.wait for p in rounds),
         imbalance=sum(p.imbalance for p in rounds) / len(rounds),
+        modelled=sum(p.modelled for p in rounds),
     )
 
 
@@ -211,6 +218,20 @@ def format_below(phases: Sequence[PhaseTime], share: float) -> str:
     taken = sum(p.seconds for p in slow) / total if total else 0.0
     said = f"{len(slow)} of {len(phases)} phases under {share:.0%} of their ceilings that take over {OF_INTEREST:.0%}"
     return "\n".join([*_aligned([COLUMNS, *map(_row, slow)]), f"{said} each: {taken:.1%} of the run"])
+
+
+def format_model(phases: Sequence[PhaseTime]) -> str:
+    """What the cost model expected beside what was measured, for people: a line a phase, then how many it meets."""
+    known = [p for p in phases if p.modelled and p.seconds]
+    rows: list[tuple[str, ...]] = [MODEL_COLUMNS]
+    for p in _together(known):
+        times = (f"{p.seconds * 1e6:.1f}", f"{p.modelled * 1e6:.1f}", f"{p.modelled / p.seconds:.2f}")
+        rows.append((p.id, *times, p.origin))
+    met = [p for p in known if abs(p.modelled / p.seconds - 1) <= NEAR]
+    total, shares = sum(p.seconds for p in known) or 1.0, len(met) / max(len(known), 1)
+    taken, all_of_it = sum(p.seconds for p in met) / total, sum(p.modelled for p in known) / total
+    said = f"{len(met)} of {len(known)} phases ({shares:.0%}, {taken:.0%} of their time) within {NEAR:.0%}"
+    return "\n".join([*_aligned(rows), f"{said}; modelled together {all_of_it:.2f} of measured"])
 
 
 def _row(p: PhaseTime) -> tuple[str, ...]:

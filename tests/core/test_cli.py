@@ -128,6 +128,13 @@ def test_inspect_texts_are_the_same_from_both_files(call, text, word):
     assert shown["intervals" if text == "schedule" else text]
 
 
+def test_trace_says_what_the_cost_model_expected(call, folder):
+    code, out, _ = call("trace", "small.mono", "--model", "--repeat", "2")
+    lines = out.splitlines()
+    assert code == 0 and lines[0].split()[:4] == ["phase", "us", "model", "us"] and len(lines) > 2
+    assert all(float(line.split()[2]) > 0 for line in lines[1:-1]) and "within 25%; modelled together" in lines[-1]
+
+
 def test_trace_table_and_file(call, folder):
     status, out, _ = call("trace", "small.mono", "--table", "-o", "trace.json", "--repeat", "5")
     assert status == 0

@@ -104,6 +104,17 @@ def test_slow_phases_alone_the_longest_first():
     assert lines[3] == "2 of 4 phases under 50% of their ceilings that take over 1% each: 52.1% of the run"
 
 
+def test_what_the_cost_model_expected_stands_beside_what_was_measured():
+    times = (("near", 100e-6, 80e-6), ("far", 100e-6, 60e-6), ("border", 10e-6, 0.0))
+    phases = [trace.PhaseTime(n, n, "", 1, False, seconds, 0.0, 0.0, 0.0, modelled) for n, seconds, modelled in times]
+    lines = trace.format_model(phases).splitlines()
+    assert [line.split()[:4] for line in lines[1:3]] == [
+        ["near", "100.0", "80.0", "0.80"],
+        ["far", "100.0", "60.0", "0.60"],
+    ]
+    assert lines[3] == "1 of 2 phases (50%, 50% of their time) within 25%; modelled together 0.70 of measured"
+
+
 def test_phases_of_a_kind_are_added_up_and_held_against_their_types_peak():
     whole = {"id": "1_matmul[2]", "multiplies": "uint8", "flops": 800, "bytes": 0, "tasks": 2, "barrier": False}
     manifest = {"phases": [whole, {**whole, "id": "2_matmul"}], "weight_bytes": 0, "arena_bytes": 0}
