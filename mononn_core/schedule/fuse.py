@@ -25,6 +25,8 @@ from mononn_core.schedule.operands import ImageView, RowsView, contraction_axes,
 from mononn_core.schedule.views import Views
 
 ROOT_KINDS = ("contraction", "row", "reduction")
+LIGHT, SMALL = ("add", "sub", "mul"), 8
+"""Operators that take less than storing and reading a result does, where all operands but one are so much smaller."""
 MOST_STEPS = 64
 """Operators of a chain whose results are read several times, each as often as it stands in the code."""
 
@@ -222,17 +224,40 @@ class _Fusion:
         if registry.get(node.op).kind in ("movement",) and self._is_view(name):
             return any(self._needs_storage(name, reader, view=True) for reader in self.consumers[name])
         readers = self.consumers[name]
-        if not self._is_dequantised(node) and len({self.absorbed.get(n, n) for n in self._evaluated(readers)}) > 1:
-            return True
+        places = [self.absorbed[n] for n in self._evaluated(readers)]
+        if not self._is_dequantised(node):
+            if len(set(places)) > 1 and not self._is_light(node):
+                return True
+            if len(places) > 1 and len(places) * self._steps(node) > MOST_STEPS:
+                return True
         return any(self._needs_storage(name, reader, view=False) for reader in readers)
 
     def _evaluated(self, readers: Iterable[Node]) -> Iterator[str]:
-        """Where ``readers`` are evaluated: what is dequantised, wherever it is read."""
+        """Where ``readers`` are evaluated, once for each time: what is not stored itself, wherever it is read."""
         for reader in readers:
-            if self._is_dequantised(reader) and reader.output not in self.graph.outputs:
-                yield from self._evaluated(self.consumers[reader.output])
-            else:
+            if reader.outputs[0] in self.absorbed:
                 yield reader.outputs[0]
+            else:
+                yield from self._evaluated(self.consumers[reader.outputs[0]])
+
+    def _steps(self, node: Node, most: int = MOST_STEPS) -> int:
+        """Operators that evaluate ``node`` where it is read, should nothing of it be stored; any number over ``most``
+        where there are more."""
+        steps = 1
+        for inner in (self.producers[n] for n in node.inputs if n in self.producers and n not in self.absorbed):
+            if steps > most:
+                break
+            steps += self._steps(inner, most - steps)
+        return steps
+
+    def _is_light(self, node: Node) -> bool:
+        """Whether it takes less to evaluate ``node`` in several places than to store it and read it there: one sum or
+        product of a tensor that is stored and of small ones."""
+        if node.op not in LIGHT:
+            return False
+        size = self.graph.types[node.output].size
+        large = [n for n in node.inputs if self.graph.types[n].size * SMALL > size]
+        return len(large) == 1 and (large[0] in self.absorbed or large[0] in self.graph.inputs)
 
     def _is_dequantised(self, node: Node) -> bool:
         """Whether ``node`` shows a dequantised tensor, which is computed wherever it is read."""
