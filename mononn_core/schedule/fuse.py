@@ -224,7 +224,7 @@ class _Fusion:
         if registry.get(node.op).kind in ("movement",) and self._is_view(name):
             return any(self._needs_storage(name, reader, view=True) for reader in self.consumers[name])
         readers = self.consumers[name]
-        places = [self.absorbed[n] for n in self._evaluated(readers)]
+        places = [self.absorbed.get(n, n) for n in self._evaluated(readers)]
         if not self._is_dequantised(node):
             if len(set(places)) > 1 and not self._is_light(node):
                 return True
@@ -233,12 +233,15 @@ class _Fusion:
         return any(self._needs_storage(name, reader, view=False) for reader in readers)
 
     def _evaluated(self, readers: Iterable[Node]) -> Iterator[str]:
-        """Where ``readers`` are evaluated, once for each time: what is not stored itself, wherever it is read."""
+        """Where ``readers`` are evaluated, once for each time: what is neither stored nor moved, or is dequantised,
+        wherever it is read."""
         for reader in readers:
-            if reader.outputs[0] in self.absorbed:
-                yield reader.outputs[0]
+            name = reader.outputs[0]
+            moves = registry.get(reader.op).kind == "movement" and not self._is_dequantised(reader)
+            if name in self.absorbed or moves:
+                yield name
             else:
-                yield from self._evaluated(self.consumers[reader.outputs[0]])
+                yield from self._evaluated(self.consumers[name])
 
     def _steps(self, node: Node, most: int = MOST_STEPS) -> int:
         """Operators that evaluate ``node`` where it is read, should nothing of it be stored; any number over ``most``
