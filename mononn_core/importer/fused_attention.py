@@ -61,6 +61,12 @@ def _split(f: Body, x: str, batch: int, tokens: int, heads: int, depth: int) -> 
     return f("Transpose", f.reshape(x, batch, tokens, heads, depth), perm=[0, 2, 1, 3])
 
 
+def _lowest(f: Body) -> float:
+    """What takes any score's weight to zero, and is finite in the type of the first input: times zero it is zero."""
+    kind = f.types[0]
+    return -6e4 if kind is not None and kind.dtype == "float16" else -1e30
+
+
 def _masked(f: Body, kept: str, like: str, value: float) -> str:
     """``value`` where ``kept`` is zero or false, else zero."""
     one = f.number(1, like)
@@ -88,7 +94,7 @@ def _padding(f: Body, position: int, batch: int, tokens: int, keys: int, like: s
 def _causal(f: Body, tokens: int, keys: int, like: str) -> str:
     """What keeps queries, the last of the keys, from later keys."""
     ones = f("Expand", f("CastLike", f.integers(1), like), f.integers(tokens, keys))
-    return _masked(f, f("Trilu", ones, f("Constant", value_int=keys - tokens), upper=0), like, -1e30)
+    return _masked(f, f("Trilu", ones, f("Constant", value_int=keys - tokens), upper=0), like, _lowest(f))
 
 
 def _joined(f: Body, past: str, new: str) -> str:
@@ -233,4 +239,4 @@ def _window(f: Body, past: str, shape: tuple[int, int, int], like: str) -> str:
     kept = f("LessOrEqual", places, here)
     if (window := int(f.attr("local_window_size", -1))) > 0:
         kept = f("And", kept, f("Greater", places, f("Sub", here, f.integers(window))))
-    return _masked(f, f.reshape(kept, batch, 1, tokens, keys), like, -1e30)
+    return _masked(f, f.reshape(kept, batch, 1, tokens, keys), like, _lowest(f))
