@@ -84,7 +84,7 @@ class CpuSync(CpuStorage):
             value = "task_" if is_owner else "0" if owned else f"task_ / {step} % {extent}"
             self.out.line(f"[[maybe_unused]] const long {var} = {value};")
         printer = Printer({operand.role: pointer}, {a.var: (0, a.extent - 1) for a in target.domain})
-        rows, columns = (self.extents(target, operand, d, printer)[1] for d in (0, 1))
+        rows, columns = (self.extents(operand, d, printer)[1] for d in (0, 1))
         with self.out.block(f"for (long line_ = 0; line_ < {rows}; ++line_) {{"):
             source = f"{self.corner(printer, operand)} + line_ * {row_stride(pointer.buffer)}"
             width = f"({columns}) * {pointer.buffer.itemsize}"

@@ -8,7 +8,7 @@ from math import prod
 from mononn_core.codegen.cstyle import Printer
 from mononn_core.codegen.writer import Writer
 from mononn_core.program.expr import Const, Expr, add, evaluate_index, minimum, mul, variables
-from mononn_core.program.ir import Buffer, Operand, Phase, Program, Slot
+from mononn_core.program.ir import Buffer, Operand, Program, Slot
 from mononn_core.program.simplify import simplify
 
 
@@ -32,7 +32,7 @@ class Storage:
         offset = pointer.address(operand.box.offset, printer.ranges)
         return f"{pointer.name} + {printer.index(offset)}"
 
-    def extents(self, phase: Phase, operand: Operand, dim: int, printer: Printer) -> tuple[tuple[int, ...], str]:
+    def extents(self, operand: Operand, dim: int, printer: Printer) -> tuple[tuple[int, ...], str]:
         """Sizes that dimension ``dim`` of the operand's box takes over domain and loop, and the C expression of it."""
         box = operand.box
         size, bound, offset = box.size[dim], box.bound[dim], box.offset[dim]

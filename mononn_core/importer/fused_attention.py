@@ -6,7 +6,7 @@ ONNX Runtime, docs/ContribOperators.md; see :mod:`mononn_core.importer.fused`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import pairwise
 
 import onnx
@@ -39,22 +39,16 @@ def _positions(f: Body, position: int, batch: int, tokens: int) -> str:
     return f("Expand", counted, f.integers(batch, tokens))
 
 
-@dataclass(frozen=True)
-class _Heads:
-    """q [batch, heads, tokens, depth], k and v with past keys in front, and what is added to scores ("": nothing)."""
-
-    q: str
-    k: str
-    v: str
-    added: tuple[str, ...]
-
-
-def _attend(f: Body, heads: _Heads, depth: int, scale: float, shape: tuple[int, int, int]) -> str:
-    """softmax(q k' scale + added) v as ``shape`` [batch, tokens, width]."""
-    scores = f("MatMul", heads.q, f("Transpose", heads.k, perm=[0, 1, 3, 2]))
-    scores = f.sum(f("Mul", scores, f.number(scale or depth**-0.5, scores)), *heads.added)
-    values = f("MatMul", f("Softmax", scores, axis=-1), heads.v)
-    return f.reshape(f("Transpose", values, perm=[0, 2, 1, 3]), *shape)
+def _attend(f: Body, q: str, k: str, v: str, added: Sequence[str], shape: tuple[int, int, int, int]) -> str:
+    """softmax(q k' scale + added) v as [batch, tokens, heads * width] of ``shape`` (batch, tokens, width, depth); where
+    scores are capped, cap tanh(score / cap)."""
+    batch, tokens, width, depth = shape
+    scores = f("MatMul", q, f("Transpose", k, perm=[0, 1, 3, 2]))
+    scores = f("Mul", scores, f.number(f.attr("scale", 0.0) or depth**-0.5, scores))
+    if cap := f.attr("softcap", 0.0):
+        scores = f("Mul", f("Tanh", f("Div", scores, f.number(cap, scores))), f.number(cap, scores))
+    values = f("MatMul", f("Softmax", f.sum(scores, *added), axis=-1), v)
+    return f.reshape(f("Transpose", values, perm=[0, 2, 1, 3]), batch, tokens, width)
 
 
 def _split(f: Body, x: str, batch: int, tokens: int, heads: int, depth: int) -> str:
@@ -143,8 +137,7 @@ def _of_product(f: Body, product: str, shape: tuple[int, int, int], mask: int, p
     keys = before + tokens
     added = [f[bias], _padding(f, mask, batch, tokens, keys, q)]
     added.append(_causal(f, tokens, keys, q) if f.attr("unidirectional", 0) else "")
-    found = _Heads(q, k, v, tuple(a for a in added if a))
-    return _attend(f, found, sizes[0] // heads, f.attr("scale", 0.0), (batch, tokens, sizes[2])), present
+    return _attend(f, q, k, v, added, (batch, tokens, sizes[2], sizes[0] // heads)), present
 
 
 @fused("MultiHeadAttention")
@@ -169,9 +162,8 @@ def _multi_head(f: Body) -> Outputs:
     keys = length + (f.shape(6)[2] if f.has(6) else 0)
     added = [f[5], _padding(f, 4, batch, tokens, keys, q)]
     added.append(_causal(f, tokens, keys, q) if f.attr("unidirectional", 0) else "")
-    found = _Heads(q, k, v, tuple(a for a in added if a))
     whole = value[2] if len(value) == 3 else value[1] * value[3]
-    return _attend(f, found, depth, f.attr("scale", 0.0), (batch, tokens, whole)), k, v
+    return _attend(f, q, k, v, added, (batch, tokens, whole, depth)), k, v
 
 
 @fused("GroupQueryAttention", needs=(0, 5))
@@ -199,14 +191,9 @@ def _group_query(f: Body) -> Outputs:
     keys = room + tokens
     if room:
         k, v = (_behind(f, f[i], x, past, (batch, few, keys, depth)) for i, x in ((3, k), (4, v)))
-    wide = (_repeated(f, x, (batch, few, heads // few, keys, depth)) for x in (k, v))
-    scores = f("MatMul", q, f("Transpose", next(wide), perm=[0, 1, 3, 2]))
-    scores = f("Mul", scores, f.number(f.attr("scale", 0.0) or depth**-0.5, scores))
-    if cap := f.attr("softcap", 0.0):
-        scores = f("Mul", f("Tanh", f("Div", scores, f.number(cap, scores))), f.number(cap, scores))
-    scores = f.sum(scores, f[10], _window(f, past, (batch, tokens, keys), q))
-    values = f("MatMul", f("Softmax", scores, axis=-1), next(wide))
-    return f.reshape(f("Transpose", values, perm=[0, 2, 1, 3]), batch, tokens, heads * depth), k, v
+    wide_k, wide_v = (_repeated(f, x, (batch, few, heads // few, keys, depth)) for x in (k, v))
+    added = (f[10], _window(f, past, (batch, tokens, keys), q))
+    return _attend(f, q, wide_k, wide_v, added, (batch, tokens, heads * depth, depth)), k, v
 
 
 def _behind(f: Body, old: str, new: str, past: str, shape: tuple[int, int, int, int]) -> str:

@@ -28,7 +28,7 @@ MOST_ROUNDS = 32
 """Rounds of a loop that have a line each."""
 KIND_COLUMNS = ("kind", "phases", "us", "of time", "floor us", "of peak")
 MODEL_COLUMNS = ("phase", "us", "model us", "model / us", "origin")
-NEAR = 0.25
+WITHIN = 0.25
 """Share of a time that a model may be off."""
 COLUMNS = ("phase", "us", "floor us", "of peak", "wait us", "imbalance", "tasks", "barrier", "origin")
 
@@ -227,10 +227,10 @@ def format_model(phases: Sequence[PhaseTime]) -> str:
     for p in _together(known):
         times = (f"{p.seconds * 1e6:.1f}", f"{p.modelled * 1e6:.1f}", f"{p.modelled / p.seconds:.2f}")
         rows.append((p.id, *times, p.origin))
-    met = [p for p in known if abs(p.modelled / p.seconds - 1) <= NEAR]
+    met = [p for p in known if abs(p.modelled / p.seconds - 1) <= WITHIN]
     total, shares = sum(p.seconds for p in known) or 1.0, len(met) / max(len(known), 1)
     taken, all_of_it = sum(p.seconds for p in met) / total, sum(p.modelled for p in known) / total
-    said = f"{len(met)} of {len(known)} phases ({shares:.0%}, {taken:.0%} of their time) within {NEAR:.0%}"
+    said = f"{len(met)} of {len(known)} phases ({shares:.0%}, {taken:.0%} of their time) within {WITHIN:.0%}"
     return "\n".join([*_aligned(rows), f"{said}; modelled together {all_of_it:.2f} of measured"])
 
 

@@ -165,7 +165,7 @@ class Attention(Template[AttentionParams], CpuTemplate, CpuScheduled, CudaTempla
             out.line(f"return T({score_text(task.prologue['score'], scores)});")
         with out.block(f"auto element_ = [&](long {result.axes[0]}, long {result.axes[1]}, auto v_) {{", "};"):
             write_element(out, result, inner)
-        rows, rows_text = code.extents(phase, q, 0, printer)
+        rows, rows_text = code.extents(q, 0, printer)
         parts = []
         for o in (q, k, v):
             parts += [code.corner(printer, o), str(row_stride(printer.pointers[o.role].buffer))]

@@ -126,7 +126,7 @@ class Direct(Windowed[ConvParams]):
             kernel = "mn::conv"
         a, b = operand(task, "a"), operand(task, "b")
         call = f"{kernel}<Windows_, {tile}>({corners(phase, printer, code)}, {function}, ahead_);"
-        if kernel == "mn::conv" and any(0 < n <= panel // 2 for n in code.extents(phase, b, 1, printer)[0]):
+        if kernel == "mn::conv" and any(0 < n <= panel // 2 for n in code.extents(b, 1, printer)[0]):
             call = f"mn::conv_ragged<Windows_, {tile}>({corners(phase, printer, code)}, end_, {function}, ahead_);"
         if params.grouped[0] == 0:
             return call

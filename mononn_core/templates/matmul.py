@@ -52,8 +52,8 @@ class Matmul(CudaProduct, CpuTemplate, TiledProduct):
             _write_product(phase, printer, code)
             return
         a, b = (operand(task, role) for role in self.roles)
-        rows, rows_text = code.extents(phase, a, 0, printer)
-        columns, columns_text = code.extents(phase, b, 1, printer)
+        rows, rows_text = code.extents(a, 0, printer)
+        columns, columns_text = code.extents(b, 1, printer)
         narrow = is_narrow(phase, code)
         result = task.results[0]
         m, n = result.axes
@@ -104,7 +104,7 @@ def _write_product(phase: Phase, printer: Printer, code: CpuStorage) -> None:
         code.out.line(f"const bool fetched_ = {_is_first(phase)};")
         corner = f"fetched_ ? (const float *){code.base(slot, local)} : {corner}"
         stride = f"fetched_ ? {row_stride(local)} : {stride}"
-    (_, m), (_, k), (_, n) = (code.extents(phase, o, d, printer) for o, d in ((a, 0), (b, 0), (b, 1)))
+    (_, m), (_, k), (_, n) = (code.extents(o, d, printer) for o, d in ((a, 0), (b, 0), (b, 1)))
     left = f"{code.corner(printer, a)}, {row_stride(printer.pointers['a'].buffer)}"
     code.out.line(f"mn::product({m}, {n}, {k}, {left}, {corner}, {stride}, element_);")
 

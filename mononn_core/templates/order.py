@@ -145,9 +145,9 @@ class Order(Template[OrderParams], CpuTemplate, CpuScheduled):
         with out.block(f"auto element_ = [&](long {m}, long {n}, int64_t v_) {{", "};"):
             write_statements(out, (Store(result.operand, result.index, result.value),), inner)
         source = printer.pointers["x"].buffer
-        stride, many = row_stride(source), code.extents(phase, x, below, printer)[1]
+        stride, many = row_stride(source), code.extents(x, below, printer)[1]
         if runs > 1:
-            stride, many = params.length, f"({code.extents(phase, x, beside, printer)[1]}) / {params.length}"
+            stride, many = params.length, f"({code.extents(x, beside, printer)[1]}) / {params.length}"
         largest = str(params.largest).lower()
         kernel = f"mn::Order<{c_type(source.dtype)}, {largest}, {params.length}, {params.k}>"
         local = "nullptr"

@@ -180,7 +180,7 @@ class Recurrence(Template[RecurrenceParams], CpuTemplate, CpuScheduled):
         sums = ", ".join(f"auto {part_of(inner.acc, Acc(part=g))}" for g in range(params.gates))
         with out.block(f"auto element_ = [&](long {m}, long {n}, {sums}) {{", "};"):
             write_elements(out, task.results, inner)
-        many, text = code.extents(phase, stored, columns, printer)
+        many, text = code.extents(stored, columns, printer)
         row = printer.index(stored.box.offset[0])
         call = (
             f"mn::recurrence<{params.gates}, {params.block}, {rows}, {params.at_once}>({code.corner(printer, a)}, "

@@ -153,10 +153,10 @@ class ScatterRuns(Template[ScatterParams], CpuTemplate, CpuScheduled):
         with out.block(f"auto element_ = [&](long {m}, long {n}, {c_type(source.dtype)} v_) {{", "};"):
             write_statements(out, (Store(result.operand, result.index, result.value),), inner)
         below, beside = matrix_dims(data.box.size)
-        stride, many = row_stride(source), code.extents(phase, data, below, printer)[1]
+        stride, many = row_stride(source), code.extents(data, below, printer)[1]
         first = data.box.offset[below] + -params.row
         if data.box.size[beside] > params.columns:
-            stride, many = params.columns, f"({code.extents(phase, data, beside, printer)[1]}) / {params.columns}"
+            stride, many = params.columns, f"({code.extents(data, beside, printer)[1]}) / {params.columns}"
             first = (data.box.offset[beside] + -params.column) // params.columns
         kernel = (
             f"mn::Scatter<{c_type(source.dtype)}, mn::{HOW[params.reduction]}, {params.columns}, "

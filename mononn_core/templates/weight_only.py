@@ -127,8 +127,8 @@ class WeightOnly(Template[WeightOnlyParams], CpuTemplate, TiledProduct):
     def write_call(self, phase: Phase, printer: Printer, code: CpuStorage) -> None:
         task, out, params = phase.task, code.out, self.params(phase.task)
         a, b, s = (operand(task, role) for role in self.roles)
-        rows, rows_text = code.extents(phase, a, 0, printer)
-        columns, columns_text = code.extents(phase, s, 1, printer)
+        rows, rows_text = code.extents(a, 0, printer)
+        columns, columns_text = code.extents(s, 1, printer)
         result = task.results[0]
         m, n = result.axes
         inner = code.element_printer(printer, result.axes, (a.box.size[0], params.panel))

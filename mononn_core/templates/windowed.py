@@ -285,8 +285,8 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
         if windows.at_once < 1:
             raise UnsupportedError(f"phase {phase.id!r}: a convolution on a CPU says how many pixels it has at once")
         a, b = (operand(task, role) for role in self.roles)
-        pixels, pixels_text = code.extents(phase, a, 0, printer)
-        columns, columns_text = code.extents(phase, b, 1, printer)
+        pixels, pixels_text = code.extents(a, 0, printer)
+        columns, columns_text = code.extents(b, 1, printer)
         result, (y, x, n) = task.results[0], task.results[0].axes
         inner = code.element_printer(printer, result.axes, (windows.rows, windows.width, windows.panel))
         with out.block(f"auto element_ = [&](long {y}, long {x}, long {n}, auto v_) {{", "};"):

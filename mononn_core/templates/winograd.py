@@ -37,7 +37,7 @@ NEAR = 1 << 17
 """Bytes of products that wait for their transform, as in the header."""
 INTO, OUT_OF = 16, 26
 """Operations that a core could do in the time of a transform: of a window's pixel of a channel, of an output (4 and 6.5
-cycles a vector)."""
+cycles a vector, from counting instructions)."""
 
 
 def parts(extent: int, apart: int) -> list[int]:
