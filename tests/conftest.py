@@ -13,6 +13,7 @@ GOLDEN = Path(__file__).parent / "golden"
 LONGEST = "workflow"
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Processes of pytest-xdist take whole files, which share fixtures; the longest folder whole, and first."""
     for item in items:

@@ -247,3 +247,9 @@ def test_every_package_says_what_it_is():
     assert [
         f for f in folders if not (ast.get_docstring(ast.parse((f / "__init__.py").read_text())) or "").strip()
     ] == []
+
+
+def test_a_process_of_pytest_xdist_takes_whole_files(request):
+    """The groups of conftest.py hold: without them each process makes every fixture of a file, some of them minutes."""
+    if request.config.getoption("loadgroup", False):
+        assert request.node.nodeid.endswith("@test_layers.py")
