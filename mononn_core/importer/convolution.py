@@ -33,7 +33,7 @@ class Frame:
         return len(self.kernel)
 
 
-ROW = {"kernel": 1, "strides": 1, "dilations": 1, "before": 0, "after": 0, "overhang": 0}
+PLACE = {"kernel": 1, "strides": 1, "dilations": 1, "before": 0, "after": 0, "overhang": 0}
 """What a frame is along an axis of one place."""
 
 
@@ -99,6 +99,10 @@ def convolve(ctx: Context, x: str, w: str, f: Frame, group: int, bias: str = "")
         raise ShapeError(
             f"{ctx.origin}: {t} and weight {ctx.type(w)} do not fit {group} groups; check the shapes given"
         )
+    if f.rank == 1 and "float" in t.dtype:  # an image of one column, since image rows are what workers share
+        column = Frame(*((*getattr(f, field), new) for field, new in PLACE.items()))
+        y = convolve(ctx, ctx.reshape(x, (*t.shape, 1)), ctx.reshape(w, (*ctx.type(w).shape, 1)), column, group, bias)
+        return ctx.reshape(y, ctx.type(y).shape[:3])
     if f.rank <= 3 and "float" in t.dtype:
         y = _of_images(ctx, channels_last(ctx, x), w, f, group)
         return channels_first(ctx, ctx.add("add", y, bias) if bias else y)
@@ -107,24 +111,20 @@ def convolve(ctx: Context, x: str, w: str, f: Frame, group: int, bias: str = "")
 
 
 def _of_images(ctx: Context, x: str, w: str, f: Frame, group: int) -> str:
-    """Convolution of x [N, n.., C] with w [M, C / group, kernel..] of one to three axes, as one of images: a sequence
-    is an image of one row; the slices of a volume that a window reaches are channels of one image, or, in groups,
-    images of their own whose results are added up."""
+    """Convolution of x [N, n.., C] with w [M, C / group, kernel..] of two or three axes, as one of images: the slices
+    of a volume that a window reaches are channels of one image, or, in groups, images of their own whose results are
+    added up."""
     n, *spatial, c = ctx.type(x).shape
-    m, per_group, *kernel = ctx.type(w).shape
+    m, per_group = ctx.type(w).shape[:2]
     taps = ctx.add("transpose", w, perm=(*range(2, 2 + f.rank), 1, 0))
 
     def images(planes: str, weight: str, f: Frame) -> str:
         planes = padded(ctx, planes, f, 0.0, axis=1)
         return ctx.add("conv", planes, weight, strides=f.strides, dilations=f.dilations, group=group)
 
-    if f.rank == 1:
-        row = Frame(*((new, *getattr(f, field)) for field, new in ROW.items()))
-        y = images(ctx.reshape(x, (n, 1, *spatial, c)), ctx.reshape(taps, (1, *kernel, per_group, m)), row)
-        return ctx.reshape(y, (n, *ctx.type(y).shape[2:]))
     if f.rank == 2:
         return images(x, taps, f)
-    along, plane = (Frame(*(getattr(f, field)[part] for field in ROW)) for part in (slice(0, 1), slice(1, 3)))
+    along, plane = (Frame(*(getattr(f, field)[part] for field in PLACE)) for part in (slice(0, 1), slice(1, 3)))
     x = padded(ctx, x, along, 0.0, axis=1)
     (depth,), (stride,), (dilation,) = along.kernel, along.strides, along.dilations
     count = (ctx.type(x).shape[1] - (depth - 1) * dilation - 1) // stride + 1

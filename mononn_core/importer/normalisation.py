@@ -73,7 +73,7 @@ def _image_behind(ctx: Context, x: str) -> str:
     if node is None or node.op != "reshape" or len(shape) != 3:
         return ""
     source = ctx.type(node.inputs[0]).shape
-    joined = len(source) > 3 and source[0] == shape[0] and source[1] % shape[1] == 0
+    joined = len(source) > 2 and source[0] == shape[0] and source[1] % shape[1] == 0
     return node.inputs[0] if joined else ""
 
 
@@ -81,6 +81,8 @@ def _grouped(ctx: Context, image: str, groups: int) -> str:
     """(x - mean) / sqrt(variance + epsilon) scale + bias of an image [N, C, n..], means and variances of groups of
     channels: those of channels, and then of these."""
     n, c, *spatial = ctx.type(image).shape
+    if len(spatial) == 1:  # a sequence is an image of one column, as it is for a convolution
+        return _grouped(ctx, ctx.reshape(image, (n, c, *spatial, 1)), groups)
     each, axes, ones = c // groups, tuple(range(2, 2 + len(spatial))), (1,) * len(spatial)
 
     def mean(x: str) -> str:

@@ -1,6 +1,7 @@
 """Keeps images channels last: the transpositions behind convolutions and poolings sink until they meet their inverse.
 
-Only "channels first" transpositions of rank 4 and more move: [N, n.., C] to [N, C, n..]. With T for one:
+Only "channels first" transpositions of rank 4 and more move: [N, n.., C] to [N, C, n..]; sequences take part as images
+(:mod:`mononn_core.passes.sequences`). With T for one:
 
 1. f(T(x), T(y), vectors and scalars ..) is T(f(x, y, ..)) for an elementwise f.
 2. pad(T(x)) is T(pad(x)), slice(T(x)) is T(slice(x)), and so is a gather by a vector.
@@ -18,7 +19,9 @@ from math import prod
 from mononn_core.graph import Graph, Node
 from mononn_core.ops import registry
 from mononn_core.ops.common import integer, integers
+from mononn_core.passes.movement import composed, unchanged
 from mononn_core.passes.rewrite import Rewriter, rewrite
+from mononn_core.passes.sequences import lifted
 
 
 def _first(rank: int) -> tuple[int, ...]:
@@ -151,7 +154,7 @@ def product(rewriter: Rewriter, node: Node) -> str | None:
     return rewriter.add("matmul", rewriter.reshape(image, (n, c * prod(spatial))), w, **dict(node.attrs))
 
 
-RULES = (elementwise, border, picked, concat, reduction, product)
+RULES = (unchanged, composed, lifted, elementwise, border, picked, concat, reduction, product)
 
 
 def run(graph: Graph) -> Graph:

@@ -27,6 +27,8 @@ from mononn_core.schedule.views import Views
 ROOT_KINDS = ("contraction", "row", "reduction")
 LIGHT, SMALL = ("add", "sub", "mul"), 8
 """Operators that take less than storing and reading a result does, where all operands but one are so much smaller."""
+MOST_AGAIN = 16
+"""Operators that are evaluated for an element of windows that overlap."""
 MOST_STEPS = 64
 """Operators of a chain whose results are read several times, each as often as it stands in the code."""
 
@@ -230,7 +232,19 @@ class _Fusion:
                 return True
             if len(places) > 1 and len(places) * self._steps(node) > MOST_STEPS:
                 return True
+            times = max((self._times(r) for r in readers), default=1)
+            if registry.get(node.op).kind == "elementwise" and times > 1 and times * self._steps(node) > MOST_AGAIN:
+                return True
         return any(self._needs_storage(name, reader, view=False) for reader in readers)
+
+    def _times(self, reader: Node) -> int:
+        """How often ``reader`` shows an element, in windows that overlap."""
+        moved = reader.outputs[0]
+        if reader.op == "windows":
+            return self.graph.types[moved].size // max(1, self.graph.types[reader.inputs[0]].size)
+        if registry.get(reader.op).kind != "movement" or moved in self.absorbed:
+            return 1
+        return max((self._times(r) for r in self.consumers[moved]), default=1)
 
     def _evaluated(self, readers: Iterable[Node]) -> Iterator[str]:
         """Where ``readers`` are evaluated, once for each time: what is neither stored nor moved, or is dequantised,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from math import ceil, prod
+from math import prod
 
 from mononn_core.element import NARROW
 from mononn_core.program.expr import (
@@ -31,6 +31,7 @@ from mononn_core.schedule.fuse import FusionGroup, run_chain
 from mononn_core.schedule.operands import axis
 from mononn_core.schedule.rows import group_body
 from mononn_core.schedule.schedule import Partition
+from mononn_core.schedule.shares import Share, inner_axes, owners_of, run_of, share_of
 from mononn_core.schedule.views import matrix_index, matrix_shape, tensor_index
 
 BORDERS = {"lt": 0, "ge": 0, "le": 1, "gt": 1}
@@ -54,13 +55,25 @@ def build_nest(
 ) -> Phase:
     """Rows (or columns) of the root's output dealt to owners; a task is all of an owner's rows. Neighbouring pixels of
     an image are computed side by side where it has fewer channels than a vector ``lanes``. With ``counters`` a loop
-    over rows whose number would be divided becomes one for every axis."""
-    phase = _build(builder, stage, partition, name, (), first, lanes)
+    over rows whose number would be divided becomes one for every axis, and one over columns whose number would be
+    divided one over runs of them."""
+    phase = _build(builder, stage, partition, name, _Loops(), first, lanes)
+    if not counters or first:
+        return phase
     shape = builder.types[stage.root.outputs[0] if stage.root else stage.stored].shape
-    inner = _inner_axes(shape, _share(shape, partition)) if counters else ()
-    if inner and not first and _divides(phase.task.body, "y"):
-        return _build(builder, stage, partition, name, inner, first, lanes)
-    return phase
+    share, body = share_of(shape, partition), phase.task.body
+    axes = inner_axes(shape, share) if _divisors(body, "y") else ()
+    loops = _Loops(axes, run_of(share, _divisors(body, "x"), lanes))
+    return phase if loops == _Loops() else _build(builder, stage, partition, name, loops, first, lanes)
+
+
+@dataclass(frozen=True)
+class _Loops:
+    """Which loops there are beside those over rows and columns: for the inner ``axes`` of rows, and for each ``run`` of
+    columns (0: none)."""
+
+    axes: tuple[int, ...] = ()
+    run: int = 0
 
 
 @dataclass(frozen=True)
@@ -96,22 +109,18 @@ class _Rows:
         return (For("y", self.count, body, "serial", end),) if self.count > 1 or end is not None else body
 
 
-def _inner_axes(shape: tuple[int, ...], share: _Share) -> tuple[int, ...]:
-    """The last axes of a tensor's rows, all but the first, of which every owner has whole runs."""
-    terms, constant = linear(share.y0)
-    found: tuple[int, ...] = ()
-    for extent in reversed(shape[1:-1]):
-        whole = prod(found) * extent
-        if any(number % whole for number in (share.extents[0], constant, *terms.values())):
-            break
-        found = (extent, *found)
-    return found if prod(found) > 1 else ()
-
-
-def _divides(body: tuple[Statement, ...], var: str) -> bool:
-    """Whether some index is a quotient or remainder of a number with ``var`` in it."""
+def _divisors(body: tuple[Statement, ...], var: str) -> set[int]:
+    """What ``var``, or a sum with it, is divided by in quotients and remainders; 1 stands for what is not known."""
     parts = (n for e in body_expressions(body) for n in walk(e))
-    return any(isinstance(n, Op) and n.name in ("floordiv", "mod") and var in variables(n) for n in parts)
+    divided = [n.args for n in parts if isinstance(n, Op) and n.name in ("floordiv", "mod")]
+    return {int(by.value) if isinstance(by, Const) else 1 for number, by in divided if _in_sum(number, var)}
+
+
+def _in_sum(e: Expr, var: str) -> bool:
+    """Whether ``e`` has ``var`` elsewhere than in a quotient or remainder, which are counted for themselves."""
+    if isinstance(e, Op) and e.name in ("floordiv", "mod"):
+        return False
+    return e == Var(var) or any(_in_sum(child, var) for child in children(e))
 
 
 def _build(
@@ -119,24 +128,25 @@ def _build(
     stage: FusionGroup,
     partition: Partition,
     name: str,
-    axes: tuple[int, ...],
+    loops: _Loops,
     first: First | None,
     lanes: int,
 ) -> Phase:
-    """As :func:`build_nest`, with a loop for each of the inner ``axes`` of the rows."""
+    """As :func:`build_nest`, with these ``loops``."""
     shape = builder.types[stage.root.outputs[0] if stage.root else stage.stored].shape
-    (total, width), owners = matrix_shape(shape), _owners(partition)
-    share, binder = _share(shape, partition), builder.binder({OWNER: owners})
+    (total, width), owners = matrix_shape(shape), owners_of(partition)
+    share, binder = share_of(shape, partition), builder.binder({OWNER: owners})
     count, columns = share.extents
     line = shape[2] if columns < lanes and _is_image(shape, share, stage, lanes) else 0
-    rows = _Rows(count // prod(axes), axes)
-    inner = rows.ranges | {"x": (0, columns - 1)}
+    rows, run = _Rows(count // prod(loops.axes), loops.axes), loops.run or columns
+    inner = rows.ranges | {"x1": (0, columns // run - 1), "x": (0, run - 1)}
     y = rows.number
     if line:
         inner |= {"y": (0, count // line - 1), "w": (0, line - 1)}
         y = axis("y", count // line) * line + axis("w", line)
     row = binder.position("row", share.y0 + y, total)
-    column = binder.position("column", share.x0 + axis("x", columns), width)
+    x = axis("x1", columns // run) * run + axis("x", run)
+    column = binder.position("column", share.x0 + x, width)
     index = tensor_index(shape, row, column)
     prelude, value = group_body(stage, builder.views, index)
     at, value = run_chain(stage, builder.views, index, value)
@@ -157,7 +167,7 @@ def _build(
         if line:
             body = _pixel_loops(store, (count // line, line, columns), bounds[0])
         else:
-            body = rows.around(row_body(prelude, store, columns, bounds[1]), bounds[0])
+            body = rows.around(row_body(prelude, store, (columns // run, run), bounds[1]), bounds[0])
         body = body if first is None else _start_rows(body, first(binder, at, inner))
     task = Task(NEST, tuple(binder.operands), body=body)
     return builder.phase(name, stage, partition, {OWNER: owners}, task, total * width * (1 + len(stage.chain)))
@@ -176,12 +186,12 @@ def _output(
     if partition.bands is None:
         return binder.output(stage.stored, at, inner)
     rows, width = share
-    box = Box((Var(OWNER) * rows, Const(0)), share, (rows * _owners(partition), width))
+    box = Box((Var(OWNER) * rows, Const(0)), share, (rows * owners_of(partition), width))
     binder.add("out", partition.bands.buffer, box, "write")
     return tuple(binder.simplify(e, inner) for e in at)
 
 
-def _is_image(shape: tuple[int, ...], share: _Share, stage: FusionGroup, lanes: int) -> bool:
+def _is_image(shape: tuple[int, ...], share: Share, stage: FusionGroup, lanes: int) -> bool:
     """Whether an owner has whole rows of one image, of at least ``lanes`` pixels, and elements stand for themselves."""
     alone = stage.root is None and share.x0 == Const(0) and share.ends[1] is None
     return alone and len(shape) == 4 and shape[0] == 1 and shape[2] >= lanes and share.extents[0] % shape[2] == 0
@@ -204,49 +214,6 @@ def _guarded(value: Expr, var: str) -> Expr:
         if var not in variables(outer):
             return Select(outer, _guarded(replace(value, condition=inner), var), value.otherwise)
     return value
-
-
-@dataclass(frozen=True)
-class _Share:
-    """What an owner has of a matrix: ``extents`` (rows, columns) from (y0, x0) on; ``ends``: how many of them there are
-    for the last owner, where its share is cut off."""
-
-    extents: tuple[int, int]
-    y0: Expr
-    x0: Expr
-    ends: tuple[Expr | None, Expr | None]
-
-
-def _owners(partition: Partition) -> int:
-    return partition.owners if partition.kind in ("rows", "columns") else 1
-
-
-def _share(shape: tuple[int, ...], partition: Partition) -> _Share:
-    """An owner's share of the matrix of a tensor of ``shape``."""
-    (total, width), owners, bands = matrix_shape(shape), _owners(partition), partition.bands
-    owner: Expr = Var(OWNER) if owners > 1 else Const(0)
-    if partition.kind == "columns":
-        columns = ceil(width / owners)
-        end = Const(width) + owner * -columns if columns * owners > width else None
-        return _Share((total, columns), Const(0), owner * columns, (None, end))
-    rows = step = rows_of_an_owner(shape, owners)
-    first = 0
-    if bands is not None:
-        rows, step, first = bands.size, bands.step, bands.first
-    y0 = owner * step + first
-    end = Const(total) + y0 * -1 if first + step * (owners - 1) + rows > total else None
-    return _Share((rows, width), y0, Const(0), (end, None))
-
-
-def rows_of_an_owner(shape: tuple[int, ...], owners: int) -> int:
-    """Rows of the matrix of a tensor of ``shape`` that an owner gets: whole runs of the last axes but the columns, as
-    long as can be, such as whole rows of images, as a convolution deals them, where that is no worse than a tenth."""
-    total, _ = matrix_shape(shape)
-    for first in range(1, len(shape) - 1):
-        run = prod(shape[first:-1])
-        if run and (share := ceil(total // run / owners) * run) * owners <= 1.1 * total:
-            return share
-    return ceil(total / owners)
 
 
 def _start_rows(body: tuple[Statement, ...], first: tuple[Statement, ...]) -> tuple[Statement, ...]:
@@ -328,19 +295,23 @@ def row_loops(
     prelude: tuple[Statement, ...], store: Store, extents: tuple[int, int], bounds: tuple[Expr | None, Expr | None]
 ) -> tuple[Statement, ...]:
     """For y, what :func:`row_body` does."""
-    return _Rows(extents[0]).around(row_body(prelude, store, extents[1], bounds[1]), bounds[0])
+    return _Rows(extents[0]).around(row_body(prelude, store, (1, extents[1]), bounds[1]), bounds[0])
 
 
-def row_body(prelude: tuple[Statement, ...], store: Store, columns: int, bound: Expr | None) -> tuple[Statement, ...]:
-    """Prelude, bindings, for x: store. A prelude that needs the column goes inside the column loop, whose neighbouring
-    columns are then reduced side by side, each in order."""
-    needs_column = any(_mentions(s, "x") for s in prelude)
+def row_body(
+    prelude: tuple[Statement, ...], store: Store, extents: tuple[int, int], bound: Expr | None
+) -> tuple[Statement, ...]:
+    """Prelude, for x1: bindings, for x: store; ``extents``: (runs of columns, columns of a run). A prelude that needs
+    the column goes inside the column loop, whose neighbouring columns are then reduced side by side, each in order."""
+    runs, columns = extents
+    needs_column = any(_mentions(s, v) for s in prelude for v in ("x", "x1"))
     inside = prelude if needs_column else ()
     lets, value = ((), store.value) if inside else hoist(store.value, "x")
     body: tuple[Statement, ...] = (*inside, Store(store.operand, store.index, value))
     if columns > 1 or bound is not None:
         body = (For("x", columns, body, "vector", bound),)
-    return (*(() if needs_column else prelude), *lets, *body)
+    body = (*lets, *body)
+    return (*(() if needs_column else prelude), *((For("x1", runs, body),) if runs > 1 else body))
 
 
 def _mentions(statement: Statement, var: str) -> bool:

@@ -167,7 +167,7 @@ template <class Element> MN_INLINE auto in_words(Element &element) {
 template <class G, int ROWS, int MOST, bool SMALL, class TA, class Tile>
 MN_INLINE void each_depthwise(const TA *A, Tile &&tile) {
   constexpr bool WHOLE = SMALL && G::KH * G::KW <= 9;  // else the taps of one kernel row at a time
-  constexpr int KR = WHOLE ? G::KH : 1, HEIGHT = WHOLE && MOST > 1 ? 2 : 1;
+  constexpr int KR = WHOLE ? G::KH : 1, HEIGHT = G::OW == 1 ? MOST : WHOLE && MOST > 1 ? 2 : 1;
   Cut<ROWS, G::OW, MOST / HEIGHT, HEIGHT>::each([&]<int RH, int RW>(long y, long x) __attribute__((always_inline)) {
     const TA *a = A + G::at(y * G::SH, x * G::SW);
     MN_NOUNROLL for (int n = 0; n < G::C; n += W) tile.template operator()<RH, RW, KR>(a + n, y, x, n);

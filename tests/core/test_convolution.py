@@ -254,3 +254,21 @@ def test_a_panel_half_empty_has_the_bits_of_a_full_one(level: str, lanes: int, k
         np.testing.assert_array_equal(found, whole[:, :channels])
         assert "mn::conv_ragged" in source
     assert "mn::conv_ragged" not in answers(level, 2 * lanes, kernel)[1]
+
+
+@pytest.mark.parametrize("group", [1, 16])
+@pytest.mark.parametrize("level", ["avx512", "avx2"])
+def test_a_long_sequence_is_dealt_to_workers(group: int, level: str) -> None:
+    """Whatever its channels are few; only where it begins and ends."""
+    b = Builder("sequence")
+    x = b.add("Conv", "x", b.weight(16, 16 // group, 3), b.weight(16), group=group, pads=[4, 4], dilations=[4])
+    b.add("Conv", b.add("Relu", x), b.weight(16, 16 // group, 5), output="y", group=group, strides=[2])
+    model = b.model({"x": (TensorProto.FLOAT, (1, 16, 2001))}, {"y": (1, 16, 999)})
+    stages = compiler.lower(model, threads=2, machine=Machine.named(level))
+    first, second = (p for p in stages.manifest["phases"] if p["template"] in ("conv", "depthwise"))
+    assert first["tasks"] >= 2 and second["tasks"] >= 2
+    x = np.random.default_rng(1).standard_normal((1, 16, 2001)).astype(np.float32)
+    want = evaluate(stages.graph, {"x": x})["y"]
+    given = {"x": x.reshape(stages.program.buffer("x").shape)}
+    seen = run(stages.program, given, stages.lowered.weights, workers=2)["y"]
+    np.testing.assert_allclose(seen.reshape(want.shape), want, rtol=1e-4, atol=1e-5)

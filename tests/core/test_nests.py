@@ -183,3 +183,19 @@ def test_neighbours_of_any_type_are_stored_as_they_are(kind: str) -> None:
         found = session.run({"a": a, "b": b})
     np.testing.assert_array_equal(found["y"], a - b)
     np.testing.assert_array_equal(found["z"], (a - b).T)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("channels", [16, 32])
+def test_windows_for_weights_of_a_run_are_copied_by_whole_vectors(channels: int, level: str) -> None:
+    """Neither is a column divided for each element, nor what windows that overlap show computed for every tap."""
+    b = Builder("modulated")
+    x = b.add("Conv", "x", b.weight(channels, 3, 1, 1))
+    weight = b.add("Mul", b.weight(8, channels, 3, 3), b.add("GlobalAveragePool", x))
+    scales = b.constant(np.array([1, 1, 2, 2], np.float32))
+    wide = b.add("Resize", x, "", scales, mode="linear")
+    b.add("Conv", wide, weight, output="y", pads=[1, 1, 1, 1])
+    model = b.model({"x": (TensorProto.FLOAT, (1, 3, 6, 5))}, {"y": (1, 8, 12, 10)})
+    (text,) = (part for part in phases(check(model, level), "Conv") if "_reshape: " in part)
+    (inner,) = text.split(f"each_lane({channels}, ")[1:]
+    assert not any(word in inner for word in ("gather", "x /", "x %", "index"))
