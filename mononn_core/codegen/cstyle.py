@@ -15,6 +15,7 @@ from functools import reduce
 from typing import ClassVar
 
 from mononn_core.codegen.c import c_type, literal, part_of
+from mononn_core.codegen.cast import cast_lanes
 from mononn_core.element import BYTES, C_SUFFIXES, C_TYPES, COMPUTE, NARROW, SIDE_BY_SIDE, WORD, itemsize
 from mononn_core.errors import UnsupportedError
 from mononn_core.program.expr import (
@@ -97,15 +98,14 @@ def vectorisable(e: Expr, var: str, bound: frozenset[str] = frozenset()) -> bool
         case Cast(value=Load() as narrow, dtype=dtype):
             return dtype in LANES and narrow.dtype in SIDE_BY_SIDE and not _is_gather(narrow, var)
         case Cast():
-            return e.dtype == COMPUTE and e.value.dtype == WORD and vectorisable(e.value, var, bound)
+            return {e.dtype, e.value.dtype} == {COMPUTE, WORD} and vectorisable(e.value, var, bound)
         case Acc():
             return e.dtype in LANES
         case Op("bits"):
             return False
         case Op():
-            kinds = (COMPUTE, "bool") if e.dtype == "bool" else (COMPUTE,)
-            if e.dtype == WORD and e.name in WORD_OPERATIONS:
-                kinds = (WORD,)
+            words = e.dtype == WORD and e.name in WORD_OPERATIONS
+            kinds = (COMPUTE, "bool") if e.dtype == "bool" else (WORD if words else COMPUTE,)
             return all(a.dtype in kinds and vectorisable(a, var, bound) for a in e.args)
         case Select():
             inside, outside = e.then, e.otherwise
@@ -301,10 +301,10 @@ class Printer:
                 return part_of(self.acc, e)
             case Load():
                 return self._vector_load(e, e.dtype)
-            case Cast(value=Load() as narrow):
+            case Cast(value=Load() as narrow) if narrow.dtype != COMPUTE:
                 return self._vector_load(narrow, e.dtype)
             case Cast():
-                return f"mn::to_float<T>({self._vector(e.value)})"
+                return cast_lanes(self._vector(e.value), e, self._lanes(e))
             case Select():
                 return self._vector_select(e)
             case Op():

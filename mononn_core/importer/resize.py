@@ -127,9 +127,12 @@ FEW_TAPS = 2
 
 @converts("Resize", "Upsample")
 def resize(ctx: Context) -> str:
-    """Axis after axis; outside the region of tf_crop_and_resize stands the extrapolation value."""
-    x = ctx.input(0)
+    """Axis after axis; outside the region of tf_crop_and_resize stands the extrapolation value. Integers are
+    interpolated as floats, and rounded to the nearest, ties to even, as ONNX's reference does it."""
+    x, dtype = ctx.input(0), ctx.type(0).dtype
     mode = ctx.attr("mode", "nearest")
+    if mode != "nearest" and "int" in dtype:
+        x = ctx.add("cast", x, to="float32")
     old = ctx.node.op_type == "Upsample" or ctx.opset < 11
     transform = "asymmetric" if old else ctx.attr("coordinate_transformation_mode", "half_pixel")
     rounding = "floor" if old else ctx.attr("nearest_mode", "round_prefer_floor")
@@ -144,7 +147,12 @@ def resize(ctx: Context) -> str:
             x = _interpolated(ctx, x, number, axis, positions, mode)
         if transform == "tf_crop_and_resize":
             x = _extrapolated(ctx, x, number, positions, axis)
-    return x
+    if ctx.type(x).dtype == dtype:
+        return x
+    most, high = np.iinfo(dtype), np.float32(np.iinfo(dtype).max)
+    high = high if int(high) <= most.max else np.nextafter(high, np.float32(0))
+    whole = ctx.add("clip", ctx.add("round", x), low=float(most.min), high=float(high))
+    return ctx.add("cast", whole, to=dtype)
 
 
 def _interpolated(ctx: Context, x: str, number: int, axis: Axis, positions: Floats, mode: str) -> str:

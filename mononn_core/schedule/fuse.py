@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from mononn_core.element import COMPUTE, SIDE_BY_SIDE
+from mononn_core.element import BYTES, COMPUTE, SIDE_BY_SIDE, WORD
 from mononn_core.errors import Origin
 from mononn_core.graph import Graph, Node
 from mononn_core.ops import registry
@@ -27,6 +27,8 @@ from mononn_core.schedule.views import Views
 ROOT_KINDS = ("contraction", "row", "reduction")
 LIGHT, SMALL = ("add", "sub", "mul"), 8
 """Operators that take less than storing and reading a result does, where all operands but one are so much smaller."""
+IN_WORDS = ("add", "sub", "mul", "neg", "where", "cast")
+"""Operators that vectors of words have."""
 MOST_AGAIN = 16
 """Operators that are evaluated for an element of windows that overlap."""
 MOST_STEPS = 64
@@ -209,7 +211,16 @@ class _Fusion:
             return self._is_border(node)
         if definition.kind == "movement" and definition.forward is not None:
             return True
-        return definition.kind == "elementwise" and out.shape == mine.shape and out.dtype in (*SIDE_BY_SIDE, "bool")
+        fits = definition.kind == "elementwise" and out.shape == mine.shape and out.dtype in (*SIDE_BY_SIDE, "bool")
+        return fits and self._in_lanes(node)
+
+    def _in_lanes(self, node: Node) -> bool:
+        """Whether vectors are computed as ``node`` says: floats, words in few ways, bytes as what floats become."""
+        out = self.graph.types[node.output].dtype
+        if out == WORD:
+            return node.op in IN_WORDS
+        alone = node.op == "cast" and self.graph.types[node.inputs[0]].dtype == COMPUTE
+        return out not in BYTES or alone or node.op == "quantize"
 
     def _is_border(self, pad: Node) -> bool:
         """Whether ``pad`` puts constants around an image that a convolution reads, all channels alike."""

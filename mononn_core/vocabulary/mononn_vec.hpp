@@ -108,6 +108,7 @@ template <class E, class T> MN_INLINE typename Packed<E, lanes<T>>::Type narrow(
 }
 
 template <class T> MN_INLINE T to_float(Int<T> v) { return __builtin_convertvector(v, T); }
+template <class T> MN_INLINE Int<T> to_word(T v) { return __builtin_convertvector(v, Int<T>); }
 
 // One element.
 MN_INLINE float to_float(float x) { return x; }

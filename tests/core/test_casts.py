@@ -1,0 +1,91 @@
+"""Values of other types than float behind a product: in its epilogue or a stage of their own, as ONNX says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+
+from mononn_core import compiler
+from mononn_core.machine import Machine
+from mononn_core.runtime.session import Session
+from tests.core.models import model, node
+
+FLOAT, WORDS = TensorProto.FLOAT, ("Add", "Sub", "Mul", "Div", "Mod", "Max", "Min", "Pow")
+Nodes = list[tuple[str, str, dict[str, int]]]
+
+
+def cast(to: int) -> tuple[str, str, dict[str, int]]:
+    return ("Cast", "", {"to": to})
+
+
+def back(name: str, first: str = "Mul half") -> Nodes:
+    """To a type and back."""
+    operator, other = first.partition(" ")[::2]
+    return [(operator, other, {}), cast(TensorProto.DataType.Value(name)), cast(FLOAT), ("Add", "half", {})]
+
+
+def words(operator: str) -> Nodes:
+    return [cast(TensorProto.INT32), (operator, "three", {}), cast(FLOAT)]
+
+
+CHAINS: dict[str, Nodes] = {
+    **{f"{name} and back": back(name, "Abs") for name in ("UINT8", "UINT16", "UINT32", "UINT64")},
+    **{f"{name} and back": back(name) for name in ("INT8", "INT16", "INT32", "INT64", "BOOL", "DOUBLE")},
+    **{f"to {name}": [("Abs", "", {}), cast(TensorProto.DataType.Value(name))] for name in ("UINT8", "INT8", "INT32")},
+    **{f"words: {operator}": words(operator) for operator in WORDS},
+    "words: Abs": [cast(TensorProto.INT32), ("Abs", "", {}), ("Neg", "", {}), cast(FLOAT)],
+    "words: Less": [cast(TensorProto.INT32), ("Less", "three", {}), cast(FLOAT)],
+    "bytes: Add": [("Abs", "", {}), cast(TensorProto.UINT8), ("Add", "byte", {}), cast(FLOAT)],
+    "Less": [("Less", "half", {}), cast(FLOAT), ("Mul", "half", {})],
+    "Not": [("Greater", "half", {}), ("Not", "", {}), cast(FLOAT)],
+    "IsNaN": [("Log", "", {}), ("IsNaN", "", {}), cast(FLOAT)],
+    "Less to words": [("Less", "half", {}), cast(TensorProto.INT32)],
+    "Less to bytes": [("Less", "half", {}), cast(TensorProto.UINT8)],
+}
+
+
+@pytest.mark.parametrize("level", ["avx512", "avx2"])
+def test_what_follows_a_product(level: str) -> None:
+    """Every chain of its own product, in one network, against ONNX's reference; the products' values are whole or
+    halves, so that no rounding hides or makes a difference."""
+    machine = Machine.named(level)
+    if not machine.features <= Machine.probe().features:
+        pytest.skip(f"this processor has no {level}")
+    random = np.random.default_rng(0)
+    constants = {"half": np.float32(0.5), "three": np.int32(3), "byte": np.uint8(3)}
+    nodes, outputs = [], []
+    for number, (name, chain) in enumerate(CHAINS.items()):
+        constants[f"w{number}"] = random.integers(-3, 4, (6, 21)).astype(np.float32)
+        value = f"v{number}"
+        nodes.append(node("MatMul", f"x w{number}", value))
+        for step, (operator, other, attributes) in enumerate(chain):
+            nodes.append(node(operator, f"{value} {other}".strip(), f"v{number}_{step}", **attributes))
+            value = f"v{number}_{step}"
+        outputs.append((name, value))
+    proto = model(nodes, [("x", "float32", (5, 6))], [value for _, value in outputs], constants)
+    x = random.integers(-4, 5, (5, 6)).astype(np.float32)
+    with np.errstate(all="ignore"):
+        wanted = ReferenceEvaluator(proto).run(None, {"x": x})
+    artifact = compiler.build(compiler.lower(proto.SerializeToString(), threads=2, machine=machine))
+    with Session(artifact, threads=2) as session:
+        found = session.run({"x": x})
+    wrong = [n for (n, v), want in zip(outputs, wanted, strict=True) if not np.array_equal(found[v], want)]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("kind", ["uint8", "int8", "int32"])
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_integers_are_interpolated_as_numbers(mode: str, kind: str) -> None:
+    resize = helper.make_node("Resize", ["x", "", "scales"], ["y"], mode=mode)
+    scales = {"scales": np.array([1, 1, 2, 2], np.float32)}
+    proto = model([resize], [("x", kind, (1, 2, 5, 6))], ["y"], scales)
+    low = 0 if kind == "uint8" else -120
+    x = np.random.default_rng(1).integers(low, 120, (1, 2, 5, 6)).astype(kind)
+    (wanted,) = ReferenceEvaluator(proto).run(None, {"x": x})
+    artifact = compiler.build(compiler.lower(proto.SerializeToString(), threads=2))
+    with Session(artifact, threads=2) as session:
+        found = session.run({"x": x})["y"]
+    assert found.dtype == wanted.dtype
+    np.testing.assert_array_equal(found, wanted)
