@@ -1,6 +1,6 @@
 """Converters of convolutions.
 
-Convolutions of one to three axes in floating point become ``conv``, which has its channels last; all others a product
+Convolutions of one to three axes of floats or bytes become ``conv``, which has its channels last; all others a product
 over sliding windows. The transpositions around them, and around poolings, meet and cancel.
 """
 
@@ -12,6 +12,7 @@ from math import prod
 
 import numpy as np
 
+from mononn_core.element import BYTES
 from mononn_core.errors import ShapeError
 from mononn_core.importer.context import Context, converts
 from mononn_core.importer.movement import sliced
@@ -99,11 +100,12 @@ def convolve(ctx: Context, x: str, w: str, f: Frame, group: int, bias: str = "")
         raise ShapeError(
             f"{ctx.origin}: {t} and weight {ctx.type(w)} do not fit {group} groups; check the shapes given"
         )
-    if f.rank == 1 and "float" in t.dtype:  # an image of one column, since image rows are what workers share
+    images = "float" in t.dtype or t.dtype in BYTES
+    if f.rank == 1 and images:  # an image of one column, since image rows are what workers share
         column = Frame(*((*getattr(f, field), new) for field, new in PLACE.items()))
         y = convolve(ctx, ctx.reshape(x, (*t.shape, 1)), ctx.reshape(w, (*ctx.type(w).shape, 1)), column, group, bias)
         return ctx.reshape(y, ctx.type(y).shape[:3])
-    if f.rank <= 3 and "float" in t.dtype:
+    if f.rank <= 3 and images:
         y = _of_images(ctx, channels_last(ctx, x), w, f, group)
         return channels_first(ctx, ctx.add("add", y, bias) if bias else y)
     y = _product_of_windows(ctx, x, w, f, group)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 
-from mononn_core.element import BYTES, SMALL_FLOATS, is_float
+from mononn_core.element import BYTES, SMALL_FLOATS, WORD, is_float
 from mononn_core.importer.context import Context, converts
-from mononn_core.importer.convolution import convolve, frame
-from mononn_core.ops.quantise import integer_matmul
+from mononn_core.importer.convolution import Frame, convolve, frame, padded
+from mononn_core.ops.quantise import MOST_TERMS, integer_matmul, recentred
 
 FOUR_BITS = ("int4", "uint4")
 WHOLE = (*FOUR_BITS, *BYTES)
@@ -154,6 +157,10 @@ def convolution_integer(ctx: Context) -> str:
 
 
 def _integer_convolution(ctx: Context, x: str, x_zero: str, w: str, w_zero: str) -> str:
+    f = frame(ctx, ctx.type(w).shape[2:], ctx.type(x).shape[2:])
+    narrow = _bytes_of(ctx, w, w_zero)
+    if narrow is not None and f.rank <= 2 and (not x_zero or ctx.type(x_zero).size == 1):
+        return _of_bytes(ctx, x, x_zero, narrow, f)
     wide = ctx.add("cast", x, to="int32")
     if x_zero:
         wide = ctx.add("sub", wide, ctx.add("cast", _scalar(ctx, x_zero), to="int32"))
@@ -163,8 +170,43 @@ def _integer_convolution(ctx: Context, x: str, x_zero: str, w: str, w_zero: str)
         rank = ctx.type(w).rank
         shape = (ctx.type(zero).size, *(1,) * (rank - 1)) if ctx.type(zero).size > 1 else ()
         weight = ctx.add("sub", weight, ctx.reshape(zero, shape))
-    f = frame(ctx, ctx.type(w).shape[2:], ctx.type(x).shape[2:])
     return convolve(ctx, wide, weight, f, int(ctx.attr("group", 1)))
+
+
+def _bytes_of(ctx: Context, w: str, zero: str) -> np.ndarray[Any, Any] | None:
+    """Constant weights [M, ...] less their zero point; None where that is not known, int8 does not hold it, or an int32
+    not the sums."""
+    value, point = ctx.known(w), ctx.known(zero) if zero else np.zeros((), WORD)
+    if value is None or point is None or value[0].size > MOST_TERMS:
+        return None
+    point = point.astype(WORD).reshape(-1, *(1,) * (value.ndim - 1)) if point.size > 1 else point.astype(WORD)
+    wide = value.astype(WORD) - point
+    narrow = wide.astype("int8")
+    return narrow if (narrow == wide).all() else None
+
+
+def _of_bytes(ctx: Context, x: str, x_zero: str, weight: np.ndarray[Any, Any], f: Frame) -> str:
+    """The int32 sums of windows over the bytes x, less those of their zero point: x is padded by that."""
+    zero = ctx.reshape(x_zero, ()) if x_zero else ""
+    x, point = recentred(ctx, _bordered(ctx, x, x_zero, f), zero, "uint8")
+    none = (0,) * f.rank
+    inside = replace(f, before=none, after=none, overhang=none)
+    total = convolve(ctx, x, ctx.make(weight), inside, int(ctx.attr("group", 1)))
+    sums = weight.reshape(len(weight), -1).sum(1, dtype=WORD).reshape(-1, *(1,) * f.rank)
+    return ctx.add("sub", total, ctx.add("mul", point, ctx.make(sums))) if point else total
+
+
+def _bordered(ctx: Context, x: str, zero: str, f: Frame) -> str:
+    """Bytes x [N, C, n..] with a border of their zero point; what zero is quantised as, where x is quantised here."""
+    known = ctx.known(zero) if zero else np.zeros((), WORD)
+    if known is not None:
+        return padded(ctx, x, f, int(known.reshape(())))
+    source = next((n for n in reversed(ctx.builder.nodes) if x in n.outputs), None)
+    if source is not None and source.op == "quantize" and zero in source.inputs[2:]:
+        wide = padded(ctx, source.inputs[0], f, 0.0)
+        return ctx.add("quantize", wide, *source.inputs[1:], **dict(source.attrs))
+    inside = padded(ctx, ctx.make(np.ones((1, 1, *ctx.type(x).shape[2:]), bool)), f, False)
+    return ctx.add("where", inside, padded(ctx, x, f, 0), ctx.reshape(zero, ()))
 
 
 @converts("QLinearConv")

@@ -34,6 +34,7 @@ from mononn_core.passes import (
     transposed,
     views,
     weight_only,
+    whole,
     widened,
     windows,
 )
@@ -76,6 +77,7 @@ CPU_FORMS: tuple[tuple[str, Pass], ...] = (
     ("scatters", scatters.on_cpu),
     ("requantised", requantised.run),
     ("supported", supported.run),
+    ("whole", whole.on_cpu),
     ("matrices", matrices.run),
     ("transposed", transposed.run),
     ("windows", windows.on_cpu),

@@ -20,6 +20,7 @@ from mononn_core.passes import (
     scatters,
     sink,
     views,
+    whole,
 )
 from tests.core.graphs import Net, Pass, assert_same, becomes, inputs_of, operators, unchanged
 
@@ -349,3 +350,23 @@ def test_a_reshape_sinks_through_a_long_network() -> None:
     after = pipeline.run(net.graph(y))
     assert [n.op for n in after.nodes][-1] == "reshape"
     assert operators(after)["reshape"] == 1
+
+
+@pytest.mark.parametrize("op", whole.KINDS)
+@pytest.mark.parametrize(("shape", "axes"), [((1, 96, 90, 3), (0, 1, 2, 3)), ((1, 9216), (1,)), ((8208, 2), (0, 1))])
+def test_a_large_tensor_is_reduced_in_two_steps(op: str, shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
+    net = Net()
+    graph = net.graph(net(op, net("tanh", net.input(*shape)), axes=axes, keepdims=False))
+    changed = whole.on_cpu(graph)
+    assert_same(graph, changed)
+    first, second = (n for n in changed.nodes if n.op == op)
+    assert 4 <= changed.types[first.output].size <= 96 and changed.types[second.output].size == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes"), [((2, 96, 90), (1, 2)), ((8191,), (0,)), ((8209,), (0,)), ((90, 90), (0, 1))]
+)
+def test_other_reductions_stay_one(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
+    """Of several results, of few elements, or of an axis whose length has no divisors."""
+    net = Net()
+    unchanged(whole.on_cpu, net.graph(net("reduce_sum", net.input(*shape), axes=axes, keepdims=False)))

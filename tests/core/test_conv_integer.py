@@ -1,0 +1,72 @@
+"""ConvInteger: the exact sums, through the convolutions of bytes, whatever its zero points and when they are known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+
+from mononn_core import compiler
+from mononn_core.runtime.session import Session
+from tests.core.models import model, node
+
+
+@dataclass(frozen=True)
+class Case:
+    """``zero``: of x, None where x is quantised in the run, and its own; in the model unless ``late``."""
+
+    shape: tuple[int, ...] = (1, 8, 9, 10)
+    weight: tuple[int, ...] = (16, 8, 3, 3)
+    x: str = "uint8"
+    w: str = "int8"
+    zero: int | None = None
+    w_zero: int | None = None
+    late: bool = False
+    through: str = "conv"
+    attributes: dict[str, object] = field(default_factory=lambda: {"pads": [1, 1, 1, 1]})
+
+
+CASES = {
+    "quantised in the run": Case(),
+    "known": Case(zero=3, attributes={"pads": [1, 0, 2, 1], "strides": [2, 1]}),
+    "known only in the run": Case(zero=7, late=True, weight=(16, 2, 3, 3), attributes={"pads": [1] * 4, "group": 4}),
+    "signed": Case(x="int8", zero=-3, attributes={"pads": [1, 0, 2, 1], "dilations": [2, 1]}),
+    "unsigned weights": Case(x="int8", w="uint8", zero=-3, w_zero=128),
+    "weights of nine bits": Case(x="int8", w="uint8", zero=-3, w_zero=5, through="nest"),
+    "depthwise": Case(weight=(8, 1, 3, 3), attributes={"pads": [1] * 4, "group": 8}, through="depthwise"),
+    "a sequence": Case((2, 8, 30), (16, 8, 5), "int8", zero=4, late=True, attributes={"pads": [2, 2]}),
+    "a volume": Case((1, 2, 5, 6, 7), (4, 2, 3, 3, 3), zero=9, attributes={"pads": [1] * 6}, through="nest"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_as_the_reference(name: str) -> None:
+    case, random = CASES[name], np.random.default_rng(0)
+
+    def whole(shape: tuple[int, ...], kind: str) -> np.ndarray:  # type: ignore[type-arg]
+        limits = np.iinfo(kind)
+        return random.integers(limits.min, limits.max + 1, shape).astype(kind)
+
+    feeds, nodes, zero = {}, [], "" if case.zero is None else "zero"
+    constants = {"w": whole(case.weight, case.w)}
+    if case.zero is None:
+        feeds["x"] = random.standard_normal(case.shape).astype(np.float32)
+        nodes.append(node("DynamicQuantizeLinear", "x", "xq scale zero"))
+        zero = "zero"
+    else:
+        feeds["xq"] = whole(case.shape, case.x)
+        (feeds if case.late else constants)["zero"] = np.array(case.zero, case.x)
+    if case.w_zero is not None:
+        constants["wz"] = np.array(case.w_zero, case.w)
+    inputs = ["xq", "w", zero, *(["wz"] if case.w_zero is not None else [])]
+    nodes.append(helper.make_node("ConvInteger", inputs, ["y"], **case.attributes))
+    edges = [(n, str(v.dtype), v.shape) for n, v in feeds.items()]
+    proto = model(nodes, edges, ["y"], constants)
+    (wanted,) = ReferenceEvaluator(proto).run(None, feeds)
+    stages = compiler.lower(proto.SerializeToString(), threads=2)
+    with Session(compiler.build(stages), threads=2) as session:
+        np.testing.assert_array_equal(session.run(feeds)["y"], wanted)
+    assert case.through in [p["template"] for p in stages.manifest["phases"]][-1:]
