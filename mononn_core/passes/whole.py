@@ -19,6 +19,7 @@ SHARES = range(4, 65)
 
 
 def shared(rewriter: Rewriter, node: Node) -> str | None:
+    """``node`` in two steps, where it reduces all of a large tensor."""
     x, out = (rewriter.type(n) for n in (node.inputs[0] if node.inputs else node.output, node.output))
     if node.op not in KINDS or out.size != 1 or x.size < LARGE or (node.op == "reduce_mean" and x.dtype != COMPUTE):
         return None

@@ -30,7 +30,7 @@ LIGHT, SMALL = ("add", "sub", "mul"), 8
 IN_WORDS = ("add", "sub", "mul", "neg", "where", "cast")
 """Operators that vectors of words have."""
 MOST_AGAIN = 16
-"""Operators that are evaluated for an element of windows that overlap."""
+"""Evaluations of operators for an element, in all the windows that show it; what would take more is stored."""
 MOST_STEPS = 64
 """Operators of a chain whose results are read several times, each as often as it stands in the code."""
 
@@ -219,8 +219,8 @@ class _Fusion:
         out = self.graph.types[node.output].dtype
         if out == WORD:
             return node.op in IN_WORDS
-        alone = node.op == "cast" and self.graph.types[node.inputs[0]].dtype == COMPUTE
-        return out not in BYTES or alone or node.op == "quantize"
+        of_floats = node.op == "cast" and self.graph.types[node.inputs[0]].dtype == COMPUTE
+        return out not in BYTES or of_floats or node.op == "quantize"
 
     def _is_border(self, pad: Node) -> bool:
         """Whether ``pad`` puts constants around an image that a convolution reads, all channels alike."""
