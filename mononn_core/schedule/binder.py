@@ -140,11 +140,11 @@ class TaskBuilder(ABC):
         own = self.types[node.inputs[0]].dtype
         return own if own in BYTES else self.weight_type
 
-    def pack(self, node: Node, name: str, panel: int, matrix: Callable[[], np.ndarray]) -> Buffer:
+    def pack(self, node: Node, name: str, panel: int, matrix: Callable[[], np.ndarray], multiplied: str = "") -> Buffer:
         """The buffer of a contraction's constant right-hand side in panels of ``panel`` columns; ``matrix`` is called
-        once."""
+        once. ``multiplied``: the type of its elements, where a template chooses it."""
         own, narrow = self.types[node.inputs[1]].dtype, self.multiplied(node)
-        dtype = own if narrow in BYTES else narrow
+        dtype = multiplied or (own if narrow in BYTES else narrow)
         terms = self.terms(dtype)
         known = f"{name}@{panel}" + (f"x{terms}" if terms > 1 else "")
         if known not in self.packed:

@@ -94,6 +94,10 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
         """Tells its packed weights from those that other convolution templates read."""
         return ""
 
+    def weight_type(self, conv: Conv) -> str:
+        """The type of b's elements, where it is not that of the node's."""
+        return ""
+
     def first_channel(self, conv: Conv, panel: int, column: Expr) -> Expr:
         """The first input channel that the panel starting at output channel ``column`` reads."""
         return Const(0)
@@ -265,7 +269,8 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
         size = (windows.pixels(windows.rows), self.reads(conv, panel))
         binder.add("a", view.tensor, Box((pixel, channel), size, (end, view.column + conv.x[3])))
         w, width = builder.views.graph.constants[weight], self.packed_panel(conv, panel)
-        packed = builder.pack(stage.root, weight + self.tag(conv), width, lambda: self.weight_matrix(conv, panel, w))
+        name, multiplied = weight + self.tag(conv), self.weight_type(conv)
+        packed = builder.pack(stage.root, name, width, lambda: self.weight_matrix(conv, panel, w), multiplied)
         box = Box((Const(0), n0), (packed.shape[0], panel), (packed.shape[0], packed.shape[1]))
         binder.add("b", packed.id, box, packed=True)
 

@@ -14,9 +14,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from mononn_core.codegen.c import c_type
 from mononn_core.codegen.cpu_storage import CpuStorage
 from mononn_core.codegen.cstyle import Printer
-from mononn_core.element import COMPUTE, WIDE, itemsize
+from mononn_core.element import COMPUTE, HALF_WORD, WIDE, itemsize, together
 from mononn_core.machine import Machine
 from mononn_core.program.expr import Const, Expr, minimum
 from mononn_core.program.ir import Phase, Task
@@ -33,6 +34,12 @@ Array = np.ndarray[Any, Any]
 
 FEWEST = 8
 """Channels of a group, in and out, from which on the transforms pay."""
+TRANSFORMED = {COMPUTE: COMPUTE, "uint8": HALF_WORD}
+"""Type of an image's elements -> of its windows' transforms and of the weights'."""
+LINE = 64
+"""Bytes of a cache line."""
+RATE = {COMPUTE: 1.0, HALF_WORD: 1.6}
+"""Type of transforms -> their products in the time of one of float32 (measured)."""
 NEAR = 1 << 17
 """Bytes of products that wait for their transform, as in the header."""
 INTO, OUT_OF = 16, 26
@@ -96,6 +103,7 @@ class Winograd(Windowed[WindowParams]):
 
     Attributes:
         toom: what it transforms by.
+        read: the type of the images that it reads.
     """
 
     name = "winograd"
@@ -103,6 +111,7 @@ class Winograd(Windowed[WindowParams]):
     parameters = WindowParams
     efficiency = 0.9
     toom: ClassVar[Toom] = toom_cook(0, 1, -1)
+    read: ClassVar[str] = COMPUTE
     row_step = 2
 
     # -- meaning ----------------------------------------------------------------------------------------------------
@@ -123,16 +132,17 @@ class Winograd(Windowed[WindowParams]):
 
     def preference(self, stage: FusionGroup, builder: PhaseBuilder) -> int | None:
         conv = Conv.of(stage, builder)
-        return (1 if _pays(conv, self.toom, builder.machine) else -1) if self.panels(conv, builder.lanes) else None
+        return (1 if pays(conv, self.toom, builder.machine) else -1) if self.panels(conv, builder.lanes) else None
 
     def panels(self, conv: Conv, lanes: int) -> tuple[int, ...]:
         """Two vectors of output channels, or one where there are no two; of one group, whose input channels fill
         vectors."""
-        if conv.dtype != COMPUTE or not applies(conv.windows(conv.x[2], conv.out[1])):
+        if conv.dtype != self.read or not applies(conv.windows(conv.x[2], conv.out[1])):
             return ()
         mine, width = conv.of_group
         if conv.group > 1:
-            return tuple(panel for panel in (2 * lanes, lanes) if width % panel == mine % lanes == 0)
+            filled = lanes * together(TRANSFORMED[self.read])
+            return tuple(panel for panel in (2 * lanes, lanes) if width % panel == mine % filled == 0)
         return (2 * lanes, lanes) if width > lanes else (lanes,)
 
     def reads(self, conv: Conv, panel: int) -> int:
@@ -144,6 +154,9 @@ class Winograd(Windowed[WindowParams]):
 
     def weight_matrix(self, conv: Conv, panel: int, w: Array) -> Array:
         return transformed_weights(w, self.toom)
+
+    def weight_type(self, conv: Conv) -> str:
+        return TRANSFORMED[self.read]
 
     def tag(self, conv: Conv) -> str:
         return f"@{self.name}"
@@ -171,6 +184,7 @@ class Winograd(Windowed[WindowParams]):
         at_once = count / ceil(count / params.at_once)
         c, m, share = channels.size[1], params.panel, params.panel / columns.bound[1]
         products = 2 * count * self.toom.products * c * m / min(self.efficiency, 0.2 * at_once)
+        products /= RATE[TRANSFORMED[self.read]]
         return 2 * 9 * params.rows * params.width * c * m / (products + transforms(count, c * share, m, self.toom))
 
     def ordered(self, phase: Phase) -> Phase:
@@ -183,31 +197,35 @@ class Winograd(Windowed[WindowParams]):
     def scratch_floats(self, task: Task, lanes: int) -> int:
         """Transformed windows, and the products that wait for their transform; both with what fills lines."""
         params, channels = self.params(task), operand(task, "a").box.size[1]
-        apart, terms = params.dilations[0], self.toom.products
+        apart, terms, size = params.dilations[0], self.toom.products, itemsize(TRANSFORMED[self.read])
         each = [tiles(r, w, self.toom.step) for r in parts(params.rows, apart) for w in parts(params.width, apart)]
         waiting = NEAR // itemsize(COMPUTE) + terms * params.at_once * params.panel
-        return sum(terms * (n * (channels + 16) + 16) + min(waiting, terms * n * params.panel) for n in each)
+        windows = [terms * (n * (channels * size + LINE) + LINE) // itemsize(COMPUTE) for n in each]
+        return sum(windows) + sum(min(waiting, terms * n * params.panel) for n in each)
 
     def write_state(self, phase: Phase, code: CpuStorage) -> None:
         code.write_scratch(phase)
-        code.out.line("const float *transformed_ = nullptr;  // the windows that lie in local_")
+        code.out.line(f"const {c_type(self.read)} *transformed_ = nullptr;  // the windows that lie in local_")
 
     def call(self, phase: Phase, rows: int, function: str, printer: Printer, code: CpuStorage) -> str:
         params = self.params(phase.task)
         form = "Winograd" if params.dilations[0] == 1 else "DilatedWinograd"
-        kernel = f"mn::{form}<Windows_, {rows}, {params.panel}, {params.at_once}, {self.toom.step}>"
+        kernel = (
+            f"mn::{form}<{c_type(self.read)}, Windows_, {rows}, {params.panel}, {params.at_once}, {self.toom.step}>"
+        )
         code.assert_fits(phase, kernel)
         return f"{kernel}::run({corners(phase, printer, code)}, local_, transformed_, {function}, ahead_);"
 
 
 def window_bytes(conv: Conv, toom: Toom, rows: int) -> int:
     """Of a group's transformed windows of so many image rows."""
-    return toom.products * ceil(rows / toom.step) * ceil(conv.out[2] / toom.step) * conv.of_group[0] * itemsize(COMPUTE)
+    size = itemsize(TRANSFORMED[conv.dtype])
+    return toom.products * ceil(rows / toom.step) * ceil(conv.out[2] / toom.step) * conv.of_group[0] * size
 
 
 def weight_bytes(conv: Conv, toom: Toom) -> int:
     """Of a convolution's transformed weights."""
-    return toom.products * conv.of_group[0] * conv.channels * itemsize(COMPUTE)
+    return toom.products * conv.of_group[0] * conv.channels * itemsize(TRANSFORMED[conv.dtype])
 
 
 def transforms(count: int, channels: float, results: float, toom: Toom) -> float:
@@ -220,15 +238,29 @@ def most_rows(conv: Conv, toom: Toom, machine: Machine) -> int:
     return toom.step * max(1, machine.l2_bytes // 2 // window_bytes(conv, toom, 1))
 
 
-def _pays(conv: Conv, toom: Toom, machine: Machine) -> bool:
+def pays(conv: Conv, toom: Toom, machine: Machine) -> bool:
     """Whether it is faster than a direct convolution: whole vectors of channels, enough of them to pay for the
     transforms, few half-empty tiles."""
     _, height, width, _ = conv.out
-    lanes, apart, (mine, results) = machine.lanes(COMPUTE), conv.dilations[0], conv.of_group
+    lanes, apart, (mine, results) = machine.lanes(TRANSFORMED[conv.dtype]), conv.dilations[0], conv.of_group
     rows = min(height, most_rows(conv, toom, machine)) if apart > 1 else height
     products = toom.products * tiles(rows, width, toom.step, apart)
     enough = mine % lanes == 0 and min(mine, results) >= max(lanes, FEWEST)
     return enough and products * 4 <= 9 * rows * width * 3
+
+
+def seconds(conv: Conv, toom: Toom, machine: Machine, constants: int) -> float:
+    """Of all cores: products and transforms, or the weights from where they lie in a network of so many bytes of
+    constants."""
+    n, height, width, channels = conv.out
+    rows = min(height, most_rows(conv, toom, machine)) if conv.dilations[0] > 1 else height
+    count = n * ceil(height / rows) * tiles(rows, width, toom.step, conv.dilations[0])
+    products = (
+        2 * count * toom.products * conv.of_group[0] * channels / Winograd.efficiency / RATE[TRANSFORMED[conv.dtype]]
+    )
+    work = products + transforms(count, conv.x[3], channels, toom)
+    weights = weight_bytes(conv, toom) / machine.bandwidth_within(constants, machine.cores)
+    return max(work / (machine.peak_flops_per_core * machine.cores), weights)
 
 
 TEMPLATE = Winograd()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from math import ceil
 from typing import ClassVar
 
-from mononn_core.machine import Machine
 from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.templates import winograd
@@ -27,20 +25,8 @@ class Winograd4(Winograd):
         if found is None:
             return None
         constants = sum(c.nbytes for c in builder.views.graph.constants.values())
-        small, large = (_seconds(conv, toom, builder.machine, constants) for toom in (Winograd.toom, self.toom))
+        small, large = (winograd.seconds(conv, toom, builder.machine, constants) for toom in (Winograd.toom, self.toom))
         return 2 if found > 0 and large < small else -2
-
-
-def _seconds(conv: Conv, toom: Toom, machine: Machine, constants: int) -> float:
-    """Of all cores: products and transforms, or the weights from where they lie in a network of so many bytes of
-    constants."""
-    n, height, width, channels = conv.out
-    rows = min(height, winograd.most_rows(conv, toom, machine)) if conv.dilations[0] > 1 else height
-    count = n * ceil(height / rows) * winograd.tiles(rows, width, toom.step, conv.dilations[0])
-    products = 2 * count * toom.products * conv.of_group[0] * channels / Winograd.efficiency
-    work = products + winograd.transforms(count, conv.x[3], channels, toom)
-    weights = winograd.weight_bytes(conv, toom) / machine.bandwidth_within(constants, machine.cores)
-    return max(work / (machine.peak_flops_per_core * machine.cores), weights)
 
 
 TEMPLATE = Winograd4()

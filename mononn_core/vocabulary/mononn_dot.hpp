@@ -16,6 +16,42 @@ namespace mn {
 // CHAINS independent sums hide the latency of ``add``.
 template <class TA, class TB> struct Dot;
 
+// Two words of 16 bits a lane, and the sums of their products.
+typedef int16_t Words __attribute__((vector_size(W * 4)));
+#if (MONONN_VECTOR_BYTES == 64 && defined(__AVX512BW__)) || (MONONN_VECTOR_BYTES == 32 && defined(__AVX2__)) || \
+    (MONONN_VECTOR_BYTES == 16 && defined(__SSE2__))
+#define MN_PAIRS 1  // vpmaddwd
+#else
+#define MN_PAIRS 0
+#endif
+MN_INLINE Lanes<W>::I pairs(Words a, Words b) {
+  using Sum = Lanes<W>::I;
+#if !MN_PAIRS
+  return ((Sum)a << 16 >> 16) * ((Sum)b << 16 >> 16) + ((Sum)a >> 16) * ((Sum)b >> 16);
+#elif MONONN_VECTOR_BYTES == 64
+  return (Sum)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+#elif MONONN_VECTOR_BYTES == 32
+  return (Sum)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#else
+  return (Sum)_mm_madd_epi16((__m128i)a, (__m128i)b);
+#endif
+}
+
+template <> struct Dot<int16_t, int16_t> {
+  static constexpr int GROUP = 2, CHAINS = 8;
+  static constexpr bool EXACT = true, OFFSET = false;
+  using Sum = Lanes<W>::I;
+  using Value = Words;
+  using Row = Words;
+  MN_INLINE Value value(const int16_t *p) {
+    int32_t two;
+    __builtin_memcpy(&two, p, 4);
+    return (Words)(Sum{} + two);
+  }
+  MN_INLINE Row row(const int16_t *p) { return load<Words>((const float *)p); }
+  MN_INLINE void add(Sum &c, Value a, Row b) { c += pairs(a, b); }
+};
+
 template <> struct Dot<uint8_t, int8_t> {
   static constexpr int GROUP = 4;
   static constexpr bool EXACT = true;
@@ -45,12 +81,11 @@ template <> struct Dot<uint8_t, int8_t> {
 #endif
   }
 
-#elif (MONONN_VECTOR_BYTES == 64 && defined(__AVX512BW__)) || (MONONN_VECTOR_BYTES == 32 && defined(__AVX2__)) || \
-    (MONONN_VECTOR_BYTES == 16 && defined(__SSE2__))
+#elif MN_PAIRS
   // The even and the odd bytes of a lane as 16-bit words, whose products vpmaddwd adds in pairs (vpmaddubsw saturates).
   static constexpr bool OFFSET = false;
   static constexpr int CHAINS = 2;
-  typedef int16_t Words __attribute__((vector_size(W * 4)));
+  using Words = mn::Words;
   typedef uint16_t Unsigned __attribute__((vector_size(W * 4)));
   struct Value {
     Words even, odd;
@@ -63,15 +98,6 @@ template <> struct Dot<uint8_t, int8_t> {
   MN_INLINE Row row(const int8_t *p) {
     const Words four = (Words)load<Sum>((const int32_t *)p);
     return {four << 8 >> 8, four >> 8};
-  }
-  MN_INLINE Sum pairs(Words a, Words b) {
-#if MONONN_VECTOR_BYTES == 64
-    return (Sum)_mm512_madd_epi16((__m512i)a, (__m512i)b);
-#elif MONONN_VECTOR_BYTES == 32
-    return (Sum)_mm256_madd_epi16((__m256i)a, (__m256i)b);
-#else
-    return (Sum)_mm_madd_epi16((__m128i)a, (__m128i)b);
-#endif
   }
   MN_INLINE void add(Sum &c, Value a, Row b) {
     c += pairs(a.even, b.even) + pairs(a.odd, b.odd);

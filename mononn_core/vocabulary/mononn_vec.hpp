@@ -144,7 +144,7 @@ template <class I, class E> MN_INLINE I load_int(const E *p) {
   static_assert(std::is_integral_v<E> && std::is_same_v<Lane<I>, int32_t>);
   return load<I>(p);
 }
-template <class T> MN_INLINE T splat(float x) { return x - T{}; }
+template <class T> MN_INLINE T splat(Lane<T> x) { return x - T{}; }
 template <class T, class E> MN_INLINE T gather(const E *p, long stride) {
   T v;
   for (int i = 0; i < lanes<T>; ++i) v[i] = to_float(p[i * stride]);

@@ -89,3 +89,12 @@ def test_integers_are_interpolated_as_numbers(mode: str, kind: str) -> None:
         found = session.run({"x": x})["y"]
     assert found.dtype == wanted.dtype
     np.testing.assert_array_equal(found, wanted)
+
+
+def test_large_whole_constants() -> None:
+    """More digits than a float32 has, in vectors of int32."""
+    constants = {"a": np.array(16777217, np.int32), "b": np.array(33554435, np.int32)}
+    proto = model([node("Add", "x a", "s"), node("Mul", "s b", "y")], [("x", "int32", (3, 50))], ["y"], constants)
+    x = np.arange(150, dtype=np.int32).reshape(3, 50)
+    with Session(compiler.build(compiler.lower(proto.SerializeToString(), threads=2)), threads=2) as session:
+        np.testing.assert_array_equal(session.run({"x": x})["y"], (x + constants["a"]) * constants["b"])

@@ -1,0 +1,64 @@
+"""Winograd's F(2x2, 3x3) of bytes, exactly: for processors with no instruction that multiplies and adds up bytes.
+
+Transforms of windows are sums of four bytes and fit words of 16 bits, as do those of weights times four, which are
+whole; pairs of their products are int32, four times the result. See :mod:`mononn_core.templates.winograd`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from mononn_core.element import WIDE, WORD
+from mononn_core.program.ir import Task
+from mononn_core.program.template import Running
+from mononn_core.schedule.decisions import most_at_once
+from mononn_core.schedule.fuse import FusionGroup
+from mononn_core.schedule.phases import PhaseBuilder
+from mononn_core.templates import winograd
+from mononn_core.templates.conv_node import Conv
+from mononn_core.templates.winograd import Winograd
+
+Array = np.ndarray[Any, Any]
+SCALE = 4
+"""The sums over the results: filters' transforms have halves in two dimensions."""
+MOST_CHANNELS = (1 << 31) // (SCALE * 9 * 255 * 128)
+"""Of a group: so many that an int32 holds the sums, whatever the bytes are."""
+
+DIRECT = 1.3
+"""Products of bytes of a direct convolution in the time of one of float32 (measured)."""
+
+
+class WinogradBytes(Winograd):
+    """See the module; b [products C, N] holds words, four times the weights' transforms."""
+
+    name = "winograd_bytes"
+    read: ClassVar[str] = "uint8"
+
+    def compute(self, task: Task, running: Running) -> Array:
+        a, b = (running.matrix(role).astype(WIDE) for role in self.roles)
+        return (winograd.convolve(self.windows(task), a, b, self.toom) / SCALE).astype(WORD)
+
+    def preference(self, stage: FusionGroup, builder: PhaseBuilder) -> int | None:
+        """Where it pays, and its larger weights are read in less time than is saved."""
+        conv, machine = Conv.of(stage, builder), builder.machine
+        if machine.arch != "x86_64" or machine.product(conv.dtype) is not None:
+            return None
+        found = super().preference(stage, builder)
+        constants = sum(c.nbytes for c in builder.views.graph.constants.values())
+        direct = conv.flops / (DIRECT * machine.peak_flops_per_core * machine.cores)
+        slow = found is not None and winograd.seconds(conv, self.toom, machine, constants) > direct
+        return -1 if slow else found
+
+    def panels(self, conv: Conv, lanes: int) -> tuple[int, ...]:
+        return super().panels(conv, lanes) if conv.of_group[0] <= MOST_CHANNELS else ()
+
+    def weight_matrix(self, conv: Conv, panel: int, w: Array) -> Array:
+        return winograd.transformed_weights(SCALE * w.astype(WIDE), self.toom)
+
+    def most_at_once(self, conv: Conv, panel: int, builder: PhaseBuilder) -> int:
+        return most_at_once(panel // builder.lanes, builder.machine)
+
+
+TEMPLATE = WinogradBytes()
