@@ -11,6 +11,7 @@
    A convolution likewise, padded by the zero point. Unsigned weights around a zero point are signed ones and a
    constant a channel, which is multiplied by the sums of the windows.
 4. Every other dequantised constant is the constant that it stands for.
+5. What is quantised again of constants, dequantised ones among them, is a constant.
 
 Cases 0 to 3 are exact, up to the rounding of scales; 3 has fewer roundings than what it replaces.
 """
@@ -28,6 +29,9 @@ from mononn_core.ops import common, registry
 from mononn_core.ops.common import text
 from mononn_core.ops.quantise import MOST_TERMS, integer_matmul, recentred
 from mononn_core.passes.rewrite import Rewriter, rewrite
+
+DEEPEST = 8
+"""Nodes between constants and what is quantised of them, at most: concatenations, reshapes, transpositions."""
 
 
 def unsigned(rewriter: Rewriter, node: Node) -> str | None:
@@ -219,14 +223,38 @@ def plain(rewriter: Rewriter, node: Node) -> str | None:
     return rewriter.builder.constant(found, f"{node.output}/folded")
 
 
+def settled(rewriter: Rewriter, node: Node) -> str | None:
+    """Case 5."""
+    if node.op != "quantize" or all(n in rewriter.builder.constants for n in node.inputs):
+        return None
+    values = [_value(rewriter, n, DEEPEST) for n in node.inputs]
+    if any(v is None for v in values):
+        return None
+    (found,) = registry.get(node.op).evaluate(np, values, node.attrs)
+    return rewriter.builder.constant(found, f"{node.output}/folded")
+
+
+def _value(rewriter: Rewriter, name: str, deepest: int) -> np.ndarray[Any, Any] | None:
+    """What constants alone make, in so many nodes one after the other; None of anything else."""
+    if (value := rewriter.constant(name)) is not None:
+        return value
+    source = rewriter.producer(name)
+    if source is None or not deepest or len(source.outputs) != 1 or not all(source.inputs):
+        return None
+    values = [_value(rewriter, n, deepest - 1) for n in source.inputs]
+    if any(v is None for v in values):
+        return None
+    return np.asarray(registry.get(source.op).evaluate(np, values, source.attrs)[0])
+
+
 def floats(graph: Graph) -> Graph:
     """``graph`` with real numbers only, for targets that multiply these: cases 2 and 4."""
     return rewrite(graph, [unchanged, plain])
 
 
 def late(graph: Graph) -> Graph:
-    """``graph`` dequantised as late as it can be: cases 0 to 2."""
-    return rewrite(graph, [unsigned, moved, bordered, unchanged])
+    """``graph`` dequantised as late as it can be: cases 0 to 2, and 5."""
+    return rewrite(graph, [settled, unsigned, moved, bordered, unchanged])
 
 
 def integers(graph: Graph) -> Graph:

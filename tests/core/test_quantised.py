@@ -284,3 +284,18 @@ def test_large_constants_are_moved_by_128_and_what_int8_activations_become_is_un
     x = np.random.default_rng(6).standard_normal((2, 1500)).astype(np.float32)
     with Session(compiler.build(stages), threads=2) as session:
         np.testing.assert_allclose(session.run({"x": x})["y"], real(stages.graph, x), rtol=1e-3, atol=1e-3)
+
+
+def test_weights_that_are_joined_and_quantised_again_are_constants() -> None:
+    """As exporters write the gates of a recurrent layer: dequantised, concatenated, quantised, dequantised."""
+    b = Quantised("uint8", "int8", False)
+    joined = b.add("Concat", *(b.quantised_weight(40, 16, axis=1) for _ in range(3)), axis=1)
+    scale, zero = b.constant(np.float32(0.002)), b.constant(np.int8(0))
+    w = b.add("DequantizeLinear", b.add("QuantizeLinear", joined, scale, zero), scale, zero)
+    b.add("MatMul", b.rounded("x"), w, output="y")
+    model = b.model({"x": (TensorProto.FLOAT, (7, 40))}, {"y": (7, 48)})
+    stages = compiler.lower(model, threads=2)
+    assert [p.task.template for p in stages.program.phases()] == ["nest", "matmul"]
+    x = np.random.default_rng(3).standard_normal((7, 40)).astype(np.float32)
+    with Session(compiler.build(stages), threads=2) as session:
+        np.testing.assert_allclose(session.run({"x": x})["y"], real(load(model), x), rtol=1e-5, atol=1e-5)
