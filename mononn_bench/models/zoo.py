@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 from mononn_bench.errors import ModelError, UnknownNameError
+from mononn_bench.models.grouped import grouped_model
 from mononn_bench.models.spec import HubSource, InputSpec, ModelSpec, image_classifier
 from mononn_bench.models.wide import WIDE
 
@@ -218,12 +219,17 @@ BATCH = re.compile(r"(?P<name>.+)-b(?P<batch>[1-9]\d*)")
 
 
 def get_model(name: str) -> ModelSpec:
-    """The catalogued model of that name; NAME-bN is NAME with a batch of N in every input.
+    """The catalogued model of that name; NAME-bN is NAME with a batch of N in every input, grouped-CxH-gG a convolution
+    in groups (see `grouped_model`).
 
-    Raises UnknownNameError, which names the nearest right one, and ModelError for a batch of a light network.
+    Raises UnknownNameError, which names the nearest right one, and ModelError for a batch of a light network, and for
+    groups that do not divide their channels.
     """
     if name == IDENTITY.name:
         return IDENTITY
+    layer = grouped_model(name)
+    if layer:
+        return layer
     found = BATCH.fullmatch(name)
     if found and name not in ZOO:
         spec, batch = get_model(found["name"]), int(found["batch"])

@@ -38,7 +38,7 @@ from mononn_bench.workflow.parts import (
 PACKAGE = ROOT / "mononn_bench"
 RECORDS = (PACKAGE / "record.py", PACKAGE / "profiled.py")
 DRIVER = "driver"
-NOT_EXPORTING = ("zoo.py", "wide.py", "quantise.py")
+NOT_EXPORTING = ("zoo.py", "wide.py", "grouped.py", "quantise.py")
 """What of models/ makes no exported model: of the catalogue its entry counts, and an 8-bit file is made of what was
 exported.
 """
@@ -81,8 +81,7 @@ class Plan:
     @cached_property
     def models(self) -> dict[str, Model]:
         """Every model as it is exported, by name."""
-        sources = source_id(p for p in sorted((PACKAGE / "models").glob("*.py")) if p.name not in NOT_EXPORTING)
-        return {choice.name: self._model(choice, sources) for choice in self.config.models}
+        return {choice.name: self._model(choice) for choice in self.config.models}
 
     @cached_property
     def quantised(self) -> dict[str, Model]:
@@ -198,12 +197,16 @@ class Plan:
         folder = self.cache / "environments" / f"{name}-{requirements_id(requirements)}"
         return Environment(name, requirements, folder, folder / "bin" / "python", "")
 
-    def _model(self, choice: ModelChoice, sources: str) -> Model:
+    def _model(self, choice: ModelChoice) -> Model:
         made_from: tuple[Any, ...]
+        family = ""
         if choice.path is not None:
             made_from = (file_digest(Path(choice.path), self.cache), sorted(choice.shapes.items()))
         else:
-            made_from = (repr(get_model(choice.name)), choice.weights)
+            spec = get_model(choice.name)
+            made_from, family = (repr(spec), choice.weights), spec.family
+        exporting = (p for p in sorted((PACKAGE / "models").glob("*.py")) if p.name not in NOT_EXPORTING)
+        sources = source_id(exporting, family)
         identity = digest(sources, self.environments[self.EXPORTER].folder.name, *made_from)
         return Model(choice, identity, self.cache / "models" / f"{choice.name}-{identity}")
 
