@@ -7,6 +7,7 @@ from functools import cache
 from mononn_bench.errors import BadOptionError, UnknownNameError
 from mononn_bench.systems.base import COMMON_VARIANTS, System
 from mononn_bench.systems.fake import FAKES
+from mononn_bench.systems.gspc import Gspc
 from mononn_bench.systems.litert import LiteRt
 from mononn_bench.systems.mnn import Mnn
 from mononn_bench.systems.mononn import Mononn
@@ -28,7 +29,7 @@ REAL: tuple[type[System], ...] = (
 GPU_ONLY: tuple[type[System], ...] = (OnnxRuntimeCuda, OnnxRuntimeTensorRt)
 """What stands for others in a case on an NVIDIA GPU (`on_cuda`)."""
 
-SUITES_ONLY: tuple[type[System], ...] = (TvmUntuned, Mnn, LiteRt)
+SUITES_ONLY: tuple[type[System], ...] = (TvmUntuned, Mnn, LiteRt, Gspc)
 """What a suite may name and a plain comparison leaves out."""
 
 SYSTEMS: dict[str, type[System]] = {system.name: system for system in REAL + GPU_ONLY + SUITES_ONLY + FAKES}

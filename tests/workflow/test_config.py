@@ -29,6 +29,7 @@ def test_defaults_are_filled_in():
         "suites/small.yaml",
         "suites/precision.yaml",
         "suites/wide.yaml",
+        "suites/grouped.yaml",
     ],
 )
 def test_the_shipped_configurations_are_right(name):
