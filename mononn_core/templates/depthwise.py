@@ -21,7 +21,7 @@ from mononn_core.codegen.cuda_expressions import WIDTHS, CudaPrinter
 from mononn_core.codegen.cuda_lanes import store_width, write_element
 from mononn_core.codegen.cuda_storage import CudaStorage, inner_axes
 from mononn_core.codegen.storage import row_stride
-from mononn_core.element import BYTES, itemsize
+from mononn_core.element import BYTES, COMPUTE, itemsize
 from mononn_core.graph import Graph, Node
 from mononn_core.program.expr import Expr
 from mononn_core.program.ir import Operand, Phase, Result, Task
@@ -95,8 +95,11 @@ class Depthwise(CudaWindowed[DepthwiseParams]):
         return self.panels(conv, lanes)[0] // lanes % owners == 0
 
     def most_at_once(self, conv: Conv, panel: int, builder: PhaseBuilder) -> int:
-        """A vector of each pixel, in half of the registers: weights have the others."""
-        return builder.machine.vector_registers // 2 - 2
+        """A vector of each pixel, in half of the registers: weights have the others. Of float32 in wider groups they are
+        those of one channel in a kernel row, beside a value."""
+        registers = builder.machine.vector_registers
+        wide = conv.of_group[0] > 1 and conv.dtype == COMPUTE
+        return max(registers - conv.kernel[1] - 2, 1) if wide else registers // 2 - 2
 
     def dealt(self, panel: int, partition: Partition) -> int:
         return panel // partition.owners if partition.kind == "columns" else panel
