@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from mononn_core.codegen.c import c_type
-from mononn_core.codegen.cstyle import LANES, Printer, unrounded, vectorisable
+from mononn_core.codegen.cstyle import LANES, ORDER, Printer, interval, unrounded, varies, vectorisable
 from mononn_core.codegen.writer import Writer
 from mononn_core.element import COMPUTE, SIDE_BY_SIDE, WORD
-from mononn_core.program.expr import Acc, Const, Expr, Op, Var, minimum, substitute, walk
+from mononn_core.program.expr import (
+    INDEX,
+    Acc,
+    Const,
+    Expr,
+    Load,
+    Op,
+    Select,
+    Var,
+    minimum,
+    op,
+    substitute,
+    transform,
+    variables,
+    walk,
+)
 from mononn_core.program.functions import FUNCTIONS
 from mononn_core.program.ir import For, Let, Reduce, Result, Statement, Store
-from mononn_core.program.simplify import simplify
+from mononn_core.program.simplify import linear, simplify
 
 REDUCERS = {"add": "mn::Add", "mul": "mn::Mul", "max": "mn::Max", "min": "mn::Min"}
 CHEAP_OPERATIONS = 4
+SQUARE = 8
+"""Rows and columns that are worth transposing in registers."""
 UNROLLED = 16
 """Reductions of so few terms, the taps of a pooling, are written out."""
 
@@ -44,6 +61,9 @@ def _inside(printer: Printer, var: str, extent: int) -> Printer:
 
 
 def _write_for(out: Writer, loop: For, printer: Printer) -> None:
+    if (found := transposition(loop, printer)) is not None:
+        write_transposition(out, found, printer)
+        return
     inner = _inside(printer, loop.var, loop.extent)
     limit = printer.index(_limit(loop, printer))
     vectors = _vectors(loop, inner) if loop.kind == "vector" else None
@@ -55,6 +75,122 @@ def _write_for(out: Writer, loop: For, printer: Printer) -> None:
         return
     with out.block(f"for (long {loop.var} = 0; {loop.var} < {limit}; ++{loop.var}) {{"):
         write_statements(out, loop.body, inner)
+
+
+@dataclass(frozen=True)
+class Transposition:
+    """A perfect nest whose vectors' neighbours lie apart in ``loads``, and whose ``rows`` are neighbours there.
+
+    Attributes:
+        outer: the other loops, the outermost first.
+        rows, columns: the loops of a square. columns is the loop of vectors, and holds the store.
+        loads: those that are read in squares.
+    """
+
+    outer: tuple[For, ...]
+    rows: For
+    columns: For
+    loads: tuple[Load, ...]
+
+
+def transposition(loop: For, printer: Printer) -> Transposition | None:
+    """``loop`` as a :class:`Transposition`, if it is one that is worth squares."""
+    nest, ranges = [loop], {**printer.ranges, loop.var: (0, loop.extent - 1)}
+    while len(nest[-1].body) == 1 and isinstance(inner := nest[-1].body[0], For):
+        nest.append(inner)
+        ranges[inner.var] = (0, inner.extent - 1)
+    columns, scope = nest.pop(), replace(printer, ranges=ranges)
+    store = columns.body[0]
+    if not nest or columns.kind != "vector" or not isinstance(store, Store) or _vectors(columns, scope) is None:
+        return None
+    plain = not any(interval(e.condition, columns.var) for e in walk(store.value) if isinstance(e, Select))
+    loaded = [e for e in dict.fromkeys(walk(store.value)) if isinstance(e, Load)]
+    written = printer.pointers[store.operand].buffer
+    plain = plain and all(printer.pointers[e.operand].buffer != written for e in loaded)  # rows may change places
+    apart = [e for e in loaded if _apart(e, columns.var, scope) > 1]
+    for rows in nest if plain and apart and columns.extent >= SQUARE else ():
+        outer = tuple(other for other in nest if other is not rows)
+        others = {other.var for other in (*outer, columns)}
+        fixed = not (rows.bound is not None and others & variables(rows.bound)) and not any(
+            other.bound is not None and varies(other.bound, rows.var) for other in (*outer, columns)
+        )
+        loads = tuple(e for e in apart if _apart(e, rows.var, scope) == 1)
+        if fixed and loads and rows.extent >= SQUARE and _settled(store.value, rows.var, columns.var) is not None:
+            return Transposition(outer, rows, columns, loads)
+    return None
+
+
+def _apart(load: Load, var: str, printer: Printer) -> int:
+    """Elements between neighbours along ``var``; 0 where they are not evenly spaced, or no float32."""
+    offset = printer.pointers[load.operand].address(load.index, printer.ranges)
+    return (replace(printer, vector=var).stride(offset) or 0) if load.dtype == COMPUTE else 0
+
+
+def _settled(value: Expr, row: str, column: str) -> tuple[Expr, tuple[Expr, ...]] | None:
+    """``value`` where all conditions hold that are those of whole rows, and these; None where they may hold for a row
+    and for a later one, but not between."""
+    conditions: list[Expr] = []
+
+    def settle(e: Expr) -> Expr:
+        if isinstance(e, Select) and not varies(e.condition, column):
+            conditions.append(e.condition)
+            return e.then
+        return e
+
+    settled = transform(value, settle)
+    return (settled, tuple(conditions)) if all(_convex(c, row) for c in conditions) else None
+
+
+def _convex(condition: Expr, var: str) -> bool:
+    """Whether a condition that holds for two values of ``var`` holds for all between them: comparisons that are linear
+    in it, joined by and."""
+    if not varies(condition, var):
+        return True
+    if isinstance(condition, Op) and condition.name == "and":
+        return all(_convex(a, var) for a in condition.args)
+    if not isinstance(condition, Op) or condition.name not in ORDER or condition.args[0].dtype != INDEX:
+        return False
+    terms, _ = linear(op("sub", *condition.args))
+    return not any(varies(t, var) for t in terms if t != Var(var))
+
+
+def write_transposition(out: Writer, found: Transposition, printer: Printer) -> None:
+    """Squares are transposed in registers where their rows' conditions hold; what is left goes row by row."""
+    rows, columns = found.rows, found.columns
+    if found.outer:
+        first, *others = found.outer
+        inner = _inside(printer, first.var, first.extent)
+        with out.block(
+            f"for (long {first.var} = 0; {first.var} < {printer.index(_limit(first, printer))}; ++{first.var}) {{"
+        ):
+            write_transposition(out, replace(found, outer=tuple(others)), inner)
+        return
+    inner = _inside(_inside(printer, rows.var, rows.extent), columns.var, columns.extent)
+    (store,) = columns.body
+    assert isinstance(store, Store)
+    settled = _settled(store.value, rows.var, columns.var)
+    assert settled is not None
+    names = {load: Var(f"s{n}_[row_]", COMPUTE) for n, load in enumerate(found.loads)}
+    value = transform(settled[0], lambda e: names.get(e, e) if isinstance(e, Load) else e)
+    holds = " && ".join(inner.scalar(c) for c in settled[1]) or "true"
+    limits = ", ".join(printer.index(_limit(loop, printer)) for loop in (rows, columns))
+    at = f"long {rows.var}, long {columns.var}"
+    with out.block(f"mn::each_square({limits}, [&](long {rows.var}) {{ return {holds}; }}, [&]({at}) {{", ""):
+        out.line("using T = mn::V;")
+        for load, name in names.items():
+            pointer = printer.pointers[load.operand]
+            offset = pointer.address(load.index, inner.ranges)
+            array = name.name.removesuffix("[row_]")
+            out.line(f"T {array}[mn::W];")
+            out.line(
+                f"mn::load_square({array}, {pointer.name} + {inner.index(offset)}, {_apart(load, columns.var, inner)});"
+            )
+        with out.block(f"MN_UNROLL for (int row_ = 0; row_ < mn::W; ++row_, ++{rows.var}) {{"):
+            bound = frozenset(name.name for name in names.values())
+            write_vector_store(out, replace(store, value=value), replace(inner, vector=columns.var, bound=bound))
+    with out.block(f"}}, [&](auto tag, {at}) {{", "});"):
+        out.line("using T = decltype(tag);")
+        write_vector_store(out, store, replace(inner, vector=columns.var))
 
 
 def _vectors(loop: For, printer: Printer) -> frozenset[str] | None:

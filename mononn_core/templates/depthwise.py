@@ -95,8 +95,8 @@ class Depthwise(CudaWindowed[DepthwiseParams]):
         return self.panels(conv, lanes)[0] // lanes % owners == 0
 
     def most_at_once(self, conv: Conv, panel: int, builder: PhaseBuilder) -> int:
-        """A vector of each pixel, in half of the registers: weights have the others. Of float32 in wider groups they are
-        those of one channel in a kernel row, beside a value."""
+        """A vector of each pixel, in half of the registers: weights have the others. Of float32 in wider groups these
+        are those of one channel in a kernel row, beside a value."""
         registers = builder.machine.vector_registers
         wide = conv.of_group[0] > 1 and conv.dtype == COMPUTE
         return max(registers - conv.kernel[1] - 2, 1) if wide else registers // 2 - 2

@@ -1,0 +1,55 @@
+"""Copies whose vectors' neighbours lie apart where they are read: squares are transposed in registers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+
+from mononn_core import compiler
+from mononn_core.machine import Machine
+from mononn_core.runtime.session import Session
+from tests.core.models import model
+
+SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = {
+    "matrix": ((40, 51), (1, 0), ()),
+    "channels last": ((2, 19, 9, 27), (0, 2, 3, 1), ()),
+    "channels last, bordered": ((1, 24, 11, 18), (0, 2, 3, 1), (0, 1, 2, 0, 0, 2, 1, 0)),
+    "rows of pixels in front": ((1, 24, 11, 18), (0, 2, 3, 1), (0, 2, 0, 0, 0, 1, 0, 0)),
+    "channels first": ((1, 10, 33, 21), (0, 3, 1, 2), ()),
+    "channels first, bordered": ((2, 10, 12, 37), (0, 3, 1, 2), (0, 0, 1, 3, 0, 0, 1, 3)),
+    "keys": ((3, 2, 25, 16), (0, 1, 3, 2), ()),
+    "reversed": ((16, 3, 2, 48), (3, 2, 1, 0), ()),
+    "few rows": ((7, 64), (1, 0), ()),
+}
+"""Shape, axes, and what is padded in front of and behind each."""
+WITH_SQUARES = 7
+
+
+@pytest.mark.parametrize("level", ["avx512", "avx2", "scalar"])
+def test_as_the_reference(level: str) -> None:
+    machine = Machine.named(level)
+    if not machine.features <= Machine.probe().features:
+        pytest.skip(f"this processor has no {level}")
+    nodes, edges, constants, feeds = [], [], {"one": np.float32(1)}, {}
+    random = np.random.default_rng(0)
+    for number, (shape, axes, padded) in enumerate(SHAPES.values()):
+        x, moved = f"x{number}", f"t{number}"
+        feeds[x] = random.standard_normal(shape).astype(np.float32)
+        edges.append((x, "float32", shape))
+        nodes.append(helper.make_node("Transpose", [x], [moved], perm=axes))
+        if padded:
+            constants[f"p{number}"] = np.array(padded, np.int64)
+            nodes.append(helper.make_node("Pad", [moved, f"p{number}"], [moved := f"b{number}"]))
+        nodes.append(helper.make_node("Add", [moved, moved], [f"m{number}"]))
+        nodes.append(helper.make_node("Add", [f"m{number}", "one"], [f"y{number}"]))
+    outputs = [f"y{number}" for number in range(len(SHAPES))]
+    proto = model(nodes, edges, outputs, constants)
+    wanted = ReferenceEvaluator(proto).run(None, feeds)
+    stages = compiler.lower(proto.SerializeToString(), threads=2, machine=machine)
+    assert stages.source.count("mn::each_square(") == WITH_SQUARES
+    with Session(compiler.build(stages), threads=2) as session:
+        found = session.run(feeds)
+    wrong = [k for k, name, want in zip(SHAPES, outputs, wanted, strict=True) if not np.array_equal(found[name], want)]
+    assert wrong == []
