@@ -131,6 +131,10 @@ class TaskBuilder(ABC):
         """Neighbouring terms of a product that lie side by side in packed weights of ``dtype``."""
         return 1
 
+    def seven_bits(self, node: Node) -> bool:
+        """Whether a contraction's weights are bytes of seven bits, and it matters."""
+        return False
+
     def dense(self, tensor: str, columns: int) -> bool:
         """Whether the rows of a stored tensor are ``columns`` wide, and known to lie without gaps."""
         return False

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mononn_core.element import COMPUTE, together
+import numpy as np
+
+from mononn_core.element import COMPUTE, WORD, together
 from mononn_core.graph import Node
 from mononn_core.machine import Machine
 from mononn_core.program.expr import Const, Expr, Var
@@ -14,6 +16,8 @@ from mononn_core.schedule.decisions import padded_stride
 from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.schedule import Partition
 from mononn_core.schedule.views import Views, matrix_shape
+
+LARGEST_SEVEN_BITS = 64
 
 
 class PhaseBuilder(TaskBuilder):
@@ -25,9 +29,22 @@ class PhaseBuilder(TaskBuilder):
         super().__init__(views, storage, COMPUTE)
         self.machine, self.products = machine, products
         self.lanes = machine.lanes(COMPUTE)
+        self._small: dict[str, bool] = {}
 
     def multiplied(self, node: Node) -> str:
         return self.products.get(node.output) or super().multiplied(node)
+
+    def seven_bits(self, node: Node) -> bool:
+        """Whether a contraction multiplies bytes by constants from -64 to 64, and pairs of these products, which fit 16
+        bits, are what the machine adds up."""
+        value = self.views.graph.constants.get(node.inputs[1])
+        if value is None or self.multiplied(node) != "uint8" or self.types[node.inputs[1]].dtype != "int8":
+            return False
+        if self.machine.arch != "x86_64" or self.machine.product("uint8") is not None:
+            return False
+        if node.inputs[1] not in self._small:
+            self._small[node.inputs[1]] = bool(np.abs(value.astype(WORD)).max(initial=0) <= LARGEST_SEVEN_BITS)
+        return self._small[node.inputs[1]]
 
     def dense(self, tensor: str, columns: int) -> bool:
         kind = self.types[tensor]

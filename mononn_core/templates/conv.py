@@ -26,11 +26,13 @@ from mononn_core.templates.windowed import Windowed, WindowParams, corners
 class ConvParams(WindowParams):
     """``together``: terms that lie side by side, so that each ``joined`` taps have whole groups of rows of b; these
     taps' channels are neighbours in a. ``grouped``: (input channels of a group, its output channels, all input
-    channels) where a panel may span several groups: it promises zeros in b where n's group does not read c."""
+    channels) where a panel may span several groups: it promises zeros in b where n's group does not read c.
+    ``seven_bits``: it promises bytes from -64 to 64 in b."""
 
     grouped: tuple[int, int, int] = (0, 0, 0)
     together: int = 1
     joined: int = 1
+    seven_bits: bool = False
 
 
 class Direct(Windowed[ConvParams]):
@@ -92,7 +94,8 @@ class Direct(Windowed[ConvParams]):
 
     def more_params(self, conv: Conv, panel: int) -> dict[str, object]:
         if conv.together > 1:
-            return {"together": conv.together, "joined": conv.joined}
+            small = {"seven_bits": True} if conv.seven_bits else {}
+            return {"together": conv.together, "joined": conv.joined, **small}
         spans = conv.group > 1 and self.reads(conv, panel) > conv.of_group[0]
         return {"grouped": (*conv.of_group, conv.x[3])} if spans else {}
 
@@ -125,7 +128,9 @@ class Direct(Windowed[ConvParams]):
         else:
             kernel = "mn::conv"
         a, b = operand(task, "a"), operand(task, "b")
-        call = f"{kernel}<Windows_, {tile}>({corners(phase, printer, code)}, {function}, ahead_);"
+        right = code.corner(printer, b)
+        right = f"mn::seven_bits({right})" if params.seven_bits else right
+        call = f"{kernel}<Windows_, {tile}>({code.corner(printer, a)}, {right}, {function}, ahead_);"
         if kernel == "mn::conv" and any(0 < n <= panel // 2 for n in code.extents(b, 1, printer)[0]):
             call = f"mn::conv_ragged<Windows_, {tile}>({corners(phase, printer, code)}, end_, {function}, ahead_);"
         if params.grouped[0] == 0:

@@ -17,7 +17,8 @@ from mononn_core.schedule.operands import ImageView
 @dataclass(frozen=True)
 class Conv:
     """The extents of a ``conv`` node: images [N, H, W, C] of ``dtype`` and their windows, in ``group`` groups of
-    channels; ``together`` of them lie side by side in the weights, across ``joined`` taps of a kernel row."""
+    channels; ``together`` of them lie side by side in the weights, across ``joined`` taps of a kernel row.
+    ``seven_bits``: its weights are bytes that have no more, and it matters."""
 
     x: tuple[int, ...]
     out: tuple[int, ...]
@@ -28,6 +29,7 @@ class Conv:
     dtype: str = COMPUTE
     together: int = 1
     joined: int = 1
+    seven_bits: bool = False
 
     @staticmethod
     def of(stage: FusionGroup, builder: TaskBuilder) -> Conv:
@@ -36,7 +38,8 @@ class Conv:
         together, channels = builder.terms(dtype), conv.x[3]
         dense = builder.dense(image_of(builder, stage).tensor, channels) and conv.group == conv.dilations[1] == 1
         joined = conv.kernel[1] if dense and channels % together else 1
-        return replace(conv, dtype=dtype, together=together, joined=joined)
+        small = builder.seven_bits(stage.root)
+        return replace(conv, dtype=dtype, together=together, joined=joined, seven_bits=small)
 
     @staticmethod
     def of_node(node: Node, types: Mapping[str, TensorType]) -> Conv:

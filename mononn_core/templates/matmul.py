@@ -34,7 +34,7 @@ class Matmul(CudaProduct, CpuTemplate, TiledProduct):
         self, builder: PhaseBuilder, root: Node, size: tuple[int, int], binder: OperandBinder, at: tuple[Expr, ...]
     ) -> dict[str, Any]:
         right_operand(builder, root, size, binder, at)
-        return {}
+        return {"seven_bits": True} if builder.seven_bits(root) else {}
 
     # -- C++ --------------------------------------------------------------------------------------------------------
 
@@ -65,6 +65,7 @@ class Matmul(CudaProduct, CpuTemplate, TiledProduct):
             write_element(out, result, inner)
         lda, ldb = (row_stride(printer.pointers[o.role].buffer) for o in (a, b))
         left, right = f"{code.corner(printer, a)}, {lda}", code.corner(printer, b)
+        right = f"mn::seven_bits({right})" if params.seven_bits else right
         places = f"{left}, {right}" if narrow else f"{left}, {right}, {ldb}"
         function = "element_"
         outside = ragged and not _may_overread(b, printer)

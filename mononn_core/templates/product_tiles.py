@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from math import ceil, gcd
 from typing import Any, ClassVar
 
-from mononn_core.element import itemsize
+from mononn_core.element import COMPUTE, itemsize
 from mononn_core.graph import Node
 from mononn_core.machine import Machine
 from mononn_core.program.expr import Const, Expr, Var
@@ -154,7 +154,9 @@ def _left_type(stage: FusionGroup, builder: PhaseBuilder) -> str:
 
 def _most(stage: FusionGroup, panel: int, builder: PhaseBuilder) -> int:
     """Rows of a register tile, at most."""
-    return most_at_once(panel // builder.lanes, builder.machine, _left_type(stage, builder))
+    assert stage.root is not None
+    dtype = COMPUTE if builder.seven_bits(stage.root) else _left_type(stage, builder)
+    return most_at_once(panel // builder.lanes, builder.machine, dtype)
 
 
 def _blocks(share: int, nbytes: int, owners: int, machine: Machine) -> tuple[int, int]:

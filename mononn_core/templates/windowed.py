@@ -19,7 +19,7 @@ from mononn_core.codegen.cpu_storage import CpuStorage, CpuTemplate
 from mononn_core.codegen.cstyle import Printer, varies
 from mononn_core.codegen.loops import write_element
 from mononn_core.codegen.storage import row_stride
-from mononn_core.element import itemsize
+from mononn_core.element import COMPUTE, itemsize
 from mononn_core.errors import UnsupportedError
 from mononn_core.program.expr import Const, Expr, Load, Var, op, walk
 from mononn_core.program.ir import Box, Operand, Phase, Result, Task
@@ -276,7 +276,7 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
 
     def most_at_once(self, conv: Conv, panel: int, builder: PhaseBuilder) -> int:
         """Pixels of a register tile, at most."""
-        return most_at_once(panel // builder.lanes, builder.machine, conv.dtype)
+        return most_at_once(panel // builder.lanes, builder.machine, COMPUTE if conv.seven_bits else conv.dtype)
 
     def packed_panel(self, conv: Conv, panel: int) -> int:
         """Columns that lie together in the packed weights."""

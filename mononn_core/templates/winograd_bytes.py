@@ -26,8 +26,8 @@ SCALE = 4
 MOST_CHANNELS = (1 << 31) // (SCALE * 9 * 255 * 128)
 """Of a group: so many that an int32 holds the sums, whatever the bytes are."""
 
-DIRECT = 1.3
-"""Products of bytes of a direct convolution in the time of one of float32 (measured)."""
+DIRECT, SEVEN_BITS = 1.3, 1.9
+"""Products of bytes of a direct convolution, and of those with seven bits, in the time of one of float32 (measured)."""
 
 
 class WinogradBytes(Winograd):
@@ -47,7 +47,8 @@ class WinogradBytes(Winograd):
             return None
         found = super().preference(stage, builder)
         constants = sum(c.nbytes for c in builder.views.graph.constants.values())
-        direct = conv.flops / (DIRECT * machine.peak_flops_per_core * machine.cores)
+        rate = SEVEN_BITS if conv.seven_bits else DIRECT
+        direct = conv.flops / (rate * machine.peak_flops_per_core * machine.cores)
         slow = found is not None and winograd.seconds(conv, self.toom, machine, constants) > direct
         return -1 if slow else found
 

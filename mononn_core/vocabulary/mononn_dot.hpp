@@ -24,6 +24,12 @@ typedef int16_t Words __attribute__((vector_size(W * 4)));
 #else
 #define MN_PAIRS 0
 #endif
+#if (MONONN_VECTOR_BYTES == 64 && defined(__AVX512VNNI__)) || \
+    (MONONN_VECTOR_BYTES == 32 && (defined(__AVXVNNI__) || (defined(__AVX512VNNI__) && defined(__AVX512VL__))))
+#define MN_VNNI 1  // vpdpbusd
+#else
+#define MN_VNNI 0
+#endif
 MN_INLINE Lanes<W>::I pairs(Words a, Words b) {
   using Sum = Lanes<W>::I;
 #if !MN_PAIRS
@@ -62,8 +68,7 @@ template <> struct Dot<uint8_t, int8_t> {
     return four;
   }
 
-#if (MONONN_VECTOR_BYTES == 64 && defined(__AVX512VNNI__)) || \
-    (MONONN_VECTOR_BYTES == 32 && (defined(__AVXVNNI__) || (defined(__AVX512VNNI__) && defined(__AVX512VL__))))
+#if MN_VNNI
   // vpdpbusd does all of it.
   static constexpr bool OFFSET = false;
   static constexpr int CHAINS = 8;
@@ -136,6 +141,35 @@ template <> struct Dot<uint8_t, int8_t> {
 #endif
   MN_INLINE Value value(const uint8_t *p) { return values(Sum{} + bytes(p)); }
 };
+
+// Weights of seven bits, from -64 to 64: pairs of their products with bytes fit 16 bits.
+struct SevenBits {
+  int8_t value;
+};
+MN_INLINE const SevenBits *seven_bits(const int8_t *p) { return (const SevenBits *)p; }
+
+#if MN_PAIRS && !MN_VNNI && defined(__SSSE3__)
+template <> struct Dot<uint8_t, SevenBits> : Dot<uint8_t, int8_t> {
+  using Value = Sum;
+  using Row = Sum;
+  MN_INLINE Value value(const uint8_t *p) { return Sum{} + bytes(p); }
+  MN_INLINE Row row(const SevenBits *p) { return load<Sum>((const int32_t *)p); }
+  MN_INLINE void add(Sum &c, Value a, Row b) {
+#if MONONN_VECTOR_BYTES == 64
+    const Words two = (Words)_mm512_maddubs_epi16((__m512i)a, (__m512i)b);
+#elif MONONN_VECTOR_BYTES == 32
+    const Words two = (Words)_mm256_maddubs_epi16((__m256i)a, (__m256i)b);
+#else
+    const Words two = (Words)_mm_maddubs_epi16((__m128i)a, (__m128i)b);
+#endif
+    c += pairs(two, Words{} + 1);
+  }
+};
+#else
+template <> struct Dot<uint8_t, SevenBits> : Dot<uint8_t, int8_t> {
+  MN_INLINE Row row(const SevenBits *p) { return Dot<uint8_t, int8_t>::row(&p->value); }
+};
+#endif
 
 template <> struct Dot<bf16, bf16> {
   static constexpr int GROUP = 2, CHAINS = 8;

@@ -183,6 +183,8 @@ def test_ceilings_are_plausible_and_applied():
     assert 1e9 < roofs.flops < 1e12
     assert 1e8 < roofs.memory_bandwidth < 1e12
     assert all(roofs.flops / 8 < rate < 64 * roofs.flops for _, rate in roofs.products)
+    if Machine.probe().product("uint8") is None:  # two instructions multiply, for four terms
+        assert dict(roofs.products)["uint8"] < 3 * roofs.flops
     assert roofs.applied_to(Machine.probe()).peak("uint8") == dict(roofs.products)["uint8"]
     assert roofs.memory_bandwidth < 2 * roofs.cache_bandwidth
     assert roofs.memory_bandwidth / 2 < roofs.l3_bandwidth < 2 * roofs.cache_bandwidth

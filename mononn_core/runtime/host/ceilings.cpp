@@ -33,11 +33,12 @@ template <class TA, class TB> static float dots(int64_t repetitions) {
   alignas(64) TA a[mn::W * D::GROUP] = {};
   alignas(64) TB b[mn::W * D::GROUP] = {};
   asm volatile("" : : "r"(a), "r"(b) : "memory");  // nobody knows their values
-  const auto value = D::value(a);
+  auto value = D::value(a);
   const auto row = D::row(b);
   for (int64_t i = 0; i < repetitions; i++) {
 #pragma GCC unroll 16
     for (int chain = 0; chain < chains; chain++) {
+      asm volatile("" : "+m"(value));  // or the products would be computed once for all chains
       D::add(sums[chain], value, row);
       asm volatile("" : "+" VECTOR_REGISTER(sums[chain]));
     }
@@ -80,7 +81,7 @@ extern "C" __attribute__((visibility("default"))) int mononn_run(const mononn_ca
   if (order[0] == 1) value = reads(call->arena + worker * order[2], order[1], order[2]);
   if (order[0] == 2) barriers(call, worker, order[1]);
   if (order[0] == 3) value = dots<mn::bf16, mn::bf16>(order[1]);
-  if (order[0] == 4) value = dots<uint8_t, int8_t>(order[1]);
+  if (order[0] == 4) value = dots<uint8_t, mn::SevenBits>(order[1]);
   static_cast<float *>(call->outputs[0])[worker] = value;
   return 0;
 }
