@@ -253,7 +253,8 @@ class _Fusion:
         moved = reader.outputs[0]
         if reader.op == "windows":
             return self.graph.types[moved].size // max(1, self.graph.types[reader.inputs[0]].size)
-        if registry.get(reader.op).kind != "movement" or moved in self.absorbed:
+        moves = registry.get(reader.op).kind == "movement" or self._is_dequantised(reader)
+        if not moves or moved in self.absorbed:
             return 1
         return max((self._times(r) for r in self.consumers[moved]), default=1)
 

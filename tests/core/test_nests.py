@@ -186,14 +186,18 @@ def test_neighbours_of_any_type_are_stored_as_they_are(kind: str) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("channels", [16, 32])
-def test_windows_for_weights_of_a_run_are_copied_by_whole_vectors(channels: int, level: str) -> None:
-    """Neither is a column divided for each element, nor what windows that overlap show computed for every tap."""
+@pytest.mark.parametrize(("channels", "rounded"), [(16, False), (32, False), (16, True)])
+def test_windows_for_weights_of_a_run_are_copied_by_whole_vectors(channels: int, rounded: bool, level: str) -> None:
+    """Neither is a column divided for each element, nor what windows that overlap show computed for every tap, be it
+    quantised and dequantised there."""
     b = Builder("modulated")
     x = b.add("Conv", "x", b.weight(channels, 3, 1, 1))
     weight = b.add("Mul", b.weight(8, channels, 3, 3), b.add("GlobalAveragePool", x))
     scales = b.constant(np.array([1, 1, 2, 2], np.float32))
     wide = b.add("Resize", x, "", scales, mode="linear")
+    if rounded:
+        scale, zero = b.constant(np.float32(0.01)), b.constant(np.uint8(128))
+        wide = b.add("DequantizeLinear", b.add("QuantizeLinear", wide, scale, zero), scale, zero)
     b.add("Conv", wide, weight, output="y", pads=[1, 1, 1, 1])
     model = b.model({"x": (TensorProto.FLOAT, (1, 3, 6, 5))}, {"y": (1, 8, 12, 10)})
     (text,) = (part for part in phases(check(model, level), "Conv") if "_reshape: " in part)
