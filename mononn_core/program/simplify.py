@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import gcd
 
+from mononn_core.element import BYTES, COMPUTE
 from mononn_core.program.expr import (
     FALSE,
     INDEX,
     TRUE,
+    Cast,
     Const,
     Expr,
     Op,
@@ -141,6 +143,8 @@ def assuming(condition: Expr, ranges: Ranges) -> Ranges:
 def _simplify_node(e: Expr, ranges: Ranges) -> Expr:
     if isinstance(e, Select):
         return e.then if e.condition == TRUE or e.then == e.otherwise else e.otherwise if e.condition == FALSE else e
+    if isinstance(e, Cast) and isinstance(chosen := e.value, Select) and (e.dtype == COMPUTE and chosen.dtype in BYTES):
+        return Select(chosen.condition, *(_as_float(part) for part in (chosen.then, chosen.otherwise)))
     if e.dtype not in (INDEX, "bool") or not isinstance(e, Op):
         return e
     match e:
@@ -165,6 +169,11 @@ def _simplify_node(e: Expr, ranges: Ranges) -> Expr:
             return b if a == FALSE else a if b == FALSE else TRUE if TRUE in (a, b) else e
         case _:
             return e
+
+
+def _as_float(e: Expr) -> Expr:
+    """A byte as what generated code computes with."""
+    return Const(float(e.value), COMPUTE) if isinstance(e, Const) else Cast(e, COMPUTE)
 
 
 def _compare(e: Op, a: Expr, b: Expr, ranges: Ranges) -> Expr:
