@@ -41,10 +41,11 @@ def read_published(reference: Path) -> list[Published]:
 
 
 def read_suites(reference: Path) -> dict[str, Table]:
-    """What stands under `reference`/<machine>/suites/<name>/raw of the first machine, by name."""
-    machines = sorted(reference.glob("*/suites"))
-    folders = sorted(machines[0].glob("*/raw")) if machines else []
-    return {folder.parent.name: make_table(read_folder(folder)) for folder in folders}
+    """What stands under `reference`/<machine>/suites/<name>/raw, by name: of the first machine that has the suite."""
+    folders: dict[str, Path] = {}
+    for folder in sorted(reference.glob("*/suites/*/raw")):
+        folders.setdefault(folder.parent.name, folder)
+    return {name: make_table(read_folder(folders[name])) for name in sorted(folders)}
 
 
 def read_folder(folder: Path) -> list[CaseRecord]:

@@ -85,12 +85,15 @@ class Transposition:
         outer: the other loops, the outermost first.
         rows, columns: the loops of a square. columns is the loop of vectors, and holds the store.
         loads: those that are read in squares.
+        value, conditions: what is stored where all of these hold, which are conditions of whole rows.
     """
 
     outer: tuple[For, ...]
     rows: For
     columns: For
     loads: tuple[Load, ...]
+    value: Expr
+    conditions: tuple[Expr, ...]
 
 
 def transposition(loop: For, printer: Printer) -> Transposition | None:
@@ -115,8 +118,9 @@ def transposition(loop: For, printer: Printer) -> Transposition | None:
             other.bound is not None and varies(other.bound, rows.var) for other in (*outer, columns)
         )
         loads = tuple(e for e in apart if _apart(e, rows.var, scope) == 1)
-        if fixed and loads and rows.extent >= SQUARE and _settled(store.value, rows.var, columns.var) is not None:
-            return Transposition(outer, rows, columns, loads)
+        settled = _settled(store.value, rows.var, columns.var)
+        if fixed and loads and rows.extent >= SQUARE and settled is not None:
+            return Transposition(outer, rows, columns, loads, *settled)
     return None
 
 
@@ -168,11 +172,9 @@ def write_transposition(out: Writer, found: Transposition, printer: Printer) -> 
     inner = _inside(_inside(printer, rows.var, rows.extent), columns.var, columns.extent)
     (store,) = columns.body
     assert isinstance(store, Store)
-    settled = _settled(store.value, rows.var, columns.var)
-    assert settled is not None
     names = {load: Var(f"s{n}_[row_]", COMPUTE) for n, load in enumerate(found.loads)}
-    value = transform(settled[0], lambda e: names.get(e, e) if isinstance(e, Load) else e)
-    holds = " && ".join(inner.scalar(c) for c in settled[1]) or "true"
+    value = transform(found.value, lambda e: names.get(e, e) if isinstance(e, Load) else e)
+    holds = " && ".join(inner.scalar(c) for c in found.conditions) or "true"
     limits = ", ".join(printer.index(_limit(loop, printer)) for loop in (rows, columns))
     at = f"long {rows.var}, long {columns.var}"
     with out.block(f"mn::each_square({limits}, [&](long {rows.var}) {{ return {holds}; }}, [&]({at}) {{", ""):

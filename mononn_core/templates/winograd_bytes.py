@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mononn_core.element import WIDE, WORD
+from mononn_core.element import HALF_WORD, WIDE, WORD
 from mononn_core.program.ir import Task
 from mononn_core.program.template import Running
 from mononn_core.schedule.decisions import most_at_once
@@ -56,7 +56,7 @@ class WinogradBytes(Winograd):
         return super().panels(conv, lanes) if conv.of_group[0] <= MOST_CHANNELS else ()
 
     def weight_matrix(self, conv: Conv, panel: int, w: Array) -> Array:
-        return winograd.transformed_weights(SCALE * w.astype(WIDE), self.toom)
+        return winograd.transformed_weights(SCALE * w.astype(WIDE), self.toom).astype(HALF_WORD)
 
     def most_at_once(self, conv: Conv, panel: int, builder: PhaseBuilder) -> int:
         return most_at_once(panel // builder.lanes, builder.machine)

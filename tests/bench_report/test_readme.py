@@ -171,3 +171,15 @@ def test_three_runs_of_four_networks_and_eight_systems(tmp_path):
     assert len(bars) == sum(cell.speedup is not None for cell in table.cells) + len(table.headlines[0].means) + 1
     cell = table.cell("bert-base", "mononn")
     assert cell.samples == 3 * 144 and cell.run_id == "run-bert-base"
+
+
+def test_each_suite_is_of_the_first_machine_that_has_it(tmp_path):
+    for machine, suite in [("b", "one"), ("a", "two"), ("b", "two")]:
+        folder = tmp_path / machine / "suites" / suite / "raw"
+        case = a_case("mlp", {"mononn": 1e-3, "onnxruntime": 2e-3})
+        folder.mkdir(parents=True)
+        write_record(replace(case, machine=replace(case.machine, name=f"machine-{machine}")), folder / "case.json")
+    assert {name: table.machine for name, table in read_suites(tmp_path).items()} == {
+        "one": "machine-b",
+        "two": "machine-a",
+    }
