@@ -178,6 +178,12 @@ class Machine:
         fits = (p for p in PRODUCTS if p.a == dtype and p.needs <= self.features)
         return next((p for p in fits if p.instruction in KERNELS), None)
 
+    @property
+    def multiplies_words(self) -> bool:
+        """Whether bytes are multiplied as words of 16 bits, whose products are added in pairs (vpmaddwd), since no
+        instruction does so with bytes."""
+        return self.arch == "x86_64" and self.product("uint8") is None
+
     def peak(self, dtype: str) -> float:
         """Operations a second of one core on products of ``dtype``: measured, or so many times those on float32 as an
         instruction of the kernels adds products."""

@@ -40,7 +40,7 @@ class PhaseBuilder(TaskBuilder):
         value = self.views.graph.constants.get(node.inputs[1])
         if value is None or self.multiplied(node) != "uint8" or self.types[node.inputs[1]].dtype != "int8":
             return False
-        if self.machine.arch != "x86_64" or self.machine.product("uint8") is not None:
+        if not self.machine.multiplies_words:
             return False
         if node.inputs[1] not in self._small:
             self._small[node.inputs[1]] = bool(np.abs(value.astype(WORD)).max(initial=0) <= LARGEST_SEVEN_BITS)

@@ -43,7 +43,7 @@ class WinogradBytes(Winograd):
     def preference(self, stage: FusionGroup, builder: PhaseBuilder) -> int | None:
         """Where it pays, and its larger weights are read in less time than is saved."""
         conv, machine = Conv.of(stage, builder), builder.machine
-        if machine.arch != "x86_64" or machine.product(conv.dtype) is not None:
+        if not machine.multiplies_words:
             return None
         found = super().preference(stage, builder)
         constants = sum(c.nbytes for c in builder.views.graph.constants.values())

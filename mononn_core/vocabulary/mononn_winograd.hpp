@@ -53,18 +53,16 @@ template <> struct Transformed<float> {
 // are four times the results.
 template <> struct Transformed<uint8_t> {
   using Element = int16_t;
-  typedef int16_t Vector __attribute__((vector_size(W * 4)));
-  using D = Dot<int16_t, int16_t>;
-  using Sum = D::Sum;
+  using Vector = Words;
+  using Sum = Lanes<W>::U;  // parts of a result may wrap where the whole does not
   MN_INLINE Vector pixels(const uint8_t *p) {
-    typedef uint8_t Bytes __attribute__((vector_size(W * 2)));
-    return __builtin_convertvector(load<Bytes>((const float *)p), Vector);
+    return __builtin_convertvector(load<Packed<uint8_t, 2 * W>::Type>((const float *)p), Vector);
   }
   template <int MR, int NV, class Epilogue>
   MN_INLINE void multiply(const int16_t *A, long lda, const int16_t *B, long K, Epilogue &&epilogue) {
-    dot_tile<D, MR, NV, 1>(A, lda, B, K, epilogue);
+    dot_tile<Dot<int16_t, int16_t>, MR, NV, 1>(A, lda, B, K, epilogue);
   }
-  MN_INLINE Sum result(Sum v) { return v >> 2; }
+  MN_INLINE Lanes<W>::I result(Sum v) { return (Lanes<W>::I)v >> 2; }
 };
 
 // ROWS rows of G::OW output pixels, of TA, of a 3x3 convolution of stride 1, in tiles of STEP x STEP pixels (the last ones
