@@ -195,7 +195,7 @@ FAMILIES: dict[str, Make] = {
     "lstm": lambda options, _: LstmClassifier(**options),
     "mlp": lambda options, _: Mlp(**options),
     "identity": lambda *_: Identity(),
-    "grouped": lambda options, _: nn.Conv2d(**options),  # family grouped alone
+    "grouped": lambda options, _: nn.Conv2d(**options),
 }
 
 

@@ -10,7 +10,7 @@ Role = Literal["tokens", "mask", "segments", "image", "dense"]
 Family = Literal[
     "bert", "vit", "t5", "resnet", "resnext", "mobilenet", "mlp", "light", "identity",
     "swin", "regnet", "efficientnet", "mobilenetv3", "unet", "r3d", "wavenet", "lstm",
-    "grouped",  # family grouped alone
+    "grouped",
 ]  # fmt: skip
 
 

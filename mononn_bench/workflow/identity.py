@@ -19,8 +19,6 @@ from typing import Any
 
 LENGTH = 12
 C_SUFFIXES = {".c", ".h", ".cc", ".cpp", ".hpp", ".cuh"}
-FAMILY_LINE = re.compile(r"^.*# family (?P<family>\w+) alone$\n?", re.MULTILINE)
-"""A line that makes models of one family only."""
 _C_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|(\"(?:\\.|[^\"\\])*\")", re.DOTALL)
 
 
@@ -30,21 +28,13 @@ def digest(*parts: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:LENGTH]
 
 
-def source_id(paths: Iterable[Path], family: str = "") -> str:
-    """The identity of source files, folders taken whole: comments, layout and docstrings do not count.
-
-    Nor do lines that end in `# family NAME alone` where `family` is another: a family of models that is added by such
-    lines leaves the identities of all others as they are.
-    """
+def source_id(paths: Iterable[Path]) -> str:
+    """The identity of source files, folders taken whole: comments, layout and docstrings do not count."""
     files: list[Path] = []
     for path in paths:
         found = [path] if path.is_file() else [p for p in path.rglob("*") if p.suffix in {".py", *C_SUFFIXES}]
         files += sorted(found)
-    return digest(*([path.name, _meaning(path.suffix, _of_family(path.read_text(), family))] for path in files))
-
-
-def _of_family(text: str, family: str) -> str:
-    return FAMILY_LINE.sub(lambda line: line.group() if line["family"] == family else "", text)
+    return digest(*([path.name, _meaning(path.suffix, path.read_text())] for path in files))
 
 
 def adapter_sources(module: str, root: Path) -> list[Path]:

@@ -81,7 +81,8 @@ class Plan:
     @cached_property
     def models(self) -> dict[str, Model]:
         """Every model as it is exported, by name."""
-        return {choice.name: self._model(choice) for choice in self.config.models}
+        sources = source_id(p for p in sorted((PACKAGE / "models").glob("*.py")) if p.name not in NOT_EXPORTING)
+        return {choice.name: self._model(choice, sources) for choice in self.config.models}
 
     @cached_property
     def quantised(self) -> dict[str, Model]:
@@ -197,16 +198,12 @@ class Plan:
         folder = self.cache / "environments" / f"{name}-{requirements_id(requirements)}"
         return Environment(name, requirements, folder, folder / "bin" / "python", "")
 
-    def _model(self, choice: ModelChoice) -> Model:
+    def _model(self, choice: ModelChoice, sources: str) -> Model:
         made_from: tuple[Any, ...]
-        family = ""
         if choice.path is not None:
             made_from = (file_digest(Path(choice.path), self.cache), sorted(choice.shapes.items()))
         else:
-            spec = get_model(choice.name)
-            made_from, family = (repr(spec), choice.weights), spec.family
-        exporting = (p for p in sorted((PACKAGE / "models").glob("*.py")) if p.name not in NOT_EXPORTING)
-        sources = source_id(exporting, family)
+            made_from = (repr(get_model(choice.name)), choice.weights)
         identity = digest(sources, self.environments[self.EXPORTER].folder.name, *made_from)
         return Model(choice, identity, self.cache / "models" / f"{choice.name}-{identity}")
 

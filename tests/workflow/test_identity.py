@@ -37,19 +37,6 @@ def test_comments_layout_and_docstrings_do_not_count(tmp_path, name, before, aft
     assert (source_id([tmp_path]) == first) is same
 
 
-def test_a_line_of_one_family_alone_counts_for_no_other(tmp_path):
-    path = tmp_path / "a.py"
-    path.write_text("MADE = {\n    1: f,\n}\n")
-    first = source_id([tmp_path])
-    path.write_text("MADE = {\n    1: f,\n    2: g,  # family layer alone\n}\n")
-    assert source_id([tmp_path]) == source_id([tmp_path], "network") == first
-    second = source_id([tmp_path], "layer")
-    assert second != first
-    path.write_text("MADE = {\n    1: f,\n    2: h,  # family layer alone\n}\n")
-    assert source_id([tmp_path]) == first
-    assert source_id([tmp_path], "layer") not in (first, second)
-
-
 def test_a_file_more_is_another_source(tmp_path):
     (tmp_path / "a.py").write_text("x = 1\n")
     first = source_id([tmp_path])
