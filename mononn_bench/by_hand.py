@@ -25,6 +25,7 @@ from mononn_bench.measure.runner import Contestant, Course
 from mononn_bench.models.zoo import get_model
 from mononn_bench.profile.case import profile_case
 from mononn_bench.profile.timeline import timeline
+from mononn_bench.profiled import CaseProfile
 from mononn_bench.record import BuildRecord, CaseRecord, ModelRecord, Settings
 from mononn_bench.systems import OURS, REAL, built_as, get_system
 from mononn_bench.systems.environment import adopt_environment, make_environment
@@ -59,22 +60,45 @@ def measure(options: Namespace) -> int:
 
 def profile(options: Namespace) -> int:
     """Profile one case into a folder; 0 even where a profiler fails, which the record says."""
+    record, _ = _profiled(options, options.output)
+    for row in record.profiles:
+        hottest = ", ".join(f"{o.kind} {o.seconds * 1e3:.2f} ms" for o in row.operators[:4])
+        print(f"{row.system:18}{row.tool or 'none':24}{row.status}: {row.reason or hottest}")
+    return 0
+
+
+def explain(options: Namespace) -> int:
+    """Say where ours gains and loses against other systems of a case, from a profile that is kept or made now."""
+    from mononn_bench.report.explain import NotNamedError, explain_grid, rivals
+    from mononn_bench.report.grids import markdown
+
+    if options.profile:
+        record, kept = read_record(CaseProfile, options.profile), options.profile
+    else:
+        record, kept = _profiled(options, options.output or Path(".cache/by-hand/profiles"))
+    named = [name for name in options.systems or () if name != OURS] or rivals(record)
+    if not named:
+        raise NotNamedError(f"{kept} has ours beside no other system whose steps say what they compute: profile both.")
+    print("\n".join(markdown(explain_grid(record, name)) for name in named))
+    print(kept)
+    return 0
+
+
+def _profiled(options: Namespace, output: Path) -> tuple[CaseProfile, Path]:
+    """A case's profile, and the file that it was written to, beside its timeline."""
     from mononn_bench.analysis.table import case_name
 
     course, contestants = _case(options, twin=False)
-    course = replace(course, scratch=options.output.absolute() / f".{course.model_folder.name}.scratch")
+    course = replace(course, scratch=output.absolute() / f".{course.model_folder.name}.scratch")
     model = read_record(ModelRecord, course.model_folder / "model.json")
     systems = ",".join(contestant.label for contestant in contestants)
     command = f"mononn-bench profile --model {_name(model)} --systems {shlex.quote(systems)} --output profiles"
     command += _precision(course.precision)
     record, spans = profile_case(contestants, course, machine_name=_machine(options), command=command, say=_say)
     case = case_name(model, course.precision, course.target)
-    write_record(record, options.output / f"{case}.json")
-    write_text(options.output / f"{case}.perfetto.json", timeline(spans))
-    for row in record.profiles:
-        hottest = ", ".join(f"{o.kind} {o.seconds * 1e3:.2f} ms" for o in row.operators[:4])
-        print(f"{row.system:18}{row.tool or 'none':24}{row.status}: {row.reason or hottest}")
-    return 0
+    write_record(record, output / f"{case}.json")
+    write_text(output / f"{case}.perfetto.json", timeline(spans))
+    return record, output / f"{case}.json"
 
 
 def tune(options: Namespace) -> int:

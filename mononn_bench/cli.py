@@ -27,6 +27,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_machine(steps)
     _add_measure(steps)
     _add_profile(steps)
+    _add_explain(steps)
     _add_tune(steps)
     report = _add(steps, "report", commands.report, "tables and figures from records")
     report.add_argument("records", nargs="+", type=Path, metavar="RECORD")
@@ -56,9 +57,14 @@ def _add(steps: Steps, name: str, run: object, text: str) -> argparse.ArgumentPa
 
 
 def _add_machine(steps: Steps) -> None:
-    parser = _add(steps, "machine", commands.machine, "what auto in a configuration means on this machine")
+    parser = _add(
+        steps, "machine", commands.machine, "what auto in a configuration means on this machine, or what it gives"
+    )
     parser.add_argument("--output", type=Path, help="write the record that binds a folder of results to this machine")
     parser.add_argument("--name", help="of that folder (default: what auto would call it)")
+    parser.add_argument(
+        "--measure", type=Path, metavar="FILE", help="measure what the machine gives, and keep it there"
+    )
 
 
 def _add_measure(steps: Steps) -> None:
@@ -80,6 +86,13 @@ def _add_profile(steps: Steps) -> None:
     parser = _add(steps, "profile", by_hand.profile, "look into a few runs of one model on several systems")
     _add_case(parser)
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="of records and timeline")
+
+
+def _add_explain(steps: Steps) -> None:
+    parser = _add(steps, "explain", by_hand.explain, "where mononn gains and loses on one model, and why")
+    _add_case(parser)
+    parser.add_argument("--profile", type=Path, metavar="FILE", help="a kept profile, in place of a new one")
+    parser.add_argument("--output", type=Path, metavar="FOLDER", help="of the new profile and its timeline")
 
 
 def _add_tune(steps: Steps) -> None:

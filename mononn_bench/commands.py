@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
 from pathlib import Path
 
+from mononn_bench.codec import write_record
 from mononn_bench.doctor import main as examine_here
 from mononn_bench.errors import BadOptionError
 from mononn_bench.measure.build import build_system
+from mononn_bench.measure.primitives import read_primitives
 from mononn_bench.measure.process import PACKAGE, Limits
 from mononn_bench.models.zoo import ZOO
 from mononn_bench.systems import REAL, get_system
@@ -23,12 +26,29 @@ def doctor(_: Namespace) -> int:
 
 
 def machine(options: Namespace) -> int:
-    """Print the lines of a configuration that `auto` stands for here, or write down that results are this machine's."""
+    """Print the lines of a configuration that `auto` stands for here, or write down that results are this machine's, or
+    measure what it gives.
+    """
     here = settled({})
+    if options.measure:
+        return _measure_machine(options.name or here["machine"], options.measure)
     if options.output:
         note_machine(options.name or here["machine"], options.output)
         return 0
     print(f"machine: {here['machine']}\nthreads: {here['threads']}\ntargets: [{', '.join(here['targets'])}]")
+    return 0
+
+
+def _measure_machine(name: str, output: Path) -> int:
+    from mononn_bench.report.grids import markdown
+    from mononn_bench.report.machine import constants_grid, primitives_grid
+    from mononn_core import cost_constants
+
+    found = read_primitives(name, sorted(os.sched_getaffinity(0)), print)
+    write_record(found, output)
+    print(markdown(primitives_grid(found)))
+    print(markdown(constants_grid(cost_constants(), found)))
+    print(output)
     return 0
 
 

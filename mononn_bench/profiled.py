@@ -1,11 +1,16 @@
-"""What profilers said: the records beside a comparison's own (mononn_bench/record.py), under the same rules."""
+"""What profilers said, and what a machine gives: the records beside a comparison's own (mononn_bench/record.py), under
+the same rules.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from mononn_bench.record import SCHEMA_VERSION
+from mononn_bench.record import SCHEMA_VERSION, Ceilings, Machine
+
+WAIT = "wait"
+"""The kind of a span in which a worker waits for others."""
 
 
 @dataclass(frozen=True)
@@ -17,6 +22,34 @@ class Span:
     track: str
     start_ns: int
     duration_ns: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a system does as one thing after another: an operator of its optimised graph, or a phase of ours.
+
+    `seconds` is the mean over the middle half of the profiled runs; of a phase it is the time from the last worker's
+    end of the phase before to the last worker's end of this one. `nodes` are the ONNX nodes that it computes, as far as
+    names tell.
+    """
+
+    name: str
+    kind: str
+    seconds: float
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ModelNode:
+    """A node of the ONNX graph: what the direct algorithm computes, bytes of its outputs and of constants it reads."""
+
+    name: str
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    flops: int
+    output_bytes: int
+    constant_bytes: int
 
 
 @dataclass(frozen=True)
@@ -47,7 +80,8 @@ class Kernel:
 class ProfileRecord:
     """What a profiler said of one cell, or why it said nothing. Profiled runs are slower than others: not for speed.
 
-    `runs` is how many the operators or kernels were seen in.
+    `runs` is how many the steps or kernels were seen in; the operators are those of one of them. `plain_s` is the
+    median run before the profiler was switched on, in the same process, `profiled_s` that with it.
     """
 
     system: str
@@ -57,6 +91,9 @@ class ProfileRecord:
     operators: tuple[Operator, ...] = ()
     kernels: tuple[Kernel, ...] = ()
     runs: int = 0
+    steps: tuple[Step, ...] = ()
+    plain_s: float | None = None
+    profiled_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -71,5 +108,33 @@ class CaseProfile:
     cores: tuple[int, ...]
     profiles: tuple[ProfileRecord, ...]
     command: str
+    source_revision: str
+    nodes: tuple[ModelNode, ...] = ()
+    ceilings: Ceilings | None = None
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A primitive of the machine, in some trials: `what` and its `variant`, so many `workers` at once, and the unit:
+    B/s, op/s (a multiply-add is two) or s.
+    """
+
+    what: str
+    variant: str
+    workers: int
+    unit: str
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Primitives:
+    """What a machine gives, as measured alone on it. `name` is its folder under results/."""
+
+    created: str
+    machine: Machine
+    name: str
+    cores: tuple[int, ...]
+    readings: tuple[Reading, ...]
     source_revision: str
     schema_version: int = SCHEMA_VERSION

@@ -1,7 +1,7 @@
 """mononn: a compiler that turns a whole static network into one function.
 
-`compile`, `load`, `Session`, `TensorInfo`, `MononnError`, `conformance`, `preflight` and `trace_report` are imported
-when first asked for: loading an artifact needs neither ONNX nor the compiler.
+`compile`, `cost_constants`, `load`, `Session`, `TensorInfo`, `MononnError`, `conformance`, `preflight` and
+`trace_report` are imported when first asked for: loading an artifact needs neither ONNX nor the compiler.
 """
 
 from importlib import import_module
@@ -11,6 +11,7 @@ from mononn_core.version import VERSION
 
 if TYPE_CHECKING:
     from mononn_core.compiler import compile as compile  # noqa: A004
+    from mononn_core.compiler.constants import cost_constants as cost_constants
     from mononn_core.errors import MononnError as MononnError
     from mononn_core.runtime.base import TensorInfo as TensorInfo
     from mononn_core.runtime.conformance import conformance as conformance
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __version__ = VERSION
 _HOMES = {
     "compile": "mononn_core.compiler",
+    "cost_constants": "mononn_core.compiler.constants",
     "load": "mononn_core.runtime.loading",
     "Session": "mononn_core.runtime.session",
     "TensorInfo": "mononn_core.runtime.base",

@@ -10,10 +10,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Origin:
-    """Where something comes from: the ONNX node's name (or its first output's) and its operator type."""
+    """Where something comes from: the ONNX node's name (or its first output's) and its operator type; ``joined`` are
+    the names of others that became one with it, such as products of the same matrix."""
 
     name: str
     op_type: str
+    joined: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All the nodes it stands for."""
+        return (self.name, *self.joined)
 
     def __str__(self) -> str:
         return f"{self.op_type} node {self.name!r}"

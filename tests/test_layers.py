@@ -55,11 +55,11 @@ ONLY = {
         "errors",
     },
     "mononn_core.emulate": {"vocabulary", "program.abi", "machine", "host_compiler", "options", "errors"},
-    "mononn_bench.analysis": {"record", "codec", "errors"},
+    "mononn_bench.analysis": {"record", "profiled", "codec", "errors"},
 }
 IMPORTS_ONNX = ("mononn_core/importer/", "mononn_core/backend.py", "mononn_bench/", "tests/")
 IMPORTS_CORE = ("mononn_core/", "mononn_bench/systems/mononn.py", "mononn_bench/systems/xla.py", "tests/")
-IMPORTS_CORE += ("mononn_bench/profile/trace.py", "mononn_bench/gpu_suite/ours.py")
+IMPORTS_CORE += ("mononn_bench/profile/trace.py", "mononn_bench/commands.py", "mononn_bench/gpu_suite/ours.py")
 
 
 def python_files(*folders):

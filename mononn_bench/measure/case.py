@@ -32,7 +32,6 @@ from mononn_bench.record import (
     AccuracyCheck,
     BuildRecord,
     CaseRecord,
-    Ceilings,
     Cycle,
     ModelRecord,
     ReferenceRecord,
@@ -79,9 +78,7 @@ def _measure(
     machine = replace(machine, name=machine_name or machine.name)
     model = read_record(ModelRecord, course.model_folder / "model.json")
     reference = read_record(ReferenceRecord, course.reference.with_suffix(".json"))
-    caches = machine.caches_kib
-    last_level = max(caches.values(), default=0)
-    sentinel = make_sentinel(course.scratch, course.cores, caches.get("L2", 0) * 1024, last_level * 1024)
+    sentinel = make_sentinel(course.scratch, course.cores, machine.caches_kib)
     state, course = _tempered(contestants, course, model, sentinel.last_level_cache_bytes)
     tallies = {c.label: Tally() for c in contestants}
     available = available_bytes()
@@ -104,7 +101,9 @@ def _measure(
         pairs_mode=in_pairs,
         systems=tuple(_result(c, tallies[c.label], judged[c.label], defaults=course.defaults) for c in contestants),
         rounds=tuple(rounds),
-        ceilings=_ceilings(sentinel, rounds),
+        ceilings=sentinel.ceilings(
+            [c.sentinel for r in rounds for c in r.cycles if c.sentinel and c.sentinel.undisturbed]
+        ),
         reference=reference,
         command=command,
         source_revision=source_revision(),
@@ -352,20 +351,6 @@ def _result(contestant: Contestant, tally: Tally, verdict: Verdict, *, defaults:
 def _computes(build: BuildRecord) -> str:
     """The precision a system computes in: the case's, or its own choice."""
     return str(build.details.get("precision", build.precision))
-
-
-def _ceilings(sentinel: Sentinel, rounds: Sequence[Round]) -> Ceilings | None:
-    readings = [c.sentinel for r in rounds for c in r.cycles if c.sentinel and c.sentinel.undisturbed]
-    if not readings:
-        return None
-    return Ceilings(
-        method=sentinel.method,
-        flops_per_s=max(r.flops_per_s for r in readings),
-        cache_bytes_per_s=max(r.cache_bytes_per_s for r in readings),
-        dram_bytes_per_s=max(r.dram_bytes_per_s for r in readings),
-        cache_bytes_per_core=sentinel.cache_bytes_per_core,
-        last_level_cache_bytes=sentinel.last_level_cache_bytes,
-    )
 
 
 def source_revision() -> str:

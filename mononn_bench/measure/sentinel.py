@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from mononn_bench.errors import MeasurementError
-from mononn_bench.record import SentinelReading
+from mononn_bench.record import Ceilings, SentinelReading
 from mononn_bench.systems.base import HUGE_PAGES
 
 SOURCE = Path(__file__).with_name("sentinel.c")
@@ -40,6 +40,19 @@ class Sentinel:
     cache_bytes_per_core: int
     last_level_cache_bytes: int
 
+    def ceilings(self, readings: Sequence[SentinelReading]) -> Ceilings | None:
+        """The best of some readings; None without any."""
+        if not readings:
+            return None
+        return Ceilings(
+            method=self.method,
+            flops_per_s=max(r.flops_per_s for r in readings),
+            cache_bytes_per_s=max(r.cache_bytes_per_s for r in readings),
+            dram_bytes_per_s=max(r.dram_bytes_per_s for r in readings),
+            cache_bytes_per_core=self.cache_bytes_per_core,
+            last_level_cache_bytes=self.last_level_cache_bytes,
+        )
+
     def read(self) -> SentinelReading:
         """Run the loops once, about 0.2 s. Raises MeasurementError where they fail."""
         variables = {**os.environ, HUGE_PAGES.name: HUGE_PAGES.value}
@@ -52,20 +65,24 @@ class Sentinel:
         return SentinelReading(flops, cache, memory)
 
 
-def make_sentinel(folder: Path, cores: Sequence[int], cache_bytes: int, last_level_bytes: int) -> Sentinel:
-    """Compile the loops into `folder` for `cores`; without a compiler NumPy's loops stand in (a lower bound)."""
-    cache, last_level = cache_bytes or DEFAULT_CACHE, last_level_bytes or DEFAULT_LAST_LEVEL
+def make_sentinel(folder: Path, cores: Sequence[int], caches_kib: Mapping[str, int]) -> Sentinel:
+    """Compile the loops into `folder` for `cores` and caches as `describe_machine` has them; without a compiler NumPy's
+    loops stand in (a lower bound).
+    """
+    cache = caches_kib.get("L2", 0) * 1024 or DEFAULT_CACHE
+    last_level = max(caches_kib.values(), default=0) * 1024 or DEFAULT_LAST_LEVEL
     sizes = [str(LOOP_S), str(int(cache * CACHE_SHARE)), str(min(MEMORY_FACTOR * last_level, MEMORY_MOST))]
     arguments = [*sizes, *map(str, cores)]
     program = folder / "sentinel"
-    for compiler in _compilers():
+    for compiler in compilers():
         command = [*compiler, "-O3", "-march=native", "-pthread", "-o", str(program), str(SOURCE)]
         if subprocess.run(command, capture_output=True, check=False).returncode == 0:
             return Sentinel("c", (str(program), *arguments), cache, last_level)
     return Sentinel("numpy", (sys.executable, str(Path(__file__)), *arguments), cache, last_level)
 
 
-def _compilers() -> list[list[str]]:
+def compilers() -> list[list[str]]:
+    """Commands of the C compilers there are: that of CC, the system's, and the ziglang package's."""
     named = os.environ.get("CC")
     found = [shlex.split(named)] if named else []
     found += [[path] for path in map(shutil.which, ("cc", "gcc", "clang")) if path]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import onnx
@@ -11,6 +12,8 @@ from onnx import TensorProto, helper, shape_inference
 Shape = tuple[int, ...]
 RECURRENT = ("LSTM", "GRU", "RNN")
 """Their weights [directions, gates, inputs or states] are multiplied once for each token; what gates do counts 0."""
+
+GATHERING = ("Gather", "GatherND", "GatherElements")
 
 
 @dataclass(frozen=True)
@@ -30,34 +33,54 @@ def count_arithmetic(model: onnx.ModelProto) -> Arithmetic:
     of axes, transposed ones too) and recurrences count 0 FLOPs.
     """
     graph = shape_inference.infer_shapes(model, data_prop=True).graph
-    shapes = {v.name: _shape(v) for v in (*graph.input, *graph.output, *graph.value_info)}
-    shapes.update({t.name: tuple(t.dims) for t in graph.initializer})
-    sizes = {t.name: math.prod(t.dims) * _item_size(t.data_type) for t in graph.initializer}
-    types = {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.output, *graph.value_info)}
-    types.update({t.name: t.data_type for t in graph.initializer})
+    tensors = Tensors.of(graph)
     read: dict[str, int] = {}
     for node in graph.node:
-        for position, name in enumerate(node.input):
-            if name in sizes:
-                read[name] = max(read.get(name, 0), _bytes_read(node, position, sizes[name], shapes, types))
-    ends = (*(v for v in graph.input if v.name not in sizes), *graph.output)
-    moved = sum(math.prod(shapes[v.name]) * _item_size(types[v.name]) for v in ends)
+        for name, size in tensors.constants_read(node).items():
+            read[name] = max(read.get(name, 0), size)
+    ends = (*(v for v in graph.input if v.name not in tensors.constants), *graph.output)
     return Arithmetic(
-        flops=sum(_flops(node, shapes) for node in graph.node),
-        weight_bytes=sum(sizes.values()),
-        compulsory_bytes=sum(read.values()) + moved,
+        flops=sum(tensors.flops(node) for node in graph.node),
+        weight_bytes=sum(map(tensors.bytes, tensors.constants)),
+        compulsory_bytes=sum(read.values()) + sum(tensors.bytes(v.name) for v in ends),
     )
 
 
-def _bytes_read(node: onnx.NodeProto, position: int, size: int, shapes: dict[str, Shape], types: dict[str, int]) -> int:
-    """Of a constant: all of it, or of a table that is gathered from, what is gathered."""
-    if node.op_type in ("Gather", "GatherND", "GatherElements") and position == 0 and node.output[0] in shapes:
-        gathered = math.prod(shapes[node.output[0]]) * _item_size(types[node.input[0]])
-        return min(size, gathered)
-    return size
+@dataclass(frozen=True)
+class Tensors:
+    """Shapes and element types (TensorProto's numbers) of a graph's tensors, as far as they are known."""
+
+    shapes: Mapping[str, Shape]
+    types: Mapping[str, int]
+    constants: frozenset[str]
+
+    @classmethod
+    def of(cls, graph: onnx.GraphProto) -> Tensors:
+        """Of a graph whose shapes have been inferred."""
+        values = (*graph.input, *graph.output, *graph.value_info)
+        shapes = {v.name: _shape(v) for v in values} | {t.name: tuple(t.dims) for t in graph.initializer}
+        types = {v.name: v.type.tensor_type.elem_type for v in values}
+        constants = {t.name: t.data_type for t in graph.initializer}
+        return cls(shapes, types | constants, frozenset(constants))
+
+    def bytes(self, name: str) -> int:
+        """Of a tensor as stored; 0 where shape or type is not known."""
+        return math.prod(self.shapes[name]) * _item_size(self.types[name]) if name in self.shapes else 0
+
+    def constants_read(self, node: onnx.NodeProto) -> dict[str, int]:
+        """Bytes of each constant that a node reads: all of it, or of a table that it gathers from, what is gathered."""
+        found = {name: self.bytes(name) for name in node.input if name in self.constants}
+        if node.op_type in GATHERING and (table := node.input[0]) in found and node.output[0] in self.shapes:
+            gathered = math.prod(self.shapes[node.output[0]]) * _item_size(self.types[table])
+            found[table] = min(found[table], gathered)
+        return found
+
+    def flops(self, node: onnx.NodeProto) -> int:
+        """Of products, convolutions and recurrences, two per multiply-add; 0 of any other node."""
+        return _flops(node, self.shapes)
 
 
-def _flops(node: onnx.NodeProto, shapes: dict[str, Shape]) -> int:
+def _flops(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> int:
     if node.op_type in RECURRENT:
         (tokens, batch), weights = shapes[node.input[0]][:2], node.input[1:3]
         return 2 * tokens * batch * sum(math.prod(shapes[name]) for name in weights)

@@ -11,16 +11,21 @@ from pathlib import Path
 from mononn_bench.codec import from_plain, read_record
 from mononn_bench.errors import SystemUnavailableError
 from mononn_bench.measure.case import source_revision
+from mononn_bench.measure.environment import describe_machine
 from mononn_bench.measure.exclusive import LOCK, exclusive_machine
 from mononn_bench.measure.process import Limits, Worker, WorkerFailedError, worker_command, worker_variables
 from mononn_bench.measure.runner import Contestant, Course
+from mononn_bench.measure.sentinel import make_sentinel
 from mononn_bench.profile import nsight
+from mononn_bench.profile.nodes import model_nodes, outputs_by_node, with_nodes
 from mononn_bench.profile.timeline import operators
-from mononn_bench.profiled import CaseProfile, ProfileRecord, Span
+from mononn_bench.profiled import CaseProfile, ProfileRecord, Span, Step
 from mononn_bench.record import ModelRecord
 
 SERVER = "mononn_bench.profile.worker"
 NSIGHT_RUNS = 5
+READINGS = 3
+"""Of the sentinel, before systems are profiled."""
 Say = Callable[[str], None]
 Spans = dict[str, tuple[Span, ...]]
 
@@ -30,13 +35,19 @@ def profile_case(
 ) -> tuple[CaseProfile, Spans]:
     """Profile one model on all its systems. What fails is a status in the record; spans are by label."""
     model = read_record(ModelRecord, course.model_folder / "model.json")
+    nodes = model_nodes(course.model_folder / "model.onnx")
     records: list[ProfileRecord] = []
     spans: Spans = {}
     try:
         with exclusive_machine(say, lock):
+            course.scratch.mkdir(parents=True, exist_ok=True)
+            sentinel = make_sentinel(course.scratch, course.cores, describe_machine().caches_kib)
+            readings = [sentinel.read() for _ in range(READINGS)]
             for contestant in contestants:
                 say(f"{model.name}: profiling {contestant.label}")
                 record, found = _own(contestant, course)
+                made = outputs_by_node(contestant.build_folder / "model" / "model.onnx")
+                record = replace(record, steps=with_nodes(record.steps, nodes, made))
                 records += [record, _nsight(contestant, course)]
                 if found:
                     spans[contestant.label] = found
@@ -52,12 +63,14 @@ def profile_case(
         profiles=tuple(records),
         command=command,
         source_revision=source_revision(),
+        nodes=nodes,
+        ceilings=sentinel.ceilings(readings),
     )
     return profile, spans
 
 
 def _own(contestant: Contestant, course: Course) -> tuple[ProfileRecord, tuple[Span, ...]]:
-    """The system's own profiler on one run."""
+    """The system's own profiler."""
     label = contestant.label
     if not contestant.build.stands:
         return ProfileRecord(label, "", "unavailable", contestant.build.reason or contestant.build.status), ()
@@ -77,7 +90,12 @@ def _own(contestant: Contestant, course: Course) -> tuple[ProfileRecord, tuple[S
     if not answer["tool"]:
         return ProfileRecord(label, "", "unavailable", f"{contestant.system} has no profiler of its own here"), ()
     spans = tuple(from_plain(Span, span) for span in answer["spans"])
-    return ProfileRecord(label, answer["tool"], "ok", "", operators(spans), runs=1), spans
+    record = ProfileRecord(
+        label, answer["tool"], "ok", "", operators(spans), runs=answer["runs"],
+        steps=tuple(from_plain(Step, step) for step in answer["steps"]),
+        plain_s=answer["plain_s"], profiled_s=answer["profiled_s"],
+    )  # fmt: skip
+    return record, spans
 
 
 def _nsight(contestant: Contestant, course: Course) -> ProfileRecord:

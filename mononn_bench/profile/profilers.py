@@ -1,4 +1,4 @@
-"""One system's own profiler each: what it needs switched on, and its report of one run as spans.
+"""One system's own profiler each: what it needs switched on, and its report of some runs as spans.
 
 Adapters know nothing of this: an option that must stand before a session is made is put in where the library makes it.
 """
@@ -10,10 +10,11 @@ import json
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 from unittest.mock import patch
 
-from mononn_bench.profile.subject import Subject
+from mononn_bench.profile.subject import Seen, Subject
 from mononn_bench.profiled import Span
 
 MARK = "mononn-bench: run"
@@ -22,14 +23,14 @@ GO_ON = 0
 """TVM's VMInstrumentReturnKind.NO_OP: run the call."""
 
 
-def profile_mononn(subject: Subject) -> list[Span]:
-    """Time stamps from inside the function (trace.py): what each worker waited, and its phases."""
-    from mononn_bench.profile.trace import spans_of_a_run
+def profile_mononn(subject: Subject) -> Seen:
+    """Time stamps from inside the function (trace.py), which only this system's environment can import."""
+    from mononn_bench.profile import trace
 
-    return spans_of_a_run(subject)
+    return trace.profile_mononn(subject)
 
 
-def profile_onnxruntime(subject: Subject) -> list[Span]:
+def profile_onnxruntime(subject: Subject) -> Seen:
     """The session's own profile (enable_profiling): one span a node of the optimised graph."""
     import onnxruntime
 
@@ -43,27 +44,34 @@ def profile_onnxruntime(subject: Subject) -> list[Span]:
 
     with patch.object(onnxruntime, "InferenceSession", profiled):
         subject.ready()
-    subject.run()
-    return onnxruntime_spans(json.loads(Path(made[-1].end_profiling()).read_text()))
+    for _ in range(subject.count):
+        subject.run()
+    return Seen(onnxruntime_spans(json.loads(Path(made[-1].end_profiling()).read_text()), subject.count))
 
 
-def onnxruntime_spans(events: Iterable[dict[str, Any]]) -> list[Span]:
-    """The nodes of the last `model_run` of a profile."""
+def onnxruntime_spans(events: Iterable[dict[str, Any]], count: int) -> list[list[Span]]:
+    """The nodes of the last so many of a profile's `model_run`s."""
     events = list(events)
-    run = [event for event in events if event.get("name") == "model_run"][-1]
+    runs = [event for event in events if event.get("name") == "model_run"][-count:]
     nodes = [e for e in events if e.get("cat") == "Node" and e["name"].endswith("_kernel_time")]
     return [
-        _span(e["name"].removesuffix("_kernel_time"), e["args"].get("op_name", ""), "caller", e["ts"], e["dur"])
-        for e in nodes
-        if run["ts"] <= e["ts"] <= run["ts"] + run["dur"]
+        [
+            _span(e["name"].removesuffix("_kernel_time"), e["args"].get("op_name", ""), "caller", e["ts"], e["dur"])
+            for e in nodes
+            if run["ts"] <= e["ts"] <= run["ts"] + run["dur"]
+        ]
+        for run in runs
     ]
 
 
-def profile_openvino(subject: Subject) -> list[Span]:
-    """Performance counters (PERF_COUNT) of the last inference: durations without starts, laid end to end."""
+def profile_openvino(subject: Subject) -> Seen:
+    """Performance counters (PERF_COUNT) of each inference: durations without starts, laid end to end. The graph that
+    it runs names the layers that became one (`originalLayersNames`).
+    """
     import openvino
 
-    compile_model, create, requests = openvino.Core.compile_model, openvino.CompiledModel.create_infer_request, []
+    compile_model, create = openvino.Core.compile_model, openvino.CompiledModel.create_infer_request
+    requests: list[Any] = []
 
     def compile_counting(core: Any, model: Any, device: str, config: dict[str, Any]) -> Any:
         return compile_model(core, model, device, {**config, "PERF_COUNT": True, "CACHE_DIR": ""})
@@ -77,16 +85,29 @@ def profile_openvino(subject: Subject) -> list[Span]:
         patch.object(openvino.CompiledModel, "create_infer_request", create_and_keep),
     ):
         subject.ready()
-    subject.run()
+    runs = []
+    for _ in range(subject.count):
+        subject.run()
+        runs.append(_end_to_end(requests[-1].profiling_info))
+    graph = requests[-1].get_compiled_model().get_runtime_model()
+    return Seen(runs, {node.get_friendly_name(): _layers(node.get_rt_info()) for node in graph.get_ops()})
+
+
+def _end_to_end(counters: Iterable[Any]) -> list[Span]:
     spans, at = [], 0.0
-    for info in requests[-1].profiling_info:
+    for info in counters:
         if (length := info.real_time.total_seconds() * 1e6) > 0:
             spans.append(_span(info.node_name, info.node_type, "in order, end to end", at, length))
             at += length
     return spans
 
 
-def profile_torch(subject: Subject) -> list[Span]:
+def _layers(facts: Any) -> tuple[str, ...]:
+    found = facts["originalLayersNames"].astype(str) if "originalLayersNames" in facts else ""
+    return tuple(name for name in found.split(",") if name)
+
+
+def profile_torch(subject: Subject) -> Seen:
     """torch.profiler on the CPU, and on CUDA where it is; spans nest as calls do."""
     import torch
     from torch.profiler import ProfilerActivity, profile, record_function
@@ -97,26 +118,36 @@ def profile_torch(subject: Subject) -> list[Span]:
         activities.append(ProfilerActivity.CUDA)
     with profile(activities=activities) as found:
         subject.run()  # the first run under the profiler pays for starting it
-        with record_function(MARK):
-            subject.run()
+        for _ in range(subject.count):
+            with record_function(MARK):
+                subject.run()
     events = list(found.events())
-    begin = max(e.time_range.start for e in events if e.name == MARK)
-    return [
-        _span(e.name, e.name.partition("::")[0], f"thread {e.thread}", e.time_range.start, e.time_range.elapsed_us())
-        for e in events
-        if e.time_range.start >= begin and e.name != MARK
-    ]
+    ranges = [e.time_range for e in events if e.name == MARK]
+    return Seen(
+        [
+            [_of_torch(e) for e in events if mark.start <= e.time_range.start <= mark.end and e.name != MARK]
+            for mark in ranges
+        ]
+    )
 
 
-def profile_xla(subject: Subject) -> list[Span]:
+def _of_torch(event: Any) -> Span:
+    when = event.time_range
+    kind = event.name.partition("::")[0]
+    return _span(event.name, kind, f"thread {event.thread}", when.start, when.elapsed_us())
+
+
+def profile_xla(subject: Subject) -> Seen:
     """jax.profiler's trace of the runtime's threads."""
     import jax
 
     subject.ready()
-    with jax.profiler.trace(str(subject.scratch), create_perfetto_trace=True):
+    folder = Path(mkdtemp(dir=subject.scratch))
+    with jax.profiler.trace(str(folder), create_perfetto_trace=True):
         subject.run()
-    (path,) = subject.scratch.rglob("perfetto_trace.json.gz")
-    return chrome_spans(json.loads(gzip.decompress(path.read_bytes()))["traceEvents"])
+    (path,) = folder.rglob("perfetto_trace.json.gz")
+    spans = chrome_spans(json.loads(gzip.decompress(path.read_bytes()))["traceEvents"])
+    return Seen([spans], in_order=False)
 
 
 def chrome_spans(events: Iterable[dict[str, Any]]) -> list[Span]:
@@ -130,7 +161,7 @@ def chrome_spans(events: Iterable[dict[str, Any]]) -> list[Span]:
     ]
 
 
-def profile_tvm(subject: Subject) -> list[Span]:
+def profile_tvm(subject: Subject) -> Seen:
     """The Relax virtual machine's instrument: called before and after every call it makes."""
     from tvm import relax
 
@@ -155,16 +186,19 @@ def profile_tvm(subject: Subject) -> list[Span]:
 
     machines[-1].set_instrument(instrument)
     subject.run()  # the first run under the instrument pays for starting it
-    spans.clear()
-    subject.run()
-    return spans
+    runs = []
+    for _ in range(subject.count):
+        spans.clear()
+        subject.run()
+        runs.append(list(spans))
+    return Seen(runs)
 
 
 def _span(name: str, kind: str, track: str, start_us: float, length_us: float) -> Span:
     return Span(name, kind, track, round(start_us * 1e3), round(length_us * 1e3))
 
 
-PROFILERS: dict[str, tuple[str, Callable[[Subject], list[Span]]]] = {
+PROFILERS: dict[str, tuple[str, Callable[[Subject], Seen]]] = {
     "mononn": ("mononn trace", profile_mononn),
     "onnxruntime": ("ONNX Runtime profiling", profile_onnxruntime),
     "openvino": ("OpenVINO PERF_COUNT", profile_openvino),

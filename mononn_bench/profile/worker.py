@@ -6,44 +6,77 @@ Like that worker it imports NumPy, the standard library, this package and its sy
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from mononn_bench.measure.worker import Server
 from mononn_bench.measure.worker import serve as serve_requests
-from mononn_bench.profile.profilers import PROFILERS, Subject
+from mononn_bench.profile.profilers import PROFILERS
+from mononn_bench.profile.steps import steps_of
+from mononn_bench.profile.subject import Seen, Subject
 
-WARM_UPS = 3
+TURNS = 2
+"""How often the levels are measured, one after the other."""
+WARM_S, ENOUGH_S, FEWEST, MOST = 0.2, 0.4, 2, 20
+"""Seconds of runs before those that count, and of those in one turn; of either at least and at most so many."""
 
 
 class ProfileServer(Server):
     """Loads, binds and warms up inside the profiler, since most must be there before the session is."""
 
     def profile(self, scratch: str, **load: Any) -> dict[str, Any]:
-        """Tool and spans of one run after WARM_UPS others; `load` holds the arguments of that request."""
+        """Tool, steps and the spans of the last of some runs. The levels take turns, each in a load of its own: the run
+        as a whole, then its steps, under the profiler. `load` holds the arguments of that request.
+        """
         family = self._system.family
         if family not in PROFILERS:
-            return {"tool": "", "spans": []}
+            return {"tool": ""}
+        tool, profiler = PROFILERS[family]
+        plain, profiled, turns = list[float](), list[float](), list[Seen]()
 
         def ready() -> None:
             self.load(**load)
-            for _ in range(WARM_UPS):
-                self._system.run()
+            self._some(WARM_S)
 
-        tool, profiler = PROFILERS[family]
-        subject = Subject(
-            ready=ready,
-            run=lambda: self._system.run(),
-            buffers=lambda: self._buffers,
-            build_folder=Path(load["build_folder"]),
-            threads=load["threads"],
-            scratch=Path(scratch),
-        )
-        spans = profiler(subject)
+        def timed(run: Callable[[], None]) -> None:
+            profiled.append(self._timed(run))
+
+        for _ in range(TURNS):
+            ready()
+            found = self._some(ENOUGH_S)
+            subject = Subject(
+                ready=ready,
+                run=lambda: timed(self._system.run),
+                timed=timed,
+                buffers=lambda: self._buffers,
+                build_folder=Path(load["build_folder"]),
+                threads=load["threads"],
+                scratch=Path(scratch),
+                count=len(found),
+            )
+            turns.append(profiler(subject))
+            plain += found
+        seen = replace(turns[-1], runs=[run for turn in turns for run in turn.runs])
+        spans = seen.runs[-1]
         first = min((span.start_ns for span in spans), default=0)
-        return {"tool": tool, "spans": [{**asdict(s), "start_ns": s.start_ns - first} for s in spans]}
+        return {
+            "tool": tool,
+            "spans": [{**asdict(s), "start_ns": s.start_ns - first} for s in spans],
+            "runs": len(seen.runs),
+            "steps": [asdict(step) for step in steps_of(seen)],
+            "plain_s": median(plain),
+            "profiled_s": median(profiled),
+        }
+
+    def _some(self, enough_s: float) -> list[float]:
+        """Seconds of some runs, as many as make up `enough_s`."""
+        found: list[float] = []
+        while len(found) < FEWEST or (len(found) < MOST and sum(found) < enough_s):
+            found.append(self._timed(self._system.run))
+        return found
 
     def runs(self, count: int, **load: Any) -> dict[str, Any]:
         """Load and run so often, for a profiler that watches from outside."""

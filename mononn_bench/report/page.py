@@ -15,6 +15,7 @@ from mononn_bench.analysis.cells import OURS, CaseSummary, Cell, Table, is_varia
 from mononn_bench.profiled import CaseProfile, ProfileRecord
 from mononn_bench.record import CaseRecord, Round
 from mononn_bench.report import words
+from mononn_bench.report.explain import explain_grid, levels_grid, rivals
 from mononn_bench.report.grids import Grid
 from mononn_bench.report.names import REPEATED
 from mononn_bench.report.tables import case_grid, same_grid, speed_grid
@@ -51,6 +52,7 @@ class Section:
     record: CaseRecord
     rounds: Sequence[tuple[str, ...]]
     profiles: Sequence[tuple[str, ...]]
+    explained: Sequence[Grid]
 
 
 def page_html(
@@ -66,6 +68,7 @@ def page_html(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
+    profiles = profiles or {}
     sections = [
         Section(
             case.name,
@@ -73,7 +76,8 @@ def page_html(
             case_grid(table, case),
             record,
             [_round(r) for r in record.rounds],
-            [_profile(p) for p in profiles[case.name].profiles] if profiles and case.name in profiles else [],
+            [_profile(p) for p in profiles[case.name].profiles] if case.name in profiles else [],
+            [explain_grid(profiles[case.name], rival) for rival in _explainable(profiles, case.name)],
         )
         for case, record in zip(table.cases, records, strict=True)
     ]
@@ -93,6 +97,7 @@ def page_html(
         "pictures": {name: Markup(_inline(svg)) for name, svg in pictures.items()},
         "captions": CAPTIONS,
         "machine": _machine(records),
+        "levels": levels_grid(profiles),
         "records": records,
         "words": words,
         "is_variant": is_variant,
@@ -100,6 +105,10 @@ def page_html(
         "script": Markup((TEMPLATES / "page.js").read_text()),
     }
     return environment.get_template("page.html.j2").render(content)
+
+
+def _explainable(profiles: Mapping[str, CaseProfile], case: str) -> list[str]:
+    return rivals(profiles[case]) if case in profiles else []
 
 
 def _sortable(cell: Cell, columns: Sequence[str]) -> list[Entry]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -14,6 +16,9 @@ from mononn_bench.codec import write_text
 from mononn_bench.report import words
 from mononn_bench.report.grids import Grid, latex, markdown
 from mononn_bench.report.names import REPEATED
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 DEFAULTS = ", each system with its own defaults"
 OPTIONS = "options"
@@ -28,8 +33,17 @@ def cells_frame(cells: Sequence[Cell]) -> pd.DataFrame:
 
 def cells_csv(cells: Sequence[Cell]) -> str:
     """cells.csv: a header and one row a cell, floats with six significant digits, empty where there is no value."""
-    text = cells_frame(cells).map(lambda value: f"{value:.6g}" if isinstance(value, float) else value)
-    return str(text.to_csv(index=False, lineterminator="\n"))
+    return str(cells_frame(cells).map(_six_digits).to_csv(index=False, lineterminator="\n"))
+
+
+def rows_csv(rows: Sequence[DataclassInstance]) -> str:
+    """Dataclasses of one kind as CSV: a header of their fields, a row each, floats with six significant digits."""
+    frame = pd.DataFrame([asdict(row) for row in rows], dtype=object)
+    return str(frame.map(_six_digits).to_csv(index=False, lineterminator="\n"))
+
+
+def _six_digits(value: object) -> object:
+    return f"{value:.6g}" if isinstance(value, float) else value
 
 
 def speed_grid(table: Table) -> Grid:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from mononn_bench.analysis.layers import kinds, layers
 from mononn_bench.analysis.table import make_table
 from mononn_bench.codec import write_text
 from mononn_bench.profiled import CaseProfile
 from mononn_bench.record import CaseRecord, read_record
+from mononn_bench.report.explain import explain_grid, levels_grid, rivals
 from mononn_bench.report.figures import draw_figures, write_figures
 from mononn_bench.report.grids import markdown
 from mononn_bench.report.names import PAGE
 from mononn_bench.report.page import page_html
-from mononn_bench.report.tables import speed_grid, write_tables
+from mononn_bench.report.tables import rows_csv, speed_grid, write_tables
 
 
 def write_report(records: Sequence[Path], folder: Path) -> str:
@@ -28,8 +30,24 @@ def write_report(records: Sequence[Path], folder: Path) -> str:
     profiles = {
         c.name: read_record(CaseProfile, path) for c in table.cases if (path := _profile(folder, c.name)).exists()
     }
+    write_profiles(profiles, folder / "tables")
     write_text(folder / PAGE, page_html(table, read, pictures, profiles))
     return markdown(speed_grid(table))
+
+
+def write_profiles(profiles: Mapping[str, CaseProfile], folder: Path) -> None:
+    """Write what profiles say into `folder`: every step (layers.csv) and every kind of step (kinds.csv) of all systems,
+    what each profiler costs (levels.md), and ours beside each rival whose steps say what they compute.
+    """
+    found = layers(profiles)
+    if not found:
+        return
+    write_text(folder / "layers.csv", rows_csv(found))
+    write_text(folder / "kinds.csv", rows_csv(kinds(found)))
+    write_text(folder / "levels.md", markdown(levels_grid(profiles)))
+    for case, profile in profiles.items():
+        for rival in rivals(profile):
+            write_text(folder / f"{case}.beside.{rival}.md", markdown(explain_grid(profile, rival)))
 
 
 def _profile(folder: Path, case: str) -> Path:

@@ -147,7 +147,8 @@ class Plan:
     @cached_property
     def profile_identity(self) -> str:
         """What profiles are made by."""
-        return source_id([PACKAGE / "profile", PACKAGE / "measure" / "worker.py", *RECORDS])
+        beside = ("measure/worker.py", "measure/sentinel.py", "models/arithmetic.py")
+        return source_id([PACKAGE / "profile", *(PACKAGE / name for name in beside), *RECORDS])
 
     @property
     def report(self) -> list[Path]:

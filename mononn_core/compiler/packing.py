@@ -77,9 +77,11 @@ def _phases(program: Program) -> Iterator[dict[str, Any]]:
         constants = (item.id, *(program.resolve(o.buffer, loop) for o in item.task.operands if o.stable))
         since, total = total - read.get(constants, total), total + moved.constants + moved.activations
         read[constants] = total - moved.constants
+        origin = item.origin_in(loop)
         yield {
             "id": item.id + suffix,
-            "origin": str(item.origin[0]) if item.origin else "",
+            "origin": str(origin[0]) if origin else "",
+            "nodes": list(dict.fromkeys(name for o in origin for name in o.names)),
             "template": item.task.template,
             "tasks": item.tasks,
             "flops": item.flops,

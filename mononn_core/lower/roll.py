@@ -137,7 +137,8 @@ def _loop(items: list[Item], period: int, count: int, tables: list[Table]) -> Lo
         split = first.task.split
         if split is not None:
             split = replace(split, scratch=next(o.buffer for o in operands if o.access == "partial"))
-        body.append(replace(first, task=replace(first.task, operands=tuple(operands), split=split)))
+        rounds = tuple(p.origin for p in peers if isinstance(p, Phase))
+        body.append(replace(first, task=replace(first.task, operands=tuple(operands), split=split), rounds=rounds))
     iterations = tuple(zip(*columns, strict=True)) if columns else ((),) * count
     tables.append(Table(name, tuple(columns.values()), tuple(tuple(r) for r in iterations)))
     return Loop(f"i{name}", count, tuple(body), name)

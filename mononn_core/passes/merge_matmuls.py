@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -60,7 +60,9 @@ def _with_bias(graph: Graph, node: Node, readers: list[Node]) -> Member:
 
 def _merge(builder: Builder, members: list[Member]) -> dict[str, str]:
     """Append the merged product; gives, for each root's output, the slice that replaces it."""
+    joined = [name for m in members for node in (m.product, m.addition) if node for name in node.origin.names]
     origin = members[0].root.origin
+    origin = replace(origin, joined=tuple(n for n in dict.fromkeys(joined) if n != origin.name))
     hint = members[0].product.output
     left = members[0].product.inputs[0]
     weights = np.concatenate([builder.constants[m.product.inputs[1]] for m in members], axis=1)

@@ -5,7 +5,7 @@
     Layout(dims, size)                                    a dim is (factor, stride)*, outermost factor first
     Table(id, columns, rows)                              rows: loop iteration -> buffer id per column
     Loop(var, count, body, table)                         rolled layers: one body, a table of buffers
-    Phase(id, domain, assign, task, waits, signals, prefetches, origin)
+    Phase(id, domain, assign, task, waits, signals, prefetches, origin, rounds)
     Axis(var, extent) · Assign(kind, group, owner, owners, order)
     Barrier(id)
     Counter(id, shape) · Signal(counter, index, add) · Wait(counter, index, at_least)
@@ -305,7 +305,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Phase:
-    """A parallel step: ``task`` for every point of ``domain``."""
+    """A parallel step: ``task`` for every point of ``domain``. In a loop, ``rounds`` holds the origin of each round."""
 
     id: str
     domain: tuple[Axis, ...]
@@ -316,6 +316,11 @@ class Phase:
     prefetches: tuple[Prefetch, ...] = ()
     origin: tuple[Origin, ...] = ()
     flops: int = 0
+    rounds: tuple[tuple[Origin, ...], ...] = ()
+
+    def origin_in(self, loop: Mapping[str, int]) -> tuple[Origin, ...]:
+        """The origin in the round given by the loop variables."""
+        return self.rounds[next(iter(loop.values()))] if loop and self.rounds else self.origin
 
     @property
     def tasks(self) -> int:

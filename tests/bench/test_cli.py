@@ -10,11 +10,12 @@ import onnx
 import pytest
 
 from mononn_bench.cli import main
-from mononn_bench.codec import read_record
+from mononn_bench.codec import read_record, write_record
 from mononn_bench.measure import case
 from mononn_bench.measure.build import build_system
 from mononn_bench.record import CaseRecord
 from tests.bench.conftest import ROOT, linear_model
+from tests.bench_report.profiles import a_profile
 
 
 def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
@@ -49,6 +50,20 @@ def test_bad_input_is_one_sentence_and_status_two(
     assert text in said
     assert len(said.strip().splitlines()) == 1
     assert list(tmp_path.iterdir()) == [], "nothing half-written is left"
+
+
+def test_a_kept_profile_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = tmp_path / "net.json"
+    write_record(a_profile(), kept)
+    assert main(["explain", "--profile", str(kept)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("# net: mononn beside openvino")
+    assert "products at 25% of peak against 12%" in said
+    assert main(["explain", "--profile", str(kept), "--systems", "mononn,tvm"]) == 2
+    assert "its profiler does not say which ONNX nodes" in capsys.readouterr().err
+    write_record(a_profile(profiles=()), kept)
+    assert main(["explain", "--profile", str(kept)]) == 2
+    assert "no other system" in capsys.readouterr().err
 
 
 def test_ill_formed_options_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ from mononn_bench.profile.case import profile_case
 from mononn_bench.profile.profilers import chrome_spans, onnxruntime_spans
 from mononn_bench.profile.timeline import operators, timeline
 from mononn_bench.profiled import CaseProfile, Operator, Span
+from mononn_bench.report.explain import places, rivals
 from tests.bench.conftest import QUICK, Contestants
 
 TIMES = """Generating SQLite file x.sqlite from x.nsys-rep
@@ -53,6 +54,23 @@ def test_each_system_is_looked_into_by_its_own_profiler(contestants: Contestants
     assert "fullyconnected" in named["openvino"]
     assert all(min(s.start_ns for s in found) == 0 for found in spans.values())
     assert not (tmp_path / "scratch").exists()
+    _meet(profile, systems[:3])
+
+
+def _meet(profile: CaseProfile, systems: list[str]) -> None:
+    """Each system says what its steps compute, so that ours meets the others' product by product."""
+    rows = {row.system: row for row in profile.profiles if row.steps}
+    products = {node.name for node in profile.nodes if node.flops}
+    assert products == {"xw"}
+    for system in systems:
+        row = rows[system]
+        assert row.plain_s and row.profiled_s and row.runs >= 3
+        assert 0 < sum(step.seconds for step in row.steps) < 3 * row.profiled_s
+    assert rivals(profile) == systems[1:]
+    for rival in systems[1:]:
+        met = [r for r in places(profile, rival) if r.flops]
+        assert sum(r.count for r in met) == len(products)
+        assert all(r.ours.products and r.theirs.products for r in met)
 
 
 def test_without_nsight_its_rows_say_so(
@@ -88,13 +106,15 @@ def test_nsight_tables_become_kernels() -> None:
     assert nsight.kernels("no kernels were launched\n", "") == ()
 
 
-def test_the_last_run_of_onnxruntimes_profile_counts() -> None:
+def test_the_last_runs_of_onnxruntimes_profile_count() -> None:
     def node(name: str, start: int) -> dict[str, object]:
         return {"cat": "Node", "name": name, "ts": start, "dur": 5, "args": {"op_name": "Gemm"}}
 
     runs = [{"cat": "Session", "name": "model_run", "ts": at, "dur": 50} for at in (0, 100)]
     events = [node("a_kernel_time", 10), node("a_fence_before", 109), node("a_kernel_time", 110), *runs]
-    assert onnxruntime_spans(events) == [Span("a", "Gemm", "caller", 110_000, 5_000)]
+    second = [Span("a", "Gemm", "caller", 110_000, 5_000)]
+    assert onnxruntime_spans(events, 1) == [second]
+    assert onnxruntime_spans(events, 2) == [[Span("a", "Gemm", "caller", 10_000, 5_000)], second]
 
 
 def test_spans_of_a_chrome_trace() -> None:

@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from bench_report.profiles import a_profile
 from bench_report.records import a_case, a_system, same_system_runs
 
 from mononn_bench.analysis.table import make_table
@@ -164,6 +165,15 @@ def test_profiles_that_stand_are_shown_and_linked():
     assert "profiles/mlp.perfetto.json" in page.links
     assert "matmul 0.009 ms (8); barrier 0.001 ms (3)" in page.texts
     assert "unavailable: nsys not found" in page.texts
+
+
+def test_a_page_says_why_beside_each_rival_that_names_its_steps():
+    record = a_case("net", TRIO)
+    page = Page(page_html(make_table([record]), [record], {}, {"net": a_profile()}))
+    assert "Why: net: mononn beside openvino" in page.texts
+    assert "Why: net: mononn beside tvm" not in page.texts
+    assert {"#levels", "tables/layers.csv", "tables/kinds.csv"} <= set(page.links)
+    assert any("other steps 0 us against 500 us (AddRelu)" in text for text in page.texts)
 
 
 def test_a_page_without_rivals_shows_what_there_is():

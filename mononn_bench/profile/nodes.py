@@ -1,0 +1,65 @@
+"""The nodes of a model, and which of them a system's step computes, told from the step's name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+from onnx import shape_inference
+
+from mononn_bench.models.arithmetic import Tensors
+from mononn_bench.profiled import ModelNode, Step
+
+AFFIXES = re.compile(r"^fused |_nchwc(_token_\d+)?$|_token_\d+$|/.*$")
+"""What ONNX Runtime adds to the name of a node or tensor when it makes a node of its own for it."""
+
+
+def model_nodes(path: Path) -> tuple[ModelNode, ...]:
+    """The nodes of a main graph with static shapes, in order; one without a name has that of its first output."""
+    graph = shape_inference.infer_shapes(onnx.load(path, load_external_data=False), data_prop=True).graph
+    tensors = Tensors.of(graph)
+    return tuple(
+        ModelNode(
+            name=node.name or node.output[0],
+            op=node.op_type,
+            inputs=tuple(name for name in node.input if name and name not in tensors.constants),
+            outputs=tuple(name for name in node.output if name),
+            flops=tensors.flops(node),
+            output_bytes=sum(map(tensors.bytes, node.output)),
+            constant_bytes=sum(tensors.constants_read(node).values()),
+        )
+        for node in graph.node
+    )
+
+
+def outputs_by_node(path: Path) -> dict[str, tuple[str, ...]]:
+    """What each node of an optimised graph makes, where a build is one; empty where it is none."""
+    if not path.exists():
+        return {}
+    return {node.name: tuple(node.output) for node in onnx.load(path, load_external_data=False).graph.node}
+
+
+def with_nodes(
+    steps: Iterable[Step], nodes: Sequence[ModelNode], made: Mapping[str, tuple[str, ...]]
+) -> tuple[Step, ...]:
+    """Steps with the model's nodes alone: those that `Step.nodes` names, or else what makes the tensors that a step of
+    that name makes (`made`), or else what the step's name stands for.
+    """
+    known = {name: node.name for node in nodes for name in (*node.outputs, node.name)}
+    return tuple(replace(step, nodes=tuple(dict.fromkeys(_found(step, known, made)))) for step in steps)
+
+
+def _found(step: Step, known: Mapping[str, str], made: Mapping[str, tuple[str, ...]]) -> Iterable[str]:
+    for names in (step.nodes, made.get(step.name, ()), (step.name,), (_stripped(step.name),)):
+        if found := [known[name] for name in names if name in known]:
+            return found
+    return ()
+
+
+def _stripped(name: str) -> str:
+    while (shorter := AFFIXES.sub("", name)) != name:
+        name = shorter
+    return name

@@ -1,0 +1,50 @@
+"""The numbers that the cost model and the templates' choices rest on, so that measurements can stand beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mononn_core.cost import analytic
+from mononn_core.element import COMPUTE, HALF_WORD
+from mononn_core.machine import Machine
+from mononn_core.templates import winograd, winograd_bytes
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A stated number: where it stands, its value and unit (B/s, op/s, s, or "" for a ratio), and what it means."""
+
+    name: str
+    value: float
+    unit: str
+    meaning: str
+
+
+def cost_constants(machine: Machine | None = None) -> tuple[Constant, ...]:
+    """Those for a CPU: of ``machine``, or of this one as the compiler sees it."""
+    here = machine or Machine.probe()
+    found = [
+        Constant("machine.peak_flops_per_core", here.peak_flops_per_core, "op/s", "float32 multiply-adds of one core"),
+        Constant("machine.bandwidth", here.bandwidth, "B/s", "all cores together read from memory"),
+        Constant("machine.l2_bandwidth", here.l2_bandwidth, "B/s", "one core reads from its second-level cache"),
+        Constant("machine.l3_bandwidth", here.l3_bandwidth, "B/s", "one core reads from the last-level cache"),
+        Constant("machine.barrier_seconds", here.barrier_seconds, "s", "a barrier of all cores"),
+        Constant(
+            "cost.EXCHANGE_BYTES_PER_SECOND",
+            analytic.EXCHANGE_BYTES_PER_SECOND,
+            "B/s",
+            "a core reads what another has just written",
+        ),
+        Constant("cost.HAND_OFF_SECONDS", analytic.HAND_OFF_SECONDS, "s", "workers never arrive together at a barrier"),
+        Constant("cost.SECONDS_PER_ELEMENT", analytic.SECONDS_PER_ELEMENT, "s", "generated loops read or store one"),
+    ]
+    if here.multiplies_words:
+        words, direct = winograd.RATE[HALF_WORD], winograd_bytes.DIRECT
+        found += [
+            Constant(
+                "winograd.RATE[words]", words / winograd.RATE[COMPUTE], "", "products of words in the time of one"
+            ),
+            Constant("winograd_bytes.DIRECT", direct, "", "exact products of bytes in the time of one of float32"),
+            Constant("winograd_bytes.SEVEN_BITS", winograd_bytes.SEVEN_BITS, "", "and of bytes with seven bits"),
+        ]
+    return tuple(found)
