@@ -40,7 +40,7 @@ template <int ROWS, int WIDTH, int MOST, int HEIGHT> struct Cut {
 // RH x RW output pixels times NV vectors: the accumulators stay in registers over all taps, and the pixels of a step
 // lie at constant distances from one pointer. A row of B has STRIDE vectors; SKIP rows are left out after each tap.
 template <class G, int RH, int RW, int NV, int STRIDE, int SKIP, class TA, class Epilogue>
-MN_INLINE void window_tile(const TA *__restrict A, const float *__restrict B, Epilogue &&epilogue) {
+MN_INLINE void window_tile(const TA *__restrict A, const float *__restrict B, Fetch<float> fetch, Epilogue &&epilogue) {
   V c[RH * RW][NV];
   MN_UNROLL for (int i = 0; i < RH * RW; ++i)
     MN_UNROLL for (int j = 0; j < NV; ++j) c[i][j] = V{};
@@ -53,7 +53,7 @@ MN_INLINE void window_tile(const TA *__restrict A, const float *__restrict B, Ep
         MN_UNROLL for (int u = 0; u < STEP; ++u) {
           V row[NV];
           MN_UNROLL for (int j = 0; j < NV; ++j) row[j] = load<V>(B + (u * STRIDE + j) * W);
-          MN_UNROLL for (int j = 0; j < NV * W; j += 16) __builtin_prefetch(B + (16 + u) * STRIDE * W + j);
+          MN_UNROLL for (int j = 0; j < NV * W; j += 16) __builtin_prefetch(fetch.from(u).at + j, 0, 2);
           MN_UNROLL for (int i = 0; i < RH * RW; ++i) {
             V v = splat<V>(to_float(a[G::at(i / RW * G::SH, i % RW * G::SW) + u]));
             MN_UNROLL for (int j = 0; j < NV; ++j) c[i][j] += v * row[j];
@@ -61,6 +61,7 @@ MN_INLINE void window_tile(const TA *__restrict A, const float *__restrict B, Ep
         }
         a += STEP;
         B += STEP * STRIDE * W;
+        fetch = fetch.from(STEP);
       }
       B += SKIP * STRIDE * W;
     }
@@ -71,19 +72,23 @@ struct Nothing {
   void operator()(long, long, long) const {}
 };
 
-// Tiles of at most MOST of the ROWS x G::OW output pixels by NV vectors of channels: ``tile.operator()<RH, RW>(at,
-// epilogue)`` hands the sums of RH x RW pixels, whose windows begin ``at`` elements behind the first, to an epilogue. Where
-// windows are pixels that lie one after the other, all rows are one.
-template <class G, int ROWS, int NV, int MOST, bool CHEAP, class Tile, class Element, class Ahead>
-MN_INLINE void each_tile(Tile &&tile, Element &&element, Ahead &&ahead) {
+// Tiles of at most MOST of the ROWS x G::OW output pixels by NV vectors of channels: ``tile.operator()<RH, RW>(at, fetch,
+// epilogue)`` hands the sums of RH x RW pixels, whose windows begin ``at`` elements behind the first, to an epilogue, and
+// fetches what ``fetches.operator()<TILES>(number)`` says. Where windows are pixels that lie one after the other, all rows
+// are one.
+template <class G, int ROWS, int NV, int MOST, bool CHEAP, class Tile, class Fetches, class Element, class Ahead>
+MN_INLINE void each_tile(Tile &&tile, Fetches &&fetches, Element &&element, Ahead &&ahead) {
   constexpr bool FLAT = G::KH == 1 && G::KW == 1 && G::SH == 1 && G::SW == 1 && G::PITCH == G::OW;
   constexpr int HEIGHT = !FLAT && G::OW < MOST ? MOST / G::OW : 1;
-  Cut<FLAT ? 1 : ROWS, FLAT ? ROWS * G::OW : G::OW, MOST, HEIGHT>::each([&]<int RH, int RW>(long y, long x) __attribute__((always_inline)) {
+  using Tiles = Cut<FLAT ? 1 : ROWS, FLAT ? ROWS * G::OW : G::OW, MOST, HEIGHT>;
+  int number = 0;
+  Tiles::each([&]<int RH, int RW>(long y, long x) __attribute__((always_inline)) {
     auto row = [=](long i) __attribute__((always_inline)) { return FLAT ? (long)((unsigned)(x + i) / G::OW) : y + i / RW; };
     auto column = [=](long i) __attribute__((always_inline)) { return FLAT ? (long)((unsigned)(x + i) % G::OW) : x + i % RW; };
     MN_UNROLL for (int i = 0; i < RH * RW; ++i)
       MN_UNROLL for (int n = 0; n < NV * W; n += 16) ahead(row(i), column(i), n);
-    tile.template operator()<RH, RW>(G::at(y * G::SH, x * G::SW), [&](auto &c) __attribute__((always_inline)) {
+    const auto fetch = fetches.template operator()<Tiles::BANDS * Tiles::PIECES>(number++);
+    tile.template operator()<RH, RW>(G::at(y * G::SH, x * G::SW), fetch, [&](auto &c) __attribute__((always_inline)) {
       finish<CHEAP, RH * RW, NV>(c, 0, [&](long i, long n, auto v) __attribute__((always_inline)) {
         element(row(i), column(i), n, v);
       });
@@ -94,10 +99,13 @@ MN_INLINE void each_tile(Tile &&tile, Element &&element, Ahead &&ahead) {
 // The first NV vectors of channels of a panel of STRIDE vectors; see ``conv``.
 template <class G, int ROWS, int NV, int STRIDE, int MOST, bool CHEAP, int SKIP, class TA, class Element, class Ahead>
 MN_INLINE void conv_vectors(const TA *A, const float *B, Element &&element, Ahead &&ahead) {
-  auto tile = [&]<int RH, int RW>(long at, auto &&epilogue) __attribute__((always_inline)) {
-    window_tile<G, RH, RW, NV, STRIDE, SKIP>(A + at, B, epilogue);
+  auto tile = [&]<int RH, int RW>(long at, auto fetch, auto &&epilogue) __attribute__((always_inline)) {
+    window_tile<G, RH, RW, NV, STRIDE, SKIP>(A + at, B, fetch, epilogue);
   };
-  each_tile<G, ROWS, NV, MOST, CHEAP>(tile, element, ahead);
+  auto fetches = [=]<int TILES>(int number) __attribute__((always_inline)) {
+    return fetch_of<TILES, STRIDE * W>(number, B, (long)G::KH * G::RUNS * (G::RUN + SKIP));
+  };
+  each_tile<G, ROWS, NV, MOST, CHEAP>(tile, fetches, element, ahead);
 }
 
 // ROWS rows of G::OW output pixels by PANEL channels, at most MOST pixels at once; ``element(y, x, n, v)`` takes W

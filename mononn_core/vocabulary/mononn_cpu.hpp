@@ -122,12 +122,26 @@ MN_INLINE void touch(const void *p, long bytes) {
   for (long i = 0; i < bytes; i += 64) __builtin_prefetch((const char *)p + i, 0, 2);
 }
 
+// What a loop over the rows of a panel brings into the second-level cache meanwhile: ``hop`` elements further each row.
+template <class T> struct Fetch {
+  const T *at;
+  long hop;
+  __attribute__((always_inline)) Fetch<T> from(long row) const { return {at + row * hop, hop}; }
+};
+// For the ``tile``-th of TILES that pass over the panel B of so many rows of ROW elements: B itself a few rows further on;
+// for the last of them equal parts of the panel behind B, so that the first tile there need not wait for memory.
+template <int TILES, long ROW, class T> MN_INLINE Fetch<T> fetch_of(int tile, const T *B, long rows) {
+  constexpr int LAST = TILES < 2 ? 0 : TILES < 4 ? 2 : 4;
+  if constexpr (LAST > 0)
+    if (const int part = tile - (TILES - LAST); part >= 0) return {B + (LAST + part) * rows * (ROW / LAST), ROW / LAST};
+  return {B + 16 * ROW, ROW};
+}
+
 // c = A B for MR rows and NV vectors of columns, A rows lda apart, B rows ldb apart and read once each: the sums stay in
-// registers. KU independent sums (of every KU-th k) hide the multiply-add latency of small tiles. What lies ``ahead``
-// floats behind B's rows is fetched into the second-level cache.
+// registers. KU independent sums (of every KU-th k) hide the multiply-add latency of small tiles.
 template <int MR, int NV, int KU>
 MN_INLINE void multiply(const float *__restrict A, long lda, const float *__restrict B, long ldb, long K, V (&c)[KU][MR][NV],
-                        long ahead = 0) {
+                        Fetch<float> fetch) {
   MN_UNROLL for (int u = 0; u < KU; ++u)
     MN_UNROLL for (int i = 0; i < MR; ++i)
       MN_UNROLL for (int j = 0; j < NV; ++j) c[u][i][j] = V{};
@@ -136,9 +150,7 @@ MN_INLINE void multiply(const float *__restrict A, long lda, const float *__rest
     const float *b = B + (k + u) * ldb;
     V row[NV];
     MN_UNROLL for (int j = 0; j < NV; ++j) row[j] = load<V>(b + j * W);
-    MN_UNROLL for (int j = 0; j < NV * W; j += 16) __builtin_prefetch(b + 16 * ldb + j);
-    if (ahead)
-      MN_UNROLL for (int j = 0; j < NV * W; j += 16) __builtin_prefetch(b + ahead + j, 0, 2);
+    MN_UNROLL for (int j = 0; j < NV * W; j += 16) __builtin_prefetch(fetch.from(k + u).at + j, 0, 2);
     MN_UNROLL for (int i = 0; i < MR; ++i) {
       V a = splat<V>(A[i * lda + k + u]);
       MN_UNROLL for (int j = 0; j < NV; ++j) c[u % KU][i][j] += a * row[j];
@@ -161,21 +173,25 @@ constexpr long RUN = 1024;
 // MR x (NV vectors) of C = A B, handed to ``epilogue`` in registers.
 template <int MR, int NV, int KU, class Epilogue>
 MN_INLINE void tile(const float *__restrict A, long lda, const float *__restrict B, long ldb, long K, Epilogue &&epilogue,
-                    long ahead = 0) {
+                    Fetch<float> fetch) {
   V c[KU][MR][NV];
-  multiply<MR, NV, KU>(A, lda, B, ldb, K < RUN ? K : RUN, c, ahead);
+  multiply<MR, NV, KU>(A, lda, B, ldb, K < RUN ? K : RUN, c, fetch);
   if (K > RUN) {
     V total[MR][NV];
     __builtin_memcpy(total, c[0], sizeof total);
     for (long k = RUN; k < K; k += RUN) {
       asm volatile("" : : "r"(total) : "memory");  // the total waits in the cache, not in registers
-      multiply<MR, NV, KU>(A + k, lda, B + k * ldb, ldb, K - k < RUN ? K - k : RUN, c, ahead);
+      multiply<MR, NV, KU>(A + k, lda, B + k * ldb, ldb, K - k < RUN ? K - k : RUN, c, fetch.from(k));
       MN_UNROLL for (int i = 0; i < MR; ++i)
         MN_UNROLL for (int j = 0; j < NV; ++j) total[i][j] += c[0][i][j];
     }
     __builtin_memcpy(c[0], total, sizeof total);
   }
   epilogue(c[0]);
+}
+template <int MR, int NV, int KU, class Epilogue>
+MN_INLINE void tile(const float *__restrict A, long lda, const float *__restrict B, long ldb, long K, Epilogue &&epilogue) {
+  tile<MR, NV, KU>(A, lda, B, ldb, K, epilogue, {B + 16 * ldb, ldb});
 }
 
 // M rows and a panel of columns in register tiles of at most MOST rows, cut evenly. CHAINS independent sums hide the
@@ -209,16 +225,21 @@ template <int M, int PANEL, int MOST, bool CHEAP, class Element>
 MN_INLINE void matmul(const float *A, long lda, const float *B, long ldb, long K, Element &&element) {
   using S = Shape<M, PANEL, MOST>;
   long row = 0;
+  int block = 0;
+  auto fetch = [&]() -> Fetch<float> {
+    if (ldb != PANEL) return {B + 16 * ldb, ldb};
+    return fetch_of<S::BLOCKS, PANEL>(block++, B, K);
+  };
   if constexpr (S::LARGES > 0)
     for (int b = 0; b < S::LARGES; ++b, row += S::LARGE)
       tile<S::LARGE, S::NV, S::sums(S::LARGE)>(A + row * lda, lda, B, ldb, K, [&](auto &c) __attribute__((always_inline)) {
         finish<CHEAP, S::LARGE, S::NV>(c, row, element);
-      });
+      }, fetch());
   if constexpr (S::BLOCKS > S::LARGES)
     for (int b = S::LARGES; b < S::BLOCKS; ++b, row += S::SMALL)
       tile<S::SMALL, S::NV, S::sums(S::SMALL)>(A + row * lda, lda, B, ldb, K, [&](auto &c) __attribute__((always_inline)) {
         finish<CHEAP, S::SMALL, S::NV>(c, row, element);
-      });
+      }, fetch());
 }
 
 // M x N of C = A B one element at a time, for tiles that no register tile fits.

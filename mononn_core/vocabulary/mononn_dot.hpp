@@ -213,12 +213,13 @@ template <class TA> constexpr int sums_per_vector = 1;
 // c += a group of terms of MR rows, which lie at ``at(i)``, times NV vectors of B. PARTIAL: the group's first term.
 // Offsets (see Dot<>::OFFSET) are summed apart. The side that takes fewer registers waits in them.
 template <class D, bool PARTIAL, int MR, int NV, class TB, class At>
-MN_INLINE void add_group(typename D::Sum (&c)[MR][NV], typename D::Sum (&offset)[NV], const TB *B, At &&at) {
+MN_INLINE void add_group(typename D::Sum (&c)[MR][NV], typename D::Sum (&offset)[NV], const TB *B, const TB *fetch,
+                         At &&at) {
   auto value = [&](int i) __attribute__((always_inline)) {
     if constexpr (PARTIAL) return D::first(at(i));
     else return D::value(at(i));
   };
-  MN_UNROLL for (int j = 0; j < NV * W; j += 16) __builtin_prefetch(B + (16 * NV * W + j) * D::GROUP);
+  MN_UNROLL for (int j = 0; j < NV * W; j += 16) __builtin_prefetch(fetch + j * D::GROUP, 0, 2);
   typename D::Row row[NV];
   MN_UNROLL for (int j = 0; j < NV; ++j) row[j] = D::row(B + j * W * D::GROUP);
   if constexpr (NV <= MR) {
@@ -239,7 +240,7 @@ MN_INLINE void add_group(typename D::Sum (&c)[MR][NV], typename D::Sum (&offset)
 // As ``multiply``: c = A B for MR rows and NV vectors of columns, in KU independent sums (of every KU-th group).
 template <class D, int MR, int NV, int KU, class TA, class TB>
 MN_INLINE void multiply_groups(const TA *__restrict A, long lda, const TB *__restrict B, long K,
-                               typename D::Sum (&c)[KU][MR][NV]) {
+                               typename D::Sum (&c)[KU][MR][NV], Fetch<TB> fetch) {
   constexpr int GROUP = D::GROUP, STEP = KU > 2 ? KU : 2;
   typename D::Sum offset[NV] = {};
   MN_UNROLL for (int u = 0; u < KU; ++u)
@@ -249,7 +250,7 @@ MN_INLINE void multiply_groups(const TA *__restrict A, long lda, const TB *__res
   long k = 0;
   auto step = [&](int u) __attribute__((always_inline)) {
     const long g = k + u * GROUP;
-    add_group<D, false>(c[u % KU], offset, B + g * (NV * W), [&](int i) __attribute__((always_inline)) {
+    add_group<D, false>(c[u % KU], offset, B + g * (NV * W), fetch.from(g / GROUP).at, [&](int i) __attribute__((always_inline)) {
       return A + i * lda + g;
     });
   };
@@ -259,7 +260,7 @@ MN_INLINE void multiply_groups(const TA *__restrict A, long lda, const TB *__res
   for (; k < end; k += GROUP) step(0);
   if constexpr (!D::EXACT)
     if (k < K)
-      add_group<D, true>(c[0], offset, B + k * (NV * W), [&](int i) __attribute__((always_inline)) {
+      add_group<D, true>(c[0], offset, B + k * (NV * W), fetch.from(k / GROUP).at, [&](int i) __attribute__((always_inline)) {
         return A + i * lda + k;
       });
   MN_UNROLL for (int u = 1; u < KU; ++u)
@@ -272,23 +273,27 @@ MN_INLINE void multiply_groups(const TA *__restrict A, long lda, const TB *__res
 
 // As ``tile``: MR x (NV vectors) of C = A B, handed to ``epilogue`` in registers; long sums of floats in runs.
 template <class D, int MR, int NV, int KU, class TA, class TB, class Epilogue>
-MN_INLINE void dot_tile(const TA *__restrict A, long lda, const TB *__restrict B, long K, Epilogue &&epilogue) {
+MN_INLINE void dot_tile(const TA *__restrict A, long lda, const TB *__restrict B, long K, Fetch<TB> fetch, Epilogue &&epilogue) {
   using Sum = typename D::Sum;
   Sum c[KU][MR][NV];
-  multiply_groups<D, MR, NV, KU>(A, lda, B, D::EXACT || K < RUN ? K : RUN, c);
+  multiply_groups<D, MR, NV, KU>(A, lda, B, D::EXACT || K < RUN ? K : RUN, c, fetch);
   if constexpr (!D::EXACT)
     if (K > RUN) {
       Sum total[MR][NV];
       __builtin_memcpy(total, c[0], sizeof total);
       for (long k = RUN; k < K; k += RUN) {
         asm volatile("" : : "r"(total) : "memory");  // the total waits in the cache, not in registers
-        multiply_groups<D, MR, NV, KU>(A + k, lda, B + k * (NV * W), K - k < RUN ? K - k : RUN, c);
+        multiply_groups<D, MR, NV, KU>(A + k, lda, B + k * (NV * W), K - k < RUN ? K - k : RUN, c, fetch.from(k / D::GROUP));
         MN_UNROLL for (int i = 0; i < MR; ++i)
           MN_UNROLL for (int j = 0; j < NV; ++j) total[i][j] += c[0][i][j];
       }
       __builtin_memcpy(c[0], total, sizeof total);
     }
   epilogue(c[0]);
+}
+template <class D, int MR, int NV, int KU, class TA, class TB, class Epilogue>
+MN_INLINE void dot_tile(const TA *__restrict A, long lda, const TB *__restrict B, long K, Epilogue &&epilogue) {
+  dot_tile<D, MR, NV, KU>(A, lda, B, K, fetch_of<1, NV * W * D::GROUP>(0, B, 0), epilogue);
 }
 
 // M x PANEL of C = A B, at most MOST rows at once. Rows of A are lda elements apart, B is one panel of K terms, at most
@@ -298,45 +303,54 @@ MN_INLINE void dot(const TA *A, long lda, const TB *B, long K, Element &&element
   using D = Dot<TA, TB>;
   using S = Shape<M, PANEL, MOST, D::CHAINS>;
   long row = 0;
+  int block = 0;
+  auto fetch = [&] { return fetch_of<S::BLOCKS, PANEL * D::GROUP>(block++, B, (K + D::GROUP - 1) / D::GROUP); };
   if constexpr (S::LARGES > 0)
     for (int b = 0; b < S::LARGES; ++b, row += S::LARGE)
       dot_tile<D, S::LARGE, S::NV, S::sums(S::LARGE)>(
-          A + row * lda, lda, B, K,
+          A + row * lda, lda, B, K, fetch(),
           [&](auto &c) __attribute__((always_inline)) { finish<CHEAP, S::LARGE, S::NV>(c, row, element); });
   if constexpr (S::BLOCKS > S::LARGES)
     for (int b = S::LARGES; b < S::BLOCKS; ++b, row += S::SMALL)
       dot_tile<D, S::SMALL, S::NV, S::sums(S::SMALL)>(
-          A + row * lda, lda, B, K,
+          A + row * lda, lda, B, K, fetch(),
           [&](auto &c) __attribute__((always_inline)) { finish<CHEAP, S::SMALL, S::NV>(c, row, element); });
 }
 
+// The COUNT runs of neighbouring terms in a kernel row: the GROUPS of each, of which WHOLE are computed alike.
+template <class G, class D, bool JOINED> struct Runs {
+  static constexpr bool ONE = JOINED || (G::DENSE && G::C % D::GROUP == 0);
+  static constexpr int COUNT = ONE ? 1 : G::KW, TERMS = ONE ? G::KW * G::C : G::C;
+  static constexpr int GROUPS = (TERMS + D::GROUP - 1) / D::GROUP, WHOLE = D::EXACT ? GROUPS : TERMS / D::GROUP;
+};
+
 // As ``window_tile``: RH x RW output pixels times NV vectors. JOINED: groups span the taps of a kernel row.
 template <class G, class D, int RH, int RW, int NV, bool JOINED, class TA, class TB, class Epilogue>
-MN_INLINE void dot_window_tile(const TA *__restrict A, const TB *__restrict B, Epilogue &&epilogue) {
+MN_INLINE void dot_window_tile(const TA *__restrict A, const TB *__restrict B, Fetch<TB> fetch, Epilogue &&epilogue) {
   static_assert(!JOINED || G::DENSE);
-  constexpr int GROUP = D::GROUP;
-  constexpr bool ONE_RUN = JOINED || (G::DENSE && G::C % GROUP == 0);
-  constexpr int RUNS = ONE_RUN ? 1 : G::KW, TERMS = ONE_RUN ? G::KW * G::C : G::C;
-  constexpr int WHOLE = D::EXACT ? (TERMS + GROUP - 1) / GROUP : TERMS / GROUP;
+  using R = Runs<G, D, JOINED>;
+  constexpr int GROUP = D::GROUP, WHOLE = R::WHOLE;
   constexpr int STEP = WHOLE % 2 == 0 ? 2 : WHOLE % 3 == 0 ? 3 : 1;
   typename D::Sum c[RH * RW][NV], offset[NV] = {};
   MN_UNROLL for (int i = 0; i < RH * RW; ++i)
     MN_UNROLL for (int j = 0; j < NV; ++j) c[i][j] = typename D::Sum{};
   auto pixel = [](int i) __attribute__((always_inline)) { return G::at(i / RW * G::SH, i % RW * G::SW); };
   MN_NOUNROLL for (int kh = 0; kh < G::KH; ++kh)
-    MN_NOUNROLL for (int r = 0; r < RUNS; ++r) {
+    MN_NOUNROLL for (int r = 0; r < R::COUNT; ++r) {
       const TA *a = A + G::at(kh * G::DH, r * G::DW);
       MN_NOUNROLL for (int k = 0; k < WHOLE; k += STEP) {
         MN_UNROLL for (int u = 0; u < STEP; ++u)
-          add_group<D, false>(c, offset, B + u * (NV * W * GROUP), [&](int i) __attribute__((always_inline)) {
+          add_group<D, false>(c, offset, B + u * (NV * W * GROUP), fetch.from(u).at, [&](int i) __attribute__((always_inline)) {
             return a + pixel(i) + u * GROUP;
           });
         a += STEP * GROUP;
         B += STEP * NV * W * GROUP;
+        fetch = fetch.from(STEP);
       }
-      if constexpr (!D::EXACT && TERMS % GROUP != 0) {
-        add_group<D, true>(c, offset, B, [&](int i) __attribute__((always_inline)) { return a + pixel(i); });
+      if constexpr (WHOLE < R::GROUPS) {
+        add_group<D, true>(c, offset, B, fetch.at, [&](int i) __attribute__((always_inline)) { return a + pixel(i); });
         B += NV * W * GROUP;
+        fetch = fetch.from(1);
       }
     }
   if constexpr (D::OFFSET)
@@ -354,10 +368,14 @@ static inline void dot_conv(const TA *A, const TB *B, Element &&element, Ahead &
   using G = Geometry;
   using D = Dot<TA, TB>;
   constexpr int NV = PANEL / W;
-  auto tile = [&]<int RH, int RW>(long at, auto &&epilogue) __attribute__((always_inline)) {
-    dot_window_tile<G, D, RH, RW, NV, JOINED>(A + at, B, epilogue);
+  auto tile = [&]<int RH, int RW>(long at, auto fetch, auto &&epilogue) __attribute__((always_inline)) {
+    dot_window_tile<G, D, RH, RW, NV, JOINED>(A + at, B, fetch, epilogue);
   };
-  each_tile<G, ROWS, NV, MOST, CHEAP>(tile, element, ahead);
+  auto fetches = [=]<int TILES>(int number) __attribute__((always_inline)) {
+    using R = Runs<G, D, JOINED>;
+    return fetch_of<TILES, NV * W * D::GROUP>(number, B, (long)G::KH * R::COUNT * R::GROUPS);
+  };
+  each_tile<G, ROWS, NV, MOST, CHEAP>(tile, fetches, element, ahead);
 }
 
 // One word of a group of GROUP neighbouring channels in each of its lanes: its CHUNK-th, or the word that it lies in.

@@ -44,7 +44,7 @@ template <> struct Transformed<float> {
   MN_INLINE Vector pixels(const float *p) { return load<V>(p); }
   template <int MR, int NV, class Epilogue>
   MN_INLINE void multiply(const float *A, long lda, const float *B, long K, Epilogue &&epilogue) {
-    tile<MR, NV, 1>(A, lda, B, NV * W, K, epilogue, K * NV * W);
+    tile<MR, NV, 1>(A, lda, B, NV * W, K, epilogue, {B + K * NV * W, NV * W});
   }
   MN_INLINE Sum result(Sum v) { return v; }
 };
