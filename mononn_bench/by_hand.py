@@ -93,7 +93,7 @@ def _profiled(options: Namespace, output: Path) -> tuple[CaseProfile, Path]:
     model = read_record(ModelRecord, course.model_folder / "model.json")
     systems = ",".join(contestant.label for contestant in contestants)
     command = f"mononn-bench profile --model {_name(model)} --systems {shlex.quote(systems)} --output profiles"
-    command += _precision(course.precision)
+    command += _precision(course.precision) + (f" --path {shlex.quote(str(options.path))}" if options.path else "")
     record, spans = profile_case(contestants, course, machine_name=_machine(options), command=command, say=_say)
     case = case_name(model, course.precision, course.target)
     write_record(record, output / f"{case}.json")
@@ -208,21 +208,28 @@ def _prepare(options: Namespace) -> tuple[Path, dict[str, Path], dict[str, Path]
     """Make environments, model, reference and builds that are missing, in the workflow's own folders."""
     from mononn_bench.workflow.plan import make_plan
 
-    if not options.model:
-        raise BadOptionError("Name what to measure: --model M --systems a,b, or --model-folder with --build each.")
-    get_model(options.model)
+    if not options.model and not options.path:
+        raise BadOptionError(
+            "Name what to measure: --model M or --path FILE, with --systems a,b, or --model-folder with --build each."
+        )
+    model = options.model or options.path.stem
+    if options.path:
+        facts: dict[str, object] = {"path": str(options.path), "shapes": {n: list(s) for n, s in options.shape}}
+    else:
+        get_model(model)
+        facts = {"weights": options.weights}
     names = list(dict.fromkeys(options.systems or [system.name for system in REAL]))
     chosen = {"systems": names, "threads": options.threads, "targets": [options.target], "defaults": options.defaults}
     chosen["precisions"] = [options.precision]
-    plan = make_plan({"models": {options.model: {"weights": options.weights}}, **chosen})
+    plan = make_plan({"models": {model: facts}, **chosen})
     _prepare_environments(plan)
-    _prepare_model(plan, options.model)
+    _prepare_model(plan, model)
     limits = Limits(BUILD_S, options.memory_limit)
     made = tuple(plan.builds.values())
     for build in made:
         if build.record.exists():
             continue
-        _say(f"building {options.model} with {built_as(build.system)}")
+        _say(f"building {model} with {built_as(build.system)}")
         build_system(
             built_as(build.system),
             environment=build.environment.folder,

@@ -104,6 +104,8 @@ def _add_tune(steps: Steps) -> None:
 
 def _add_case(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", help="a catalogued model; what is missing is made first")
+    parser.add_argument("--path", type=Path, metavar="FILE", help="your own ONNX file, in place of a catalogued model")
+    parser.add_argument("--shape", type=_shape, action="append", default=[], metavar="INPUT=1x128", help="of that file")
     parser.add_argument("--systems", type=_names, default=None, help="a,b,c; a name given twice is measured twice")
     parser.add_argument("--weights", choices=["seeded", "pretrained"], default="seeded")
     parser.add_argument("--model-folder", type=Path, help="an exported model, with --build and --environment")

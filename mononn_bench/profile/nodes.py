@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,12 +19,12 @@ AFFIXES = re.compile(r"^fused |_nchwc(_token_\d+)?$|_token_\d+$|/.*$")
 
 
 def model_nodes(path: Path) -> tuple[ModelNode, ...]:
-    """The nodes of a main graph with static shapes, in order; one without a name has that of its first output."""
+    """The nodes of a main graph with static shapes, in order; one without a name of its own has that of an output."""
     graph = shape_inference.infer_shapes(onnx.load(path, load_external_data=False), data_prop=True).graph
-    tensors = Tensors.of(graph)
+    tensors, named = Tensors.of(graph), Counter(node.name for node in graph.node)
     return tuple(
         ModelNode(
-            name=node.name or node.output[0],
+            name=node.name if node.name and named[node.name] == 1 else next(filter(None, node.output), node.name),
             op=node.op_type,
             inputs=tuple(name for name in node.input if name and name not in tensors.constants),
             outputs=tuple(name for name in node.output if name),

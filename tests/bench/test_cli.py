@@ -31,6 +31,9 @@ def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["measure", "--model", "bert-bse"], "did you mean 'bert-base'"),
         (["measure", "--model", "mlp", "--systems", "mononn,onnxruntme"], "did you mean 'onnxruntime'"),
+        (["explain"], "Name what to measure: --model M or --path FILE"),
+        (["explain", "--path", "gone.onnx", "--systems", "mononn"], "gone.onnx"),
+        (["explain", "--profile", "gone.json"], "cannot be read"),
         (["measure", "--model-folder", "x", "--systems", "mononn"], "no build or no environment"),
         (["build", "--system", "openvin", "--environment", "e", "--model-folder", "m", "--output", "o"], "'openvino'"),
         (

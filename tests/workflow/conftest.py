@@ -24,6 +24,10 @@ class Checkout:
                 shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
             else:
                 shutil.copy2(source, folder / name)
+        profile = folder / "profiles" / "default" / "config.yaml"
+        soon = profile.read_text().replace("max-jobs-per-timespan: 1000/20s", "max-jobs-per-timespan: 1000/1s")
+        assert soon != profile.read_text()
+        profile.write_text(soon)  # a run ends so much sooner, and nothing here is timed in earnest
 
     @property
     def environment(self):
