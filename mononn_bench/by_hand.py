@@ -51,7 +51,7 @@ def measure(options: Namespace) -> int:
     )  # fmt: skip
     course = replace(course, settings=settings, scratch=output.absolute().parent / f".{output.stem}.scratch")
     record = measure_case(contestants, course, machine_name=_machine(options), command="", say=_say)
-    record = replace(record, command=_command(record))
+    record = replace(record, command=_command(record) + _own_file(options))
     write_record(record, output)
     print(summary(record))
     print(f"\n{output}")
@@ -93,7 +93,7 @@ def _profiled(options: Namespace, output: Path) -> tuple[CaseProfile, Path]:
     model = read_record(ModelRecord, course.model_folder / "model.json")
     systems = ",".join(contestant.label for contestant in contestants)
     command = f"mononn-bench profile --model {_name(model)} --systems {shlex.quote(systems)} --output profiles"
-    command += _precision(course.precision) + (f" --path {shlex.quote(str(options.path))}" if options.path else "")
+    command += _precision(course.precision) + _own_file(options)
     record, spans = profile_case(contestants, course, machine_name=_machine(options), command=command, say=_say)
     case = case_name(model, course.precision, course.target)
     write_record(record, output / f"{case}.json")
@@ -295,6 +295,18 @@ def _command(record: CaseRecord) -> str:
     cold += " --defaults" if record.view == "defaults" else ""
     cold += _precision(record.precision)
     return f"mononn-bench measure --model {_name(record.model)} --systems {systems} {numbers}{cold}{weights}"
+
+
+def _own_file(options: Namespace) -> str:
+    """The options that name a user's file and its shapes; none of a catalogued model."""
+    if not options.path:
+        return ""
+    shapes = (f" --shape {shlex.quote(f'{name}={_by(sizes)}')}" for name, sizes in options.shape)
+    return f" --path {shlex.quote(str(options.path))}{''.join(shapes)}"
+
+
+def _by(sizes: Sequence[int]) -> str:
+    return "x".join(map(str, sizes))
 
 
 def _precision(precision: str) -> str:

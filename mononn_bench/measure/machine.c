@@ -355,16 +355,11 @@ static void by_counter(void) {
   while (atomic_load_explicit(&meeting.generation, memory_order_acquire) == generation) pause_();
 }
 
-static void by_flags(int worker) {
-  unsigned generation = atomic_load_explicit(&meeting.generation, memory_order_relaxed);
-  if (worker) {
-    atomic_store_explicit(&meeting.flag[worker].at, generation + 1, memory_order_release);
-    while (atomic_load_explicit(&meeting.generation, memory_order_acquire) == generation) pause_();
-    return;
-  }
-  for (int w = 1; w < meeting.workers; w++)
-    while (atomic_load_explicit(&meeting.flag[w].at, memory_order_acquire) != generation + 1) pause_();
-  atomic_store_explicit(&meeting.generation, generation + 1, memory_order_release);
+/* Everybody raises a flag of its own, which counts rounds, and looks at all the others'. */
+static void by_flags(int worker, unsigned round) {
+  atomic_store_explicit(&meeting.flag[worker].at, round, memory_order_release);
+  for (int w = 0; w < meeting.workers; w++)
+    while ((int)(atomic_load_explicit(&meeting.flag[w].at, memory_order_acquire) - round) < 0) pause_();
 }
 
 static void counted(long n, int worker, void *argument) {
@@ -374,7 +369,8 @@ static void counted(long n, int worker, void *argument) {
 
 static void flagged(long n, int worker, void *argument) {
   (void)argument;
-  for (long i = 0; i < n * 100; i++) by_flags(worker);
+  unsigned round = atomic_load_explicit(&meeting.flag[worker].at, memory_order_relaxed);
+  for (long i = 0; i < n * 100; i++) by_flags(worker, ++round);
 }
 
 static void slept(long n, int worker, void *argument) {
@@ -387,10 +383,9 @@ static void barriers(int workers) {
   meeting.workers = workers;
   pthread_barrier_init(&meeting.system, NULL, (unsigned)workers);
   cost("barrier", "one counter, spinning", counted, NULL, 100, workers);
-  memset(meeting.flag, 0, sizeof meeting.flag);
-  atomic_store(&meeting.generation, 0);
   cost("barrier", "a flag a worker, spinning", flagged, NULL, 100, workers);
   cost("barrier", "pthread_barrier", slept, NULL, 100, workers);
+  pthread_barrier_destroy(&meeting.system);
 }
 
 static struct {

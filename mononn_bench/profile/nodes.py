@@ -1,8 +1,7 @@
-"""The nodes of a model, and which of them a system's step computes, told from the step's name."""
+"""The nodes of a model, and which of them a system's step computes."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -13,9 +12,6 @@ from onnx import shape_inference
 
 from mononn_bench.models.arithmetic import Tensors
 from mononn_bench.profiled import ModelNode, Step
-
-AFFIXES = re.compile(r"^fused |_nchwc(_token_\d+)?$|_token_\d+$|/.*$")
-"""What ONNX Runtime adds to the name of a node or tensor when it makes a node of its own for it."""
 
 
 def model_nodes(path: Path) -> tuple[ModelNode, ...]:
@@ -46,21 +42,15 @@ def outputs_by_node(path: Path) -> dict[str, tuple[str, ...]]:
 def with_nodes(
     steps: Iterable[Step], nodes: Sequence[ModelNode], made: Mapping[str, tuple[str, ...]]
 ) -> tuple[Step, ...]:
-    """Steps with the model's nodes alone: those that `Step.nodes` names, or else what makes the tensors that a step of
-    that name makes (`made`), or else what the step's name stands for.
+    """Steps with the model's nodes alone: what makes the tensors that a step of that name makes (`made`), or else those
+    of `Step.nodes`, which may be names of nodes or of tensors.
     """
     known = {name: node.name for node in nodes for name in (*node.outputs, node.name)}
-    return tuple(replace(step, nodes=tuple(dict.fromkeys(_found(step, known, made)))) for step in steps)
+    return tuple(replace(step, nodes=_found(step.nodes, made.get(step.name, ()), known)) for step in steps)
 
 
-def _found(step: Step, known: Mapping[str, str], made: Mapping[str, tuple[str, ...]]) -> Iterable[str]:
-    for names in (step.nodes, made.get(step.name, ()), (step.name,), (_stripped(step.name),)):
-        if found := [known[name] for name in names if name in known]:
-            return found
+def _found(said: Iterable[str], made: Iterable[str], known: Mapping[str, str]) -> tuple[str, ...]:
+    for names in (made, said):
+        if found := dict.fromkeys(known[name] for name in names if name in known):
+            return tuple(found)
     return ()
-
-
-def _stripped(name: str) -> str:
-    while (shorter := AFFIXES.sub("", name)) != name:
-        name = shorter
-    return name

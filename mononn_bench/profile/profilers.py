@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -19,6 +20,8 @@ from mononn_bench.profiled import Span
 
 MARK = "mononn-bench: run"
 """The name of the profiled run where a profiler lets its user set one."""
+AFFIXES = re.compile(r"^fused |_nchwc(_token_\d+)?$|_token_\d+$|/.*$")
+"""What ONNX Runtime adds to the name of a node or tensor when it makes a node of its own for it."""
 GO_ON = 0
 """TVM's VMInstrumentReturnKind.NO_OP: run the call."""
 
@@ -46,7 +49,15 @@ def profile_onnxruntime(subject: Subject) -> Seen:
         subject.ready()
     for _ in range(subject.count):
         subject.run()
-    return Seen(onnxruntime_spans(json.loads(Path(made[-1].end_profiling()).read_text()), subject.count))
+    runs = onnxruntime_spans(json.loads(Path(made[-1].end_profiling()).read_text()), subject.count)
+    return Seen(runs, {span.name: (span.name, _named_after(span.name)) for span in runs[-1]})
+
+
+def _named_after(name: str) -> str:
+    """The node or tensor that ONNX Runtime has named a node of its own after."""
+    while (shorter := AFFIXES.sub("", name)) != name:
+        name = shorter
+    return name
 
 
 def onnxruntime_spans(events: Iterable[dict[str, Any]], count: int) -> list[list[Span]]:

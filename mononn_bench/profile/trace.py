@@ -27,11 +27,11 @@ def profile_mononn(subject: Subject) -> Seen:
     until = time.perf_counter() + SPREADS_S
     while time.perf_counter() < until:
         binding.run()
-    runs = []
-    for _ in range(subject.count):
+    kept = []
+    for _ in range(subject.count):  # one after the other, as unprofiled runs are: workers fall asleep in between
         subject.timed(binding.run)
-        runs.append(_spans(stamps.astype(np.int64), phases))
-    return Seen(runs, {_name(phase): tuple(phase["nodes"]) for phase in phases})
+        kept.append(stamps.astype(np.int64))
+    return Seen([_spans(run, phases) for run in kept], {_name(phase): tuple(phase["nodes"]) for phase in phases})
 
 
 def _spans(stamps: NDArray[np.int64], phases: Sequence[Mapping[str, Any]]) -> list[Span]:

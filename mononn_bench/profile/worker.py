@@ -6,6 +6,7 @@ Like that worker it imports NumPy, the standard library, this package and its sy
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from mononn_bench.profile.subject import Seen, Subject
 TURNS = 2
 """How often the levels are measured, one after the other."""
 WARM_S, ENOUGH_S, FEWEST, MOST = 0.2, 0.4, 2, 20
-"""Seconds of runs before those that count, and of those in one turn; of either at least and at most so many."""
+"""Seconds of runs before those that count, and of those in one turn; of these at least and at most so many."""
 
 
 class ProfileServer(Server):
@@ -39,14 +40,14 @@ class ProfileServer(Server):
 
         def ready() -> None:
             self.load(**load)
-            self._some(WARM_S)
+            self._some(WARM_S, most=None)
 
         def timed(run: Callable[[], None]) -> None:
             profiled.append(self._timed(run))
 
         for _ in range(TURNS):
             ready()
-            found = self._some(ENOUGH_S)
+            found = self._some(ENOUGH_S, most=MOST)
             subject = Subject(
                 ready=ready,
                 run=lambda: timed(self._system.run),
@@ -71,10 +72,11 @@ class ProfileServer(Server):
             "profiled_s": median(profiled),
         }
 
-    def _some(self, enough_s: float) -> list[float]:
-        """Seconds of some runs, as many as make up `enough_s`."""
+    def _some(self, enough_s: float, most: int | None) -> list[float]:
+        """Seconds of some runs, as many as make up `enough_s`, or at `most` so many."""
         found: list[float] = []
-        while len(found) < FEWEST or (len(found) < MOST and sum(found) < enough_s):
+        until = time.perf_counter() + enough_s
+        while len(found) < FEWEST or (time.perf_counter() < until and (most is None or len(found) < most)):
             found.append(self._timed(self._system.run))
         return found
 

@@ -76,7 +76,7 @@ def levels_grid(profiles: Mapping[str, CaseProfile]) -> Grid:
     ]
     return Grid(
         title="Levels of profiling",
-        caption="A run without a profiler, a run under it, and the sum of its steps: medians, each system alone.",
+        caption="Medians of a run without a profiler and of one under it, and the sum of its steps; each system alone.",
         header=["model", "system", "profiler", "run, ms", "profiled, ms", "cost", "steps, ms", "of a profiled run"],
         rows=rows,
         notes=["A level's time is that of the runs in which it is the deepest: a whole run's is the unprofiled one."],

@@ -22,9 +22,9 @@ PLAUSIBLE = {"B/s": (1e8, 1e13), "op/s": (1e8, 1e14), "s": (1e-10, 1e-1)}
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Primitives:
-    """One trial of everything on two cores."""
+    """A few trials of everything on two cores: other tests run beside them."""
     lock = tmp_path_factory.mktemp("machine") / "lock"
-    return read_primitives("here", sorted(os.sched_getaffinity(0))[:2], lambda _: None, trials=1, lock=lock)
+    return read_primitives("here", sorted(os.sched_getaffinity(0))[:2], lambda _: None, trials=3, lock=lock)
 
 
 def test_every_primitive_has_a_plausible_reading(here: Primitives) -> None:
@@ -40,13 +40,13 @@ def test_every_primitive_has_a_plausible_reading(here: Primitives) -> None:
 
 
 def test_nearer_caches_are_faster(here: Primitives) -> None:
-    by_size = [one.values[0] for one in here.readings if one.what == "load latency"]
+    by_size = [min(one.values) for one in here.readings if one.what == "load latency"]
     assert by_size[0] < 0.5 * by_size[-1]
 
 
 def test_wider_vectors_have_higher_peaks(here: Primitives) -> None:
     """The compiler can neither drop nor hoist what a loop computes: a product a cycle and port is the most there is."""
-    peaks = {one.variant: one.values[0] for one in here.readings if one.what == "peak" and one.workers == 1}
+    peaks = {one.variant: max(one.values) for one in here.readings if one.what == "peak" and one.workers == 1}
     names = {"mulps": "float32, mulps", "fma": "float32, vfmadd231ps ymm"}
     found = {short: value for short, name in names.items() for v, value in peaks.items() if v.startswith(name)}
     if len(found) == 2:

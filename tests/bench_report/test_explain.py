@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, save
 from mononn_bench.analysis.layers import kinds, layers
 from mononn_bench.analysis.regions import alike, regions
 from mononn_bench.profile.nodes import model_nodes, outputs_by_node, with_nodes
+from mononn_bench.profile.profilers import _named_after
 from mononn_bench.profile.steps import steps_of
 from mononn_bench.profile.subject import Seen
 from mononn_bench.profiled import ModelNode, ProfileRecord, Span, Step
@@ -45,15 +46,18 @@ def test_threads_with_work_of_their_own_have_no_steps() -> None:
     assert steps_of(Seen([[Span("a", "k", "t", 0, 10)]], in_order=False)) == ()
 
 
-def test_steps_are_named_by_what_they_say_by_the_tensors_they_make_or_by_their_name() -> None:
-    said = Step("x", "k", 1.0, ("Multiply_7", "relu1"))
-    made, named = Step("SkipNorm_token_4", "k", 1.0), Step("add1", "k", 1.0)
-    stripped = [Step(name, "k", 1.0) for name in ("relu1_nchwc", "fused matmul1", "matmul2/MatMulAddFusion")]
-    nothing = Step("gemm_reshape_token_3", "k", 1.0)
-    found = with_nodes([said, made, named, *stripped, nothing], CHAIN, {"SkipNorm_token_4": ("norm1",)})
-    assert [s.nodes for s in found] == [
-        ("relu1",), ("norm1",), ("add1",), ("relu1",), ("matmul1",), ("matmul2",), (),
-    ]  # fmt: skip
+def test_a_step_has_the_nodes_that_make_its_tensors_or_those_it_names() -> None:
+    said, made = Step("x", "k", 1.0, ("Multiply_7", "relu1")), Step("SkipNorm_token_4", "k", 1.0, ("add1",))
+    none, chance = Step("gemm_reshape_token_3", "k", 1.0), Step("matmul1", "k", 1.0)  # such as a function of TVM's
+    found = with_nodes([said, made, none, chance], CHAIN, {"SkipNorm_token_4": ("norm1",)})
+    assert [s.nodes for s in found] == [("relu1",), ("norm1",), (), ()]
+
+
+@pytest.mark.parametrize(
+    "name", ["relu1", "relu1_nchwc", "fused relu1", "relu1/MatMulAddFusion", "relu1_nchwc_token_12"]
+)
+def test_onnxruntimes_names_come_from_the_models(name: str) -> None:
+    assert _named_after(name) == "relu1"
 
 
 def test_the_nodes_of_a_model_have_arithmetic_and_bytes(tmp_path: Path) -> None:
