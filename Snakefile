@@ -27,6 +27,7 @@ include: "workflows/rules/quantise.smk"
 include: "workflows/rules/build.smk"
 include: "workflows/rules/measure.smk"
 include: "workflows/rules/profile.smk"
+include: "workflows/rules/bricks.smk"
 include: "workflows/rules/report.smk"
 
 

@@ -15,6 +15,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+from mononn_bench.bricks.case import Entrant, brick_case
+from mononn_bench.bricks.measure import Ground
 from mononn_bench.codec import read_record, write_record, write_text
 from mononn_bench.errors import BadOptionError, BenchError
 from mononn_bench.measure.build import RECORD, build_system, read_environment
@@ -29,7 +31,8 @@ from mononn_bench.profiled import CaseProfile
 from mononn_bench.record import BuildRecord, CaseRecord, ModelRecord, Settings
 from mononn_bench.systems import OURS, REAL, built_as, get_system
 from mononn_bench.systems.environment import adopt_environment, make_environment
-from mononn_bench.workflow.machine import require_builds, require_machine
+from mononn_bench.workflow.identity import adapter_sources, digest, source_id
+from mononn_bench.workflow.machine import name_here, require_builds, require_machine
 
 if TYPE_CHECKING:
     from mononn_bench.workflow.plan import Plan
@@ -99,6 +102,51 @@ def _profiled(options: Namespace, output: Path) -> tuple[CaseProfile, Path]:
     write_record(record, output / f"{case}.json")
     write_text(output / f"{case}.perfetto.json", timeline(spans))
     return record, output / f"{case}.json"
+
+
+def bricks(options: Namespace) -> int:
+    """Cut one model into bricks and measure those that the database lacks; 0 even where a system fails."""
+    from mononn_bench.report.bricks import brick_grids
+    from mononn_bench.report.grids import markdown
+    from mononn_bench.workflow.plan import environment_of
+
+    folder, environments = options.model_folder, dict(options.environment)
+    if folder is None:
+        plan, name = _plan(options)
+        _prepare_environments(plan)
+        _prepare_model(plan, name, reference=False)
+        folder = next(iter((plan.quantised or plan.models).values())).folder
+        target = options.target
+        environments = {s: plan.environments[environment_of(s, target)].folder for s in plan.systems(target)}
+    cores = tuple(sorted(os.sched_getaffinity(0))[: options.threads])
+    machine = _machine(options) or name_here(len(cores), [])
+    output: Path = options.output or Path(".cache/by-hand/bricks") / f"{folder.name}.json"
+    scratch = output.absolute().parent / f".{output.stem}.scratch"
+    model = read_record(ModelRecord, folder / "model.json")
+    lengths = ",".join(map(str, options.lengths))
+    command = f"mononn-bench bricks --model {_name(model)} --systems {shlex.quote(','.join(environments))}"
+    record = brick_case(
+        folder.absolute(),
+        [_entrant(name, where, cores, options.precision) for name, where in environments.items()],
+        options.lengths,
+        Ground(cores, Limits(options.answer_limit, options.memory_limit), scratch),
+        precision=options.precision,
+        machine_name=machine,
+        database=options.database / machine,
+        command=f"{command} --lengths {lengths}{_precision(options.precision)}{_own_file(options)}",
+        say=_say,
+    )
+    write_record(record, output)
+    print("\n".join(markdown(grid) for grid in brick_grids([record])))
+    print(output)
+    return 0
+
+
+def _entrant(system: str, environment: Path, cores: Sequence[int], precision: str) -> Entrant:
+    found = read_environment(environment)
+    sources = source_id(adapter_sources(get_system(system).__module__, PACKAGE.parent))
+    identity = digest(sources, sorted(found.packages.items()), found.python, list(cores), precision)
+    return Entrant(system, Path(found.interpreter), identity)
 
 
 def tune(options: Namespace) -> int:
@@ -206,22 +254,7 @@ def summary(record: CaseRecord) -> str:
 
 def _prepare(options: Namespace) -> tuple[Path, dict[str, Path], dict[str, Path]]:
     """Make environments, model, reference and builds that are missing, in the workflow's own folders."""
-    from mononn_bench.workflow.plan import make_plan
-
-    if not options.model and not options.path:
-        raise BadOptionError(
-            "Name what to measure: --model M or --path FILE, with --systems a,b, or --model-folder with --build each."
-        )
-    model = options.model or options.path.stem
-    if options.path:
-        facts: dict[str, object] = {"path": str(options.path), "shapes": {n: list(s) for n, s in options.shape}}
-    else:
-        get_model(model)
-        facts = {"weights": options.weights}
-    names = list(dict.fromkeys(options.systems or [system.name for system in REAL]))
-    chosen = {"systems": names, "threads": options.threads, "targets": [options.target], "defaults": options.defaults}
-    chosen["precisions"] = [options.precision]
-    plan = make_plan({"models": {model: facts}, **chosen})
+    plan, model = _plan(options)
     _prepare_environments(plan)
     _prepare_model(plan, model)
     limits = Limits(BUILD_S, options.memory_limit)
@@ -246,6 +279,26 @@ def _prepare(options: Namespace) -> tuple[Path, dict[str, Path], dict[str, Path]
     return made[0].model.folder, builds, environments
 
 
+def _plan(options: Namespace) -> tuple[Plan, str]:
+    """The plan of the one model that the options name, and its name."""
+    from mononn_bench.workflow.plan import make_plan
+
+    if not options.model and not options.path:
+        raise BadOptionError(
+            "Name what to measure: --model M or --path FILE, with --systems a,b, or --model-folder with --build each."
+        )
+    model = options.model or options.path.stem
+    if options.path:
+        facts: dict[str, object] = {"path": str(options.path), "shapes": {n: list(s) for n, s in options.shape}}
+    else:
+        get_model(model)
+        facts = {"weights": options.weights}
+    names = list(dict.fromkeys(options.systems or [system.name for system in REAL]))
+    chosen = {"systems": names, "threads": options.threads, "targets": [options.target], "defaults": options.defaults}
+    chosen["precisions"] = [options.precision]
+    return make_plan({"models": {model: facts}, **chosen}), model
+
+
 def _prepare_environments(plan: Plan) -> None:
     for environment in plan.environments.values():
         _say(f"environment {environment.name}")
@@ -255,15 +308,17 @@ def _prepare_environments(plan: Plan) -> None:
             make_environment(environment.requirements, environment.folder)
 
 
-def _prepare_model(plan: Plan, name: str) -> None:
+def _prepare_model(plan: Plan, name: str, *, reference: bool = True) -> None:
     model = plan.models[name]
     _prepare_step(plan, plan.EXPORTER, f"export {model.export_options} {_to(model.folder)}", name, model.record)
-    _prepare_step(plan, plan.EXPORTER, f"reference {model.reference_options}", name, model.reference)
+    if reference:
+        _prepare_step(plan, plan.EXPORTER, f"reference {model.reference_options}", name, model.reference)
     if name in plan.quantised:
         made = plan.quantised[name]
         quantise = f"quantise {shlex.join(['--model-folder', str(model.folder)])} {_to(made.folder)}"
         _prepare_step(plan, plan.QUANTISER, quantise, name, made.record)
-        _prepare_step(plan, plan.EXPORTER, f"reference {made.reference_options}", name, made.reference)
+        if reference:
+            _prepare_step(plan, plan.EXPORTER, f"reference {made.reference_options}", name, made.reference)
 
 
 def _to(folder: Path) -> str:

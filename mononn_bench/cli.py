@@ -28,9 +28,10 @@ def make_parser() -> argparse.ArgumentParser:
     _add_measure(steps)
     _add_profile(steps)
     _add_explain(steps)
+    _add_bricks(steps)
     _add_tune(steps)
     report = _add(steps, "report", commands.report, "tables and figures from records")
-    report.add_argument("records", nargs="+", type=Path, metavar="RECORD")
+    report.add_argument("records", nargs="*", type=Path, metavar="RECORD")
     report.add_argument("--output", type=Path, required=True, metavar="FOLDER")
     simulate = _add(steps, "simulate", commands.simulate, "judge estimators, rounds and cycles on kept records")
     simulate.add_argument("reference", type=Path, metavar="FOLDER", help="such as results/reference")
@@ -93,6 +94,15 @@ def _add_explain(steps: Steps) -> None:
     _add_case(parser)
     parser.add_argument("--profile", type=Path, metavar="FILE", help="a kept profile, in place of a new one")
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="of the new profile and its timeline")
+
+
+def _add_bricks(steps: Steps) -> None:
+    parser = _add(steps, "bricks", by_hand.bricks, "measure a model's layers and runs of layers, each by itself")
+    _add_case(parser)
+    parser.add_argument("--lengths", type=_lengths, default=[1, 2, 4, 8], metavar="1,2,4", help="layers of a brick")
+    parser.add_argument("--database", type=Path, default=Path(".cache/bricks"), metavar="FOLDER",
+                        help="what is known of bricks, by machine, system and version")  # fmt: skip
+    parser.add_argument("--output", type=Path, help="the record")
 
 
 def _add_tune(steps: Steps) -> None:
@@ -171,6 +181,10 @@ def _shape(text: str) -> tuple[str, tuple[int, ...]]:
     if not equals or not shape or min(shape) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not INPUT=SIZExSIZE, such as input_ids=1x128")
     return name, shape
+
+
+def _lengths(text: str) -> list[int]:
+    return [_positive(part.strip()) for part in text.split(",")]
 
 
 def _positive(text: str) -> int:

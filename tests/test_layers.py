@@ -33,10 +33,10 @@ SUITE = (
     ("commands",),
     ("by_hand", "doctor"),
     ("workflow",),
-    ("profile",),
+    ("profile", "bricks"),
     ("report", "measure"),
     ("analysis", "systems"),
-    ("models", "profiled"),
+    ("models", "profiled", "bricked"),
     ("record",),
     ("codec",),
     ("errors",),
@@ -55,7 +55,7 @@ ONLY = {
         "errors",
     },
     "mononn_core.emulate": {"vocabulary", "program.abi", "machine", "host_compiler", "options", "errors"},
-    "mononn_bench.analysis": {"record", "profiled", "codec", "errors"},
+    "mononn_bench.analysis": {"record", "profiled", "bricked", "codec", "errors"},
 }
 IMPORTS_ONNX = ("mononn_core/importer/", "mononn_core/backend.py", "mononn_bench/", "tests/")
 IMPORTS_CORE = ("mononn_core/", "mononn_bench/systems/mononn.py", "mononn_bench/systems/xla.py", "tests/")

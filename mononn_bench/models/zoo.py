@@ -202,6 +202,13 @@ ZOO: dict[str, ModelSpec] = {
         _light("squeezenet", "squeezenet", "softmaxout_1"),
         _light("vgg19", "vgg19", "prob_1"),
         _light("zfnet512", "zfnet512", "softmax_1", prefix="gpu_0/"),
+        *(_bert(f"bert-{size}", tokens=128, layers=layers, hidden=hidden, heads=hidden // 64, ffn=4 * hidden,
+                vocab=30522, positions=512)
+          for size, layers, hidden in (("mini", 4, 256), ("small", 4, 512), ("medium", 8, 512))),
+        *(_vit(f"vit-{size}", size=224, layers=12, hidden=hidden, heads=hidden // 64, ffn=4 * hidden, labels=1000)
+          for size, hidden in (("tiny", 192), ("small", 384))),
+        _resnet("resnet101", size=224, depths=(3, 4, 23, 3), stem=64, labels=1000),
+        _mobilenet("mobilenet-v2-half", size=224, width=0.5, labels=1001),
         _bert("bert-tiny", tokens=32, layers=2, hidden=128, heads=2, ffn=512, vocab=30522, positions=512),
         _mlp("mlp", layers=8, width=256),
         _bert("bert-test", tokens=16, layers=2, hidden=32, heads=2, ffn=64, vocab=99, positions=32),

@@ -6,7 +6,9 @@ import re
 from collections.abc import Sequence
 
 PAGE = "report.html"
-TABLES = ("cells.csv", "speedup.md", "speedup.tex")
+SPEED = "speedup.md"
+TABLES = ("cells.csv", SPEED, "speedup.tex")
+BRICKS = ("bricks.md", "bricks.csv")
 FIGURES = ("speedup", "latency", "roofline", "accuracy")
 """Drawn wherever systems are compared. A/A comparisons (aa) and variants of our own (ablation) are drawn where they
 were measured.
@@ -27,8 +29,11 @@ def has_rivals(systems: Sequence[str]) -> bool:
     return len({system.partition("@")[0] for system in systems}) > 1
 
 
-def report_files(cases: Sequence[str], systems: Sequence[str]) -> list[str]:
-    """Every file that a report of these cases and systems leaves for certain, relative to its folder."""
-    tables = [f"tables/{name}" for name in (*TABLES, *network_files(cases))]
-    figures = FIGURES if has_rivals(systems) else ()
+def report_files(cases: Sequence[str], systems: Sequence[str], bricks: bool = False) -> list[str]:
+    """Every file that a report of these cases and systems leaves for certain, relative to its folder; `bricks`: models
+    were cut into bricks too.
+    """
+    tables = [f"tables/{name}" for name in (*(TABLES if cases else ()), *network_files(cases))]
+    tables += [f"tables/{name}" for name in BRICKS if bricks]
+    figures = FIGURES if cases and has_rivals(systems) else ()
     return [PAGE, *tables, *(f"figures/{name}.{suffix}" for name in figures for suffix in FORMATS)]

@@ -60,27 +60,17 @@ def page_html(
     records: Sequence[CaseRecord],
     pictures: Mapping[str, str],
     profiles: Mapping[str, CaseProfile] | None = None,
+    bricks: Sequence[Grid] = (),
 ) -> str:
-    """The page of a table, of the records it was made from, in the same order, of figures as SVG texts by name, and of
-    profiles by case.
+    """The page of a table, of the records it was made from, in the same order, of figures as SVG texts by name, of
+    profiles by case, and of what bricks say.
     """
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
     profiles = profiles or {}
-    sections = [
-        Section(
-            case.name,
-            case,
-            case_grid(table, case),
-            record,
-            [_round(r) for r in record.rounds],
-            [_profile(p) for p in profiles[case.name].profiles] if case.name in profiles else [],
-            [explain_grid(profiles[case.name], rival) for rival in _explainable(profiles, case.name)],
-        )
-        for case, record in zip(table.cases, records, strict=True)
-    ]
+    sections = [_section(table, *each, profiles) for each in zip(table.cases, records, strict=True)]
     networks = dict.fromkeys(REPEATED.sub("", case.name) for case in table.cases)
     columns = words.model_columns(table.cells)
     content: dict[str, Any] = {
@@ -98,6 +88,7 @@ def page_html(
         "captions": CAPTIONS,
         "machine": _machine(records),
         "levels": levels_grid(profiles),
+        "bricks": bricks,
         "records": records,
         "words": words,
         "is_variant": is_variant,
@@ -107,8 +98,17 @@ def page_html(
     return environment.get_template("page.html.j2").render(content)
 
 
-def _explainable(profiles: Mapping[str, CaseProfile], case: str) -> list[str]:
-    return rivals(profiles[case]) if case in profiles else []
+def _section(table: Table, case: CaseSummary, record: CaseRecord, profiles: Mapping[str, CaseProfile]) -> Section:
+    profile = profiles.get(case.name)
+    return Section(
+        case.name,
+        case,
+        case_grid(table, case),
+        record,
+        [_round(r) for r in record.rounds],
+        [_profile(p) for p in profile.profiles] if profile else [],
+        [explain_grid(profile, rival) for rival in rivals(profile)] if profile else [],
+    )
 
 
 def _sortable(cell: Cell, columns: Sequence[str]) -> list[Entry]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from mononn_bench.analysis.bricks import brick_rows
 from mononn_bench.analysis.layers import kinds, layers
 from mononn_bench.analysis.table import make_table
+from mononn_bench.bricked import BrickedModel
 from mononn_bench.codec import write_text
 from mononn_bench.profiled import CaseProfile
 from mononn_bench.record import CaseRecord, read_record
+from mononn_bench.report.bricks import brick_grids, read_bricks
 from mononn_bench.report.explain import explain_grid, levels_grid, rivals
 from mononn_bench.report.figures import draw_figures, write_figures
 from mononn_bench.report.grids import markdown
@@ -21,17 +25,23 @@ from mononn_bench.report.tables import rows_csv, speed_grid, write_tables
 def write_report(records: Sequence[Path], folder: Path) -> str:
     """Read case records, in the order of the table's rows, and write `folder`/tables, figures and report.html.
 
-    Returns the text of speedup.md. Raises RecordError for a file that is no case record.
+    Returns the text of speedup.md. Without records the report is of bricks alone. Raises RecordError for a file that is
+    no case record.
     """
     read = [read_record(CaseRecord, path) for path in records]
+    cut = read_bricks(folder / "bricks")
     table = make_table(read)
-    pictures = write_figures(draw_figures(table), folder / "figures")
-    write_tables(table, folder / "tables")
+    if read:
+        pictures = write_figures(draw_figures(table), folder / "figures")
+        write_tables(table, folder / "tables")
+    else:
+        table, pictures = replace(table, machine=cut[0].machine if cut else ""), {}
     profiles = {
         c.name: read_record(CaseProfile, path) for c in table.cases if (path := _profile(folder, c.name)).exists()
     }
     write_profiles(profiles, folder / "tables")
-    write_text(folder / PAGE, page_html(table, read, pictures, profiles))
+    write_bricks(cut, folder / "tables")
+    write_text(folder / PAGE, page_html(table, read, pictures, profiles, brick_grids(cut)))
     return markdown(speed_grid(table))
 
 
@@ -48,6 +58,15 @@ def write_profiles(profiles: Mapping[str, CaseProfile], folder: Path) -> None:
     for case, profile in profiles.items():
         for rival in rivals(profile):
             write_text(folder / f"{case}.beside.{rival}.md", markdown(explain_grid(profile, rival)))
+
+
+def write_bricks(models: Sequence[BrickedModel], folder: Path) -> None:
+    """Write what bricks say into `folder`: the tables as text (bricks.md), and every brick of every cut with its time
+    with each system (bricks.csv).
+    """
+    if models:
+        write_text(folder / "bricks.md", "\n".join(markdown(grid) for grid in brick_grids(models)))
+        write_text(folder / "bricks.csv", rows_csv(brick_rows(models)))
 
 
 def _profile(folder: Path, case: str) -> Path:

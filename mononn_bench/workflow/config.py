@@ -78,6 +78,7 @@ class WorkflowConfig:
     limits: Limits
     environments: Mapping[str, str]
     profile: bool
+    bricks: tuple[int, ...]
     defaults: bool
     tuning_seconds: float
 
@@ -110,6 +111,7 @@ def load_config(mapping: Mapping[str, Any]) -> WorkflowConfig:
         limits=Limits(**filled["limits"]),
         environments=filled["environments"],
         profile=filled["profile"],
+        bricks=tuple(filled["bricks"]),
         defaults=filled["defaults"],
         tuning_seconds=filled["tuning"]["seconds"],
     )

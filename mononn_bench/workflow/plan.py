@@ -36,7 +36,7 @@ from mononn_bench.workflow.parts import (
 )
 
 PACKAGE = ROOT / "mononn_bench"
-RECORDS = (PACKAGE / "record.py", PACKAGE / "profiled.py")
+RECORDS = tuple(PACKAGE / name for name in ("record.py", "profiled.py", "bricked.py"))
 DRIVER = "driver"
 NOT_EXPORTING = ("zoo.py", "wide.py", "grouped.py", "quantise.py")
 """What of models/ makes no exported model: of the catalogue its entry counts, and an 8-bit file is made of what was
@@ -122,7 +122,7 @@ class Plan:
     def cases(self) -> dict[str, Case]:
         """Every case by name: its group's, and a number where it is measured more than once."""
         protocol = source_id([PACKAGE / "measure", PACKAGE / "record.py", PACKAGE / "models" / "inputs.py"])
-        count = self.config.measuring.repeats
+        count = self.config.measuring.repeats if self.config.measuring.rounds else 0
         names = [""] if count == 1 else [f".{i + 1:0{len(str(count))}}" for i in range(count)]
         return {
             f"{group}{name}": self._case(group, builds, protocol, name, seed)
@@ -153,7 +153,7 @@ class Plan:
     @property
     def report(self) -> list[Path]:
         """Everything the report leaves: tables, figures and the page."""
-        return [self.results / name for name in report_files(list(self.cases), self.config.systems)]
+        return [self.results / name for name in report_files(list(self.cases), self.config.systems, bool(self.bricks))]
 
     @property
     def page(self) -> Path:
@@ -177,6 +177,35 @@ class Plan:
 
     def _reported(self, *suffixes: str) -> list[Path]:
         return [path for path in self.report if path.suffix in suffixes]
+
+    @property
+    def bricks(self) -> list[Path]:
+        """What each model's bricks take; none where the configuration names no lengths, and none on a GPU."""
+        wanted = self.config.bricks
+        groups = [name for name, builds in self.groups.items() if wanted and builds[0].target != CUDA]
+        return [self.results / "bricks" / f"{name}.json" for name in groups]
+
+    @property
+    def database(self) -> Path:
+        """What is known of bricks on any machine that shares this cache."""
+        return self.cache / "bricks"
+
+    def brick_options(self, group: str) -> str:
+        """How `mononn-bench bricks` is told what to cut and with what to measure it."""
+        lengths = ",".join(map(str, self.config.bricks))
+        options = [o for o in case_options(self.groups[group]) if not o.startswith("--build=")]
+        return shlex.join([*options, f"--lengths={lengths}", f"--database={self.database}"])
+
+    def brick_inputs(self, group: str) -> list[Path]:
+        """The files that stand for what bricks are cut from and measured with."""
+        builds = self.groups[group]
+        return [builds[0].model.record, *dict.fromkeys(build.environment.stamp for build in builds)]
+
+    @cached_property
+    def brick_identity(self) -> str:
+        """What bricks are cut and measured by."""
+        beside = ("measure/worker.py", "measure/sentinel.py", "models/arithmetic.py", "bricked.py")
+        return source_id([PACKAGE / "bricks", *(PACKAGE / name for name in beside)])
 
     @property
     def profiles(self) -> list[Path]:

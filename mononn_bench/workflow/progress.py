@@ -19,13 +19,15 @@ DURATIONS = "durations.json"
 ENVIRONMENT_S = {"torch": 120.0, "zentorch": 100.0}
 BUILD_S = {"mononn": 20.0, "torch-inductor": 90.0, "zentorch": 90.0, "xla": 30.0, "tvm": 60.0}
 USUAL_S = {"environment": 40.0, "export": 25.0, "reference": 20.0, "build": 6.0, "profile": 8.0, "report": 20.0}
-USUAL_S |= {"quantise": 30.0, "quantised reference": 60.0}
+USUAL_S |= {"quantise": 30.0, "quantised reference": 60.0, "bricks": 60.0}
 LOAD_S, ALONE_S, SENTINEL_S, MACHINE_S = 3.0, 5.0, 0.3, 1.0
 FULL_SIZE_RUN_S, RUNS_OF_A_BLOCK = 0.12, 5
 PACE = (0.5, 3.0)
 
 STARTED = re.compile(r"^Job (\d+): (.*)")
 FINISHED = re.compile(r"^Finished jobid: (\d+)")
+TOLD = (": round ", ": checking ", " different bricks ", ": building ", " visits to ")
+"""What lines of a measurement's log say that is worth showing."""
 PROGRESS = re.compile(r"progress in (\S+)$")
 FAILED = re.compile(r"^(Error|Exception|Traceback|\w*Error\b|\w*Exception\b|Stale:|Another)")
 NOISE = re.compile(
@@ -53,14 +55,17 @@ def steps_to_make(plan: Plan) -> dict[str, Step]:
 
     for name, environment in plan.environments.items():
         add(f"Building the environment of {name}", environment.stamp, ENVIRONMENT_S.get(name, USUAL_S["environment"]))
+    whole = bool(plan.cases or plan.timelines)
     add("Describing the machine", plan.machine_record, MACHINE_S)
     for name, model in plan.models.items():
         add(f"Exporting {name}", model.record, USUAL_S["export"])
-        add(f"Computing the reference answers of {name}", model.reference, USUAL_S["reference"])
+        if whole:
+            add(f"Computing the reference answers of {name}", model.reference, USUAL_S["reference"])
     for name, model in plan.quantised.items():
         add(f"Quantising {name}", model.record, USUAL_S["quantise"])
-        add(f"Computing the reference answers of {name} in int8", model.reference, USUAL_S["quantised reference"])
-    for (name, folder), build in plan.builds.items():
+        if whole:
+            add(f"Computing the reference answers of {name} in int8", model.reference, USUAL_S["quantised reference"])
+    for (name, folder), build in plan.builds.items() if whole else ():
         seconds = BUILD_S.get(build.system.partition("[")[0], USUAL_S["build"])
         add(f"Building {name} with {folder}", build.record, seconds)
     for name, case in plan.cases.items():
@@ -70,6 +75,9 @@ def steps_to_make(plan: Plan) -> dict[str, Step]:
     for path in plan.timelines:
         name = path.name.partition(".perfetto")[0]
         add(f"Profiling {name}", path, USUAL_S["profile"] * len(plan.config.systems))
+    for path in plan.bricks:
+        message = f"Measuring the bricks of {path.stem}"
+        add(message, path, USUAL_S["bricks"] * len(plan.config.systems))
     missing = [path for path in plan.report if not path.exists()]
     if missing or any(message.startswith("Measuring") for message in steps):
         message = "Writing tables, figures and the page"
@@ -132,7 +140,7 @@ class Progress:
         if self._log is None or not self._log.is_file():
             return None
         lines = self._log.read_text(errors="replace").splitlines()
-        last = next((line for line in reversed(lines) if ": round " in line or ": checking " in line), "")
+        last = next((line for line in reversed(lines) if any(mark in line for mark in TOLD)), "")
         if not last or last == self._said:
             return None
         self._said = last

@@ -14,7 +14,7 @@ from pathlib import Path
 from mononn_bench.errors import BenchError
 from mononn_bench.measure.worker import die_with_parent
 from mononn_bench.models.user import read_user_model
-from mononn_bench.report.names import PAGE
+from mononn_bench.report.names import BRICKS, PAGE, SPEED
 from mononn_bench.workflow.config import DEFAULT, ROOT, read_comparison
 from mononn_bench.workflow.plan import Plan, make_plan
 from mononn_bench.workflow.progress import DURATIONS, Progress, steps_to_make
@@ -65,7 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _show(plan: Plan) -> None:
-    print((plan.results / "tables" / "speedup.md").read_text())
+    for name in ([SPEED] if plan.cases else []) + ([BRICKS[0]] if plan.bricks else []):
+        print((plan.results / "tables" / name).read_text())
     print(f"page:    {plan.results / PAGE}")
     print(f"tables:  {plan.results / 'tables'}\nfigures: {plan.results / 'figures'}\nrecords: {plan.results / 'raw'}")
 

@@ -71,6 +71,33 @@ def test_snakemake_makes_its_own_report_of_it(finished):
     assert "answers have no speed" in text and "A cross with a reason" in text, "captions"
 
 
+def test_bricks_alone_are_a_run_of_their_own(finished):
+    """In the checkout whose models are exported already; a second run finds every brick in the database."""
+    config = finished.folder / "bricks.yaml"
+    config.write_text(
+        "models: {mlp-test: }\nsystems: [fake-ok, onnxruntime]\nprofile: false\nresults: bricks\nbricks: [2]\n"
+        "measuring: {rounds: 0}\nenvironments: {torch: driver, onnxruntime: driver}\n"
+    )
+    done = finished.run("--configfile", config, module="mononn_bench.workflow.run")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Building mlp-test" not in done.stdout and "Measuring the bricks of mlp-test" in done.stdout
+    assert "# Networks rebuilt from their bricks" in done.stdout
+    (record,) = finished.folder.glob("bricks/*/bricks/mlp-test.json")
+    found = json.loads(record.read_text())
+    assert [cut["length"] for cut in found["cuts"]] == [0, 1, 2]
+    assert [(s["system"], {t["status"] for t in s["times"].values()}) for s in found["systems"]] == [
+        ("fake-ok", {"ok"}), ("onnxruntime", {"ok"}),
+    ]  # fmt: skip
+    assert "Networks rebuilt from their bricks" in (record.parents[1] / "report.html").read_text()
+    record.unlink()
+    (record.parents[1] / "report.html").unlink()
+    again = finished.run("--configfile", config)
+    assert again.returncode == 0, again.stderr
+    (log,) = finished.folder.glob(".cache/logs/bricks/mlp-test.txt")
+    assert "building" not in log.read_text()
+    assert json.loads(record.read_text())["systems"] == found["systems"]
+
+
 def test_our_own_system_ran_twice_and_every_system_was_profiled(finished):
     for path in finished.folder.glob("results-test/*/raw/*.json"):
         labels = [system["label"] for system in json.loads(path.read_text())["systems"]]

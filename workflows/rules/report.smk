@@ -6,6 +6,7 @@ rule report:
     input:
         plan.timelines,
         plan.profiles,
+        plan.bricks,
         records=[case.record for case in plan.cases.values()],
     output:
         page=report(plan.page, caption="../report/page.rst", category="Page"),

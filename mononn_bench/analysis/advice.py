@@ -1,0 +1,107 @@
+"""What a system could gain on a model, by what was measured of its layers: Benanza's advisors (analysis/bricks.py).
+
+Each is a prediction: what the run would take less if the advice were followed and all else stayed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from mononn_bench.analysis.bricks import Bound, LayerTime, bound, brick_s, own_s, whole_key
+from mononn_bench.bricked import LAYERS, Brick, BrickedModel, SystemBricks
+
+Kind = Literal["algorithm", "padding", "fusion", "framework"]
+FASTER, WORTH = 1.1, 0.002
+"""How many times as fast an alternative must be, and the share of the run it must gain, to be worth a line."""
+SAVED = 0.05
+"""A pair that takes this share less than its layers is one that the system fuses."""
+PAIR = 2
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A piece of advice for a system on a model: `where`, `what` to do, the predicted seconds and share of a run."""
+
+    model: str
+    system: str
+    kind: Kind
+    where: str
+    what: str
+    gain_s: float
+    share: float
+
+
+def advise(model: BrickedModel, name: str) -> list[Advice]:
+    """All that is worth a line for a system on a model, the most first; nothing where the whole has no time."""
+    system = next(one for one in model.systems if one.system == name)
+    whole = brick_s(system, whole_key(model))
+    if not whole:
+        return []
+    found = bound(model)
+    lines = [*_algorithm(found, name), *_padding(found, system), *_fusion(model, system), *_framework(found, name)]
+    made = [Advice(model.model, name, kind, where, what, gain, gain / whole) for kind, where, what, gain in lines]
+    return sorted((one for one in made if one.share >= WORTH), key=lambda one: -one.gain_s)
+
+
+Line = tuple[Kind, str, str, float]
+
+
+def _algorithm(found: Bound, name: str) -> Iterator[Line]:
+    """Layers that another system computes faster."""
+    for layer in found.layers:
+        own, best = layer.seconds.get(name), layer.seconds.get(layer.best, 0.0) if layer.seconds else 0.0
+        if own and best * FASTER < own:
+            share = layer.roofline_s / best if best else 0.0
+            near = f", {share:.0%} of the roofline" if share else ""
+            what = f"as {layer.best}: {own / best:.2f} times as fast{near}" if best else f"as {layer.best}, at no cost"
+            yield "algorithm", _where(layer), what, layer.count * (own - best)
+
+
+def _padding(found: Bound, system: SystemBricks) -> Iterator[Line]:
+    """Products that are faster with more channels."""
+    for layer in found.layers:
+        own, wide = own_s(system, layer.brick.key), own_s(system, layer.brick.padded)
+        if own and wide and wide * FASTER < own:
+            yield (
+                "padding",
+                _where(layer),
+                f"channels padded: {own / wide:.2f} times as fast",
+                layer.count * (own - wide),
+            )
+
+
+def _fusion(model: BrickedModel, system: SystemBricks) -> Iterator[Line]:
+    """Neighbours of which one needs the other and is no product, that take together what they take by themselves."""
+    layers = _bricks(model, LAYERS)
+    home = {layer: place for place, brick in enumerate(layers) for layer in brick.layers}
+    gains: dict[str, list[float]] = defaultdict(list)
+    for pair in _bricks(model, PAIR):
+        places = [home[layer] for layer in pair.layers]
+        parts = [layers[place] for place in places]
+        if len(parts) != PAIR or places[0] not in parts[1].reads or parts[1].flops:
+            continue
+        each, both = [own_s(system, part.key) or 0.0 for part in parts], own_s(system, pair.key)
+        if both and all(each) and both > (1 - SAVED) * sum(each):
+            gains["+".join(pair.operators)].append(both - max(each))
+    for operators, found in gains.items():
+        yield "fusion", f"{len(found)} x {operators}", "computed as one step", sum(found)
+
+
+def _bricks(model: BrickedModel, length: int) -> tuple[Brick, ...]:
+    return next((cut.bricks for cut in model.cuts if cut.length == length), ())
+
+
+def _framework(found: Bound, name: str) -> Iterator[Line]:
+    """What the run takes beyond the system's own layers one after the other."""
+    if name in found.layers_s:
+        beyond = found.wholes[name] - found.layers_s[name]
+        yield "framework", "between layers", "nothing but the layers", beyond
+
+
+def _where(layer: LayerTime) -> str:
+    brick, times = layer.brick, f"{layer.count} x " if layer.count > 1 else ""
+    work = f", {brick.flops / 1e6:.3g} MFLOP" if brick.flops else f", {brick.compulsory_bytes / 1e6:.2g} MB"
+    return f"{times}{'+'.join(brick.operators)} ({brick.layers[0]}{work})"
