@@ -16,18 +16,24 @@ EMPTY = "empty"
 
 
 @dataclass(frozen=True)
+class Layer:
+    """A node whose result depends on the network's inputs; `reads` are places of the layers whose results it reads."""
+
+    name: str
+    operator: str
+    reads: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Brick:
-    """Consecutive layers of a network, as a model of their own.
+    """Consecutive layers as a model of their own.
 
     `key` tells apart what bricks compute: operators, attributes, element types and shapes count, weights do not.
-    `reads` are the places in their cut of the bricks whose tensors it reads. `flops` and `compulsory_bytes` as in
-    ModelRecord. `padded` is the key of the same product with channels rounded up, where they are odd and it is one.
+    `flops` and the bytes as in ModelRecord. `padded` is the key of the same product with channels rounded up, where
+    they are odd and it is one.
     """
 
     key: str
-    layers: tuple[str, ...]
-    operators: tuple[str, ...]
-    reads: tuple[int, ...]
     flops: int
     weight_bytes: int
     compulsory_bytes: int
@@ -36,10 +42,19 @@ class Brick:
 
 @dataclass(frozen=True)
 class Cut:
-    """A network as bricks of `length` layers, in order; `WHOLE` is one brick of all layers."""
+    """A network as bricks of `length` layers, in order: their keys, and of each the place after its last layer. `WHOLE`
+    is one brick of all layers.
+    """
 
     length: int
-    bricks: tuple[Brick, ...]
+    keys: tuple[str, ...]
+    stops: tuple[int, ...]
+
+    @property
+    def runs(self) -> tuple[tuple[str, range], ...]:
+        """Each brick's key and the places of its layers."""
+        starts = (0, *self.stops)
+        return tuple((key, range(start, stop)) for key, start, stop in zip(self.keys, starts, self.stops, strict=False))
 
 
 @dataclass(frozen=True)
@@ -72,7 +87,7 @@ class SystemBricks:
 
 @dataclass(frozen=True)
 class BrickedModel:
-    """The cuts of one model, and what systems take for their bricks."""
+    """One model's layers, its cuts, each different brick of them, and what systems take for these."""
 
     created: str
     model: str
@@ -81,8 +96,18 @@ class BrickedModel:
     machine: str
     cores: tuple[int, ...]
     ceilings: Ceilings | None
+    layers: tuple[Layer, ...]
+    bricks: tuple[Brick, ...]
     cuts: tuple[Cut, ...]
     systems: tuple[SystemBricks, ...]
     command: str
     source_revision: str
     schema_version: int = SCHEMA_VERSION
+
+    def cut(self, length: int) -> Cut | None:
+        """The cut of that length, where there is one."""
+        return next((cut for cut in self.cuts if cut.length == length), None)
+
+    def operators(self, run: range) -> str:
+        """The operators of some layers."""
+        return "+".join(self.layers[place].operator for place in run)

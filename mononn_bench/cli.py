@@ -33,6 +33,7 @@ def make_parser() -> argparse.ArgumentParser:
     report = _add(steps, "report", commands.report, "tables and figures from records")
     report.add_argument("records", nargs="*", type=Path, metavar="RECORD")
     report.add_argument("--output", type=Path, required=True, metavar="FOLDER")
+    report.add_argument("--primitives", type=Path, metavar="FILE", help="what the machine gives, if that was measured")
     simulate = _add(steps, "simulate", commands.simulate, "judge estimators, rounds and cycles on kept records")
     simulate.add_argument("reference", type=Path, metavar="FOLDER", help="such as results/reference")
     _add_environment(steps)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 
 from mononn_bench.codec import write_record
@@ -13,6 +14,7 @@ from mononn_bench.measure.build import build_system
 from mononn_bench.measure.primitives import read_primitives
 from mononn_bench.measure.process import PACKAGE, Limits
 from mononn_bench.models.zoo import ZOO
+from mononn_bench.profiled import Stated
 from mononn_bench.systems import REAL, get_system
 from mononn_bench.systems.environment import adopt_environment, make_environment, requirement_lines
 from mononn_bench.workflow.machine import note_machine, require_cores, settled
@@ -41,13 +43,13 @@ def machine(options: Namespace) -> int:
 
 def _measure_machine(name: str, output: Path) -> int:
     from mononn_bench.report.grids import markdown
-    from mononn_bench.report.machine import constants_grid, primitives_grid
+    from mononn_bench.report.machine import machine_grids
     from mononn_core import cost_constants
 
     found = read_primitives(name, sorted(os.sched_getaffinity(0)), print)
+    found = replace(found, stated=tuple(Stated(c.name, c.value, c.unit, c.meaning) for c in cost_constants()))
     write_record(found, output)
-    print(markdown(primitives_grid(found)))
-    print(markdown(constants_grid(cost_constants(), found)))
+    print("\n".join(map(markdown, machine_grids(found))))
     print(output)
     return 0
 
@@ -137,7 +139,7 @@ def report(options: Namespace) -> int:
     """Write tables and figures from records, and print the first table."""
     from mononn_bench.report.write import write_report
 
-    print(write_report(options.records, options.output))
+    print(write_report(options.records, options.output, options.primitives))
     return 0
 
 

@@ -128,8 +128,20 @@ class Reading:
 
 
 @dataclass(frozen=True)
+class Stated:
+    """A number that the compiler's cost model takes for something of a machine; unit as in Reading, or empty."""
+
+    name: str
+    value: float
+    unit: str
+    meaning: str
+
+
+@dataclass(frozen=True)
 class Primitives:
-    """What a machine gives, as measured alone on it. `name` is its folder under results/."""
+    """What a machine gives, as measured alone on it, and what the compiler takes for it. `name` is its folder under
+    results/.
+    """
 
     created: str
     machine: Machine
@@ -137,4 +149,5 @@ class Primitives:
     cores: tuple[int, ...]
     readings: tuple[Reading, ...]
     source_revision: str
+    stated: tuple[Stated, ...] = ()
     schema_version: int = SCHEMA_VERSION

@@ -75,12 +75,15 @@ class BrickRow:
 
 
 @dataclass(frozen=True)
-class LayerTime:
-    """A layer of a model: how often it occurs, what one takes with each system that has a time, in seconds without what
-    a call costs, and the least that the ceilings allow; 0 without them.
+class DifferentBrick:
+    """A different brick of a model: the name of the first layer of the first of it, how often it occurs, what one takes
+    with each system that has a time, in seconds without what a call costs, and the least that the ceilings allow; 0
+    without them.
     """
 
     brick: Brick
+    name: str
+    operators: str
     count: int
     seconds: dict[str, float]
     roofline_s: float
@@ -99,7 +102,7 @@ class Bound:
     """
 
     model: str
-    layers: tuple[LayerTime, ...]
+    layers: tuple[DifferentBrick, ...]
     sum_s: float
     path_s: float
     roofline_s: float
@@ -133,34 +136,25 @@ def rebuild(models: Iterable[BrickedModel]) -> list[Rebuilt]:
 
 def _rebuilt(model: BrickedModel, system: SystemBricks, cut: Cut) -> Rebuilt:
     whole = brick_s(system, whole_key(model))
-    parts = [own_s(system, brick.key) for brick in cut.bricks]
-    known = [seconds for seconds in parts if seconds is not None]
-    total = sum(known) + (brick_s(system, EMPTY) or 0.0) if len(known) == len(parts) else None
-    lacking = [brick for brick, seconds in zip(cut.bricks, parts, strict=True) if seconds is None]
-    reason = system.reason or (_lack(system, lacking) if lacking else "")
+    known = [seconds for key in cut.keys if (seconds := own_s(system, key)) is not None]
+    total = sum(known) + (brick_s(system, EMPTY) or 0.0) if len(known) == len(cut.keys) else None
+    reason = system.reason or (_lack(model, system, cut) if total is None else "")
     error = total / whole - 1 if total is not None and whole else None
     return Rebuilt(
-        model.model, system.system, cut.length, len(cut.bricks), len(different(cut)), total, whole, error, reason
-    )
+        model.model, system.system, cut.length, len(cut.keys), len(set(cut.keys)), total, whole, error, reason
+    )  # fmt: skip
 
 
-def _lack(system: SystemBricks, lacking: Sequence[Brick]) -> str:
-    found = system.times.get(lacking[0].key)
-    why = found.reason if found else "not measured"
-    return f"{len(lacking)} bricks have no time; the first, {'+'.join(lacking[0].operators)}: {why}"
-
-
-def different(cut: Cut) -> list[Brick]:
-    """The first of each brick of a cut, in order."""
-    found: dict[str, Brick] = {}
-    for brick in cut.bricks:
-        found.setdefault(brick.key, brick)
-    return list(found.values())
+def _lack(model: BrickedModel, system: SystemBricks, cut: Cut) -> str:
+    lacking = [(key, run) for key, run in cut.runs if own_s(system, key) is None]
+    key, run = lacking[0]
+    why = system.times[key].reason if key in system.times else "not measured"
+    return f"{len(lacking)} bricks have no time; the first, {model.operators(run)}: {why}"
 
 
 def whole_key(model: BrickedModel) -> str:
     """The key of a model as one brick."""
-    return next(cut for cut in model.cuts if cut.length == WHOLE).bricks[0].key
+    return next(key for cut in model.cuts if cut.length == WHOLE for key in cut.keys)
 
 
 def accuracies(models: Sequence[BrickedModel]) -> list[Accuracy]:
@@ -181,7 +175,7 @@ def _accuracy(models: Sequence[BrickedModel], rows: Sequence[Rebuilt]) -> Accura
         if model.model not in named:
             continue
         times = next(one for one in model.systems if one.system == system)
-        keys = [brick.key for cut in model.cuts if cut.length == length for brick in cut.bricks]
+        keys = [key for cut in model.cuts if cut.length == length for key in cut.keys]
         bricks |= {key: (brick_s(times, key) or 0.0, times.times[key].wall_s) for key in keys}
         whole = whole_key(model)
         wholes[0] += brick_s(times, whole) or 0.0
@@ -201,29 +195,30 @@ def brick_rows(models: Iterable[BrickedModel]) -> list[BrickRow]:
     rows = []
     for model in models:
         for cut in model.cuts:
-            counts = Counter(brick.key for brick in cut.bricks)
-            for brick in different(cut):
-                rows += [_row(model, cut.length, brick, counts[brick.key], system) for system in model.systems]
+            for one in _different(model, cut):
+                rows += [_row(model, cut.length, one, system) for system in model.systems]
     return rows
 
 
-def _row(model: BrickedModel, length: int, brick: Brick, count: int, system: SystemBricks) -> BrickRow:
-    found = system.times.get(brick.key)
+def _row(model: BrickedModel, length: int, one: DifferentBrick, system: SystemBricks) -> BrickRow:
+    found = system.times.get(one.brick.key)
     return BrickRow(
-        model.model, length, brick.key, "+".join(brick.operators), brick.layers[0], count, brick.flops,
-        brick.compulsory_bytes, system.system, found.status if found else "unavailable", brick_s(system, brick.key),
+        model.model, length, one.brick.key, one.operators, one.name, one.count, one.brick.flops,
+        one.brick.compulsory_bytes, system.system, found.status if found else "unavailable",
+        brick_s(system, one.brick.key),
     )  # fmt: skip
 
 
 def bound(model: BrickedModel) -> Bound:
     """The least of a model by what was measured of its layers."""
     cut = next(cut for cut in model.cuts if cut.length == LAYERS)
-    counts = Counter(brick.key for brick in cut.bricks)
-    layers = {brick.key: _layer(model, brick, counts[brick.key]) for brick in different(cut)}
-    least = [min(layers[brick.key].seconds.values(), default=0.0) for brick in cut.bricks]
+    layers = {one.brick.key: one for one in _different(model, cut)}
+    least = [min(layers[key].seconds.values(), default=0.0) for key in cut.keys]
+    home = {layer: place for place, (_, run) in enumerate(cut.runs) for layer in run}
     reached: list[float] = []
-    for brick, own in zip(cut.bricks, least, strict=True):
-        reached.append(own + max((reached[place] for place in brick.reads), default=0.0))
+    for place, (_, run) in enumerate(cut.runs):
+        before = {home[read] for layer in run for read in model.layers[layer].reads} - {place}
+        reached.append(least[place] + max((reached[one] for one in before), default=0.0))
     wholes = {s.system: seconds for s in model.systems if (seconds := brick_s(s, whole_key(model))) is not None}
     rebuilt = {row.system: row.rebuilt_s for row in rebuild([model]) if row.length == LAYERS}
     return Bound(
@@ -231,16 +226,24 @@ def bound(model: BrickedModel) -> Bound:
         layers=tuple(layers.values()),
         sum_s=sum(least),
         path_s=max(reached),
-        roofline_s=sum(layers[brick.key].roofline_s for brick in cut.bricks),
+        roofline_s=sum(layers[key].roofline_s for key in cut.keys),
         wholes=wholes,
         layers_s={system: seconds for system, seconds in rebuilt.items() if seconds is not None},
-        missing=sum(not layers[brick.key].seconds for brick in cut.bricks),
+        missing=sum(not layers[key].seconds for key in cut.keys),
     )
 
 
-def _layer(model: BrickedModel, brick: Brick, count: int) -> LayerTime:
-    roofline, ceilings = 0.0, model.ceilings
-    if ceilings:
-        roofline = max(brick.flops / ceilings.flops_per_s, brick.compulsory_bytes / ceilings.cache_bytes_per_s)
-    found = {one.system: seconds for one in model.systems if (seconds := own_s(one, brick.key)) is not None}
-    return LayerTime(brick, count, found, roofline)
+def _different(model: BrickedModel, cut: Cut) -> list[DifferentBrick]:
+    """Each different brick of a cut, by where it first occurs."""
+    counts, bricks = Counter(cut.keys), {brick.key: brick for brick in model.bricks}
+    first = dict(reversed(cut.runs))
+    ceilings = model.ceilings
+    found = []
+    for key in counts:
+        brick, roofline = bricks[key], 0.0
+        if ceilings:
+            roofline = max(brick.flops / ceilings.flops_per_s, brick.compulsory_bytes / ceilings.cache_bytes_per_s)
+        times = {one.system: seconds for one in model.systems if (seconds := own_s(one, key)) is not None}
+        name = model.layers[first[key].start].name
+        found.append(DifferentBrick(brick, name, model.operators(first[key]), counts[key], times, roofline))
+    return found

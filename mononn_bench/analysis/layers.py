@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from mononn_bench.analysis.homes import Homes
-from mononn_bench.profiled import CaseProfile
+from mononn_bench.profiled import CaseProfile, ProfileRecord
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,38 @@ class Kind:
     share: float
     flops: int
     moved_bytes: int
+
+
+@dataclass(frozen=True)
+class KernelRow:
+    """A GPU kernel of one system: launches and device seconds of all profiled runs, its share of all kernels', bytes of
+    a launch through memory and occupancy where they were counted, and the bytes a second that this makes.
+    """
+
+    case: str
+    system: str
+    kernel: str
+    launches: int
+    seconds: float
+    share: float
+    dram_bytes: float | None
+    occupancy: float | None
+    dram_bytes_per_s: float | None
+
+
+def kernels(profiles: Mapping[str, CaseProfile]) -> list[KernelRow]:
+    """All GPU kernels of all systems, case by case, the hottest of a system first."""
+    return [row for case, profile in profiles.items() for one in profile.profiles for row in _kernels(case, one)]
+
+
+def _kernels(case: str, one: ProfileRecord) -> Iterable[KernelRow]:
+    total = sum(kernel.seconds for kernel in one.kernels)
+    for kernel in one.kernels:
+        rate = None if kernel.dram_bytes is None else kernel.dram_bytes * kernel.launches / kernel.seconds
+        yield KernelRow(
+            case, one.system, kernel.name, kernel.launches, kernel.seconds, kernel.seconds / total, kernel.dram_bytes,
+            kernel.occupancy, rate,
+        )  # fmt: skip
 
 
 def layers(profiles: Mapping[str, CaseProfile]) -> list[Layer]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,9 +11,9 @@ from pathlib import Path
 import onnx
 
 from mononn_bench.bricked import EMPTY, LAYERS, WHOLE, Brick, BrickedModel, Cut, SystemBricks
-from mononn_bench.bricks.cut import Network
+from mononn_bench.bricks.cut import Network, key_of
 from mononn_bench.bricks.measure import Contender, Ground, Say, measure_bricks
-from mononn_bench.bricks.pad import padded, padded_key
+from mononn_bench.bricks.pad import padded
 from mononn_bench.codec import read_record
 from mononn_bench.errors import RecordError
 from mononn_bench.measure.case import source_revision
@@ -21,6 +21,7 @@ from mononn_bench.measure.environment import describe_machine
 from mononn_bench.measure.exclusive import LOCK, exclusive_machine
 from mononn_bench.measure.process import Worker, WorkerFailedError
 from mononn_bench.measure.sentinel import make_sentinel
+from mononn_bench.models.arithmetic import count_arithmetic
 from mononn_bench.models.folder import ONNX, RECORD
 from mononn_bench.models.user import identity_model
 from mononn_bench.models.zoo import IDENTITY
@@ -48,7 +49,8 @@ def brick_case(
     folder `database` lacks. A system or brick that fails is a status in the record.
     """
     model = read_record(ModelRecord, model_folder / RECORD)
-    cuts, makers = cut_model(Network(model_folder / ONNX), lengths)
+    network = Network(model_folder / ONNX)
+    cuts, bricks, makers = cut_model(network, lengths)
     say(f"{model.name}: {len(makers)} different bricks of {', '.join(str(c.length) for c in cuts[1:])} layers")
     with exclusive_machine(say, lock):
         ground.scratch.mkdir(parents=True, exist_ok=True)
@@ -67,6 +69,8 @@ def brick_case(
         machine=machine_name,
         cores=ground.cores,
         ceilings=ceilings,
+        layers=network.described(),
+        bricks=bricks,
         cuts=cuts,
         systems=tuple(_only(contender.record, makers) for contender in found),
         command=command,
@@ -74,26 +78,27 @@ def brick_case(
     )
 
 
-def cut_model(network: Network, lengths: Sequence[int]) -> tuple[tuple[Cut, ...], Makers]:
-    """The cuts, and what makes each different brick, the empty one and padded products among them, by key."""
+def cut_model(network: Network, lengths: Sequence[int]) -> tuple[tuple[Cut, ...], tuple[Brick, ...], Makers]:
+    """The cuts, each different brick, and what makes it by its key, and the empty one and padded products too."""
+    cuts = tuple(network.cut(length) for length in sorted({WHOLE, LAYERS, *lengths}))
+    runs: dict[str, range] = {}
+    for cut in cuts:
+        for key, run in cut.runs:
+            runs.setdefault(key, run)
+    bricks = tuple(_brick(key, network.model(run, weights=False)) for key, run in runs.items())
     makers: Makers = {EMPTY: lambda: identity_model(IDENTITY.inputs[0], IDENTITY.outputs[0])}
-    cuts = []
-    for length in sorted({WHOLE, LAYERS, *lengths}):
-        cut, runs = network.cut(length)
-        for key, run in runs.items():
-            makers.setdefault(key, lambda run=run: network.model(run))  # type: ignore[misc]
-        if length == LAYERS:
-            wider = {key: padded_key(network.model(run)) for key, run in runs.items() if len(run) == 1}
-            cut = replace(cut, bricks=tuple(_with_padded(brick, wider) for brick in cut.bricks))
-            for key, other in wider.items():
-                if other:
-                    makers.setdefault(other, lambda run=runs[key]: padded(network.model(run)))  # type: ignore[misc]
-        cuts.append(cut)
-    return tuple(cuts), makers
+    for key, run in runs.items():
+        makers[key] = lambda run=run: network.model(run)  # type: ignore[misc]
+    for brick in bricks:
+        if brick.padded:
+            makers.setdefault(brick.padded, lambda run=runs[brick.key]: padded(network.model(run)))  # type: ignore[misc]
+    return cuts, bricks, makers
 
 
-def _with_padded(brick: Brick, wider: Mapping[str, str]) -> Brick:
-    return replace(brick, padded=wider.get(brick.key, ""))
+def _brick(key: str, model: onnx.ModelProto) -> Brick:
+    counted = count_arithmetic(model)
+    wider = padded(model)
+    return Brick(key, counted.flops, counted.weight_bytes, counted.compulsory_bytes, key_of(wider) if wider else "")
 
 
 def _contender(entrant: Entrant, database: Path, machine: str, precision: str, ground: Ground) -> Contender:

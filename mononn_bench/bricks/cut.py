@@ -17,8 +17,8 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper, shape_inference
 
-from mononn_bench.bricked import WHOLE, Brick, Cut
-from mononn_bench.models.arithmetic import Tensors, count_arithmetic
+from mononn_bench.bricked import WHOLE, Cut, Layer
+from mononn_bench.models.arithmetic import Tensors
 
 FEW = 8
 """Constants of at most so many numbers count with their values: axes, sizes, bounds, exponents."""
@@ -48,29 +48,24 @@ class Network:
         self._last = {name: i for i, node in enumerate(self.layers) for name in _read(node)}
         self._last |= {value.name: len(self.layers) for value in graph.output}
 
-    def cut(self, length: int) -> tuple[Cut, dict[str, range]]:
-        """The bricks of `length` layers, and by key the layers of the first one of it. A brick is longer where one
-        ending there would make or leave a tensor of unknown shape.
-        """
-        runs = list(self._runs(length))
-        home = {i: place for place, run in enumerate(runs) for i in run}
-        bricks, found = [], dict[str, range]()
-        for place, run in enumerate(runs):
-            model = self.model(run, weights=False)
-            counted = count_arithmetic(model)
-            read = {home[self._made[name]] for i in run for name in _read(self.layers[i]) if name in self._made}
-            brick = Brick(
-                key=key_of(model),
-                layers=tuple(self.layers[i].name or self.layers[i].output[0] for i in run),
-                operators=tuple(self.layers[i].op_type for i in run),
-                reads=tuple(sorted(read - {place})),
-                flops=counted.flops,
-                weight_bytes=counted.weight_bytes,
-                compulsory_bytes=counted.compulsory_bytes,
+    def described(self) -> tuple[Layer, ...]:
+        """The layers as a record has them."""
+        return tuple(
+            Layer(
+                node.name or next(filter(None, node.output)),
+                node.op_type,
+                tuple(sorted({self._made[name] for name in _read(node) if name in self._made})),
             )
-            bricks.append(brick)
-            found.setdefault(brick.key, run)
-        return Cut(length, tuple(bricks)), found
+            for node in self.layers
+        )
+
+    def cut(self, length: int) -> Cut:
+        """Bricks of `length` layers, and the rest. A brick is longer where its end would leave a tensor of unknown
+        shape.
+        """
+        runs = tuple(self._runs(length))
+        keys = (key_of(self.model(run, weights=False)) for run in runs)
+        return Cut(length, tuple(keys), tuple(run.stop for run in runs))
 
     def model(self, run: range, *, weights: bool = True) -> onnx.ModelProto:
         """Some consecutive layers as a model: tensors by canonical names, constants of many numbers with or without

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
-
-from mononn_bench.bricks.cut import key_of
 
 MULTIPLE = 16
 """Of channels: the float32 numbers of the widest vectors there are."""
@@ -37,18 +34,11 @@ def padded(model: onnx.ModelProto) -> onnx.ModelProto | None:
         shape = value.type.tensor_type.shape.dim
         shape[axis if axis >= 0 else len(shape) + axis].dim_value = size
     for tensor in changed.graph.initializer:
-        values = numpy_helper.to_array(tensor)
         sizes = dict(zip((entry, exit_), after, strict=True)) if tensor.name == weight.name else {}
-        if not sizes and values.ndim and values.shape[-1] == before[1]:
-            sizes = {values.ndim - 1: after[1]}
-        tensor.CopyFrom(numpy_helper.from_array(_grown(values, sizes), tensor.name))
+        if not sizes and tensor.dims and tensor.dims[-1] == before[1]:
+            sizes = {len(tensor.dims) - 1: after[1]}
+        _grow(tensor, sizes)
     return changed
-
-
-def padded_key(model: onnx.ModelProto) -> str:
-    """The key of `padded`; empty where that is None."""
-    changed = padded(model)
-    return key_of(changed) if changed else ""
 
 
 def _axes(node: NodeProto, weight: TensorProto | None) -> tuple[tuple[int, int], tuple[int, int]] | None:
@@ -65,6 +55,12 @@ def _axes(node: NodeProto, weight: TensorProto | None) -> tuple[tuple[int, int],
     return None
 
 
-def _grown(values: NDArray[np.generic], sizes: dict[int, int]) -> NDArray[np.generic]:
-    grown = [(0, sizes.get(axis, size) - size) for axis, size in enumerate(values.shape)]
-    return np.pad(values, grown)
+def _grow(tensor: TensorProto, sizes: dict[int, int]) -> None:
+    """Zeros up to `sizes`, by axis; a tensor without values grows in shape alone."""
+    shape = [sizes.get(axis, size) for axis, size in enumerate(tensor.dims)]
+    if tensor.raw_data or tensor.float_data:
+        values = numpy_helper.to_array(tensor)
+        grown = np.pad(values, [(0, size - before) for size, before in zip(shape, values.shape, strict=True)])
+        tensor.CopyFrom(numpy_helper.from_array(grown, tensor.name))
+    else:
+        tensor.dims[:] = shape

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from mononn_bench.analysis.advice import Advice, advise
+from mononn_bench.analysis.advice import Advice, advise, type_rates
 from mononn_bench.analysis.bricks import Bound, Rebuilt, accuracies, bound, rebuild
 from mononn_bench.analysis.cells import OURS
 from mononn_bench.bricked import EMPTY, BrickedModel
 from mononn_bench.codec import read_record
+from mononn_bench.profiled import Primitives
 from mononn_bench.report.grids import Grid
 
 LINES = 8
@@ -21,9 +22,12 @@ def read_bricks(folder: Path) -> list[BrickedModel]:
     return [read_record(BrickedModel, path) for path in sorted(folder.glob("*.json"))]
 
 
-def brick_grids(models: Sequence[BrickedModel]) -> list[Grid]:
-    """Accuracy, each model's errors, bounds, and advice for ours, as far as there is anything to say."""
-    grids = [accuracy_grid(models), errors_grid(models), bound_grid(models), advice_grid(models, OURS)]
+def brick_grids(models: Sequence[BrickedModel], primitives: Primitives | None = None) -> list[Grid]:
+    """Accuracy, each model's errors, bounds, and advice for ours, as far as there is anything to say; advice on types
+    needs the machine's primitives.
+    """
+    rates = type_rates(primitives) if primitives else {}
+    grids = [accuracy_grid(models), errors_grid(models), bound_grid(models), advice_grid(models, OURS, rates)]
     return [grid for grid in grids if grid.rows]
 
 
@@ -105,9 +109,9 @@ def _bound_row(found: Bound, systems: Sequence[str]) -> tuple[str, ...]:
     return found.model, *("" if seconds is None else f"{seconds * 1e3:.4g}" for seconds in times), ratio
 
 
-def advice_grid(models: Sequence[BrickedModel], system: str) -> Grid:
+def advice_grid(models: Sequence[BrickedModel], system: str, rates: Mapping[str, float] | None = None) -> Grid:
     """What a system could gain on each model."""
-    found = [one for model in models for one in _advised(model, system)[:LINES]]
+    found = [one for model in models for one in _advised(model, system, rates or {})[:LINES]]
     return Grid(
         title=f"Advice for {system}",
         caption="What a run would take less, in milliseconds, if the advice were followed and all else stayed.",
@@ -122,6 +126,6 @@ def advice_grid(models: Sequence[BrickedModel], system: str) -> Grid:
     )
 
 
-def _advised(model: BrickedModel, system: str) -> list[Advice]:
+def _advised(model: BrickedModel, system: str, rates: Mapping[str, float]) -> list[Advice]:
     named = any(one.system == system and EMPTY in one.times for one in model.systems)
-    return advise(model, system) if named else []
+    return advise(model, system, rates) if named else []

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from statistics import median
-from typing import Protocol
 
 from mononn_bench.profiled import Primitives, Reading
 from mononn_bench.report.grids import Grid
@@ -13,19 +12,6 @@ UNITS = {"B/s": (1e-9, "GB/s"), "op/s": (1e-9, "Gop/s")}
 """Unit of a record -> what its values are multiplied by for a reader, and the unit then."""
 TIMES = ((1e-6, 1e9, "ns"), (1e-3, 1e6, "us"), (1.0, 1e3, "ms"))
 """Seconds below which a factor and a unit serve."""
-
-
-class Constant(Protocol):
-    """What `mononn_core.cost_constants` says of a number."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def value(self) -> float: ...
-    @property
-    def unit(self) -> str: ...
-    @property
-    def meaning(self) -> str: ...
 
 
 def primitives_grid(found: Primitives) -> Grid:
@@ -53,10 +39,15 @@ def primitives_grid(found: Primitives) -> Grid:
     )
 
 
-def constants_grid(constants: Sequence[Constant], found: Primitives) -> Grid:
+def machine_grids(found: Primitives) -> list[Grid]:
+    """What the machine gives, and what the cost model takes for it, as far as there is anything to say."""
+    return [grid for grid in (primitives_grid(found), constants_grid(found)) if grid.rows]
+
+
+def constants_grid(found: Primitives) -> Grid:
     """Each number of the cost model beside the reading that it stands for, where one does."""
     rows = []
-    for one in constants:
+    for one in found.stated:
         measured = _measured(found).get(one.name, lambda: None)()
         ratio = f"{measured / one.value:.2f}" if measured else ""
         rows.append(

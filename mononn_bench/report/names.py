@@ -8,7 +8,7 @@ from collections.abc import Sequence
 PAGE = "report.html"
 SPEED = "speedup.md"
 TABLES = ("cells.csv", SPEED, "speedup.tex")
-BRICKS = ("bricks.md", "bricks.csv")
+BRICKS = ("bricks.md", "bricks.csv", "machine.md")
 FIGURES = ("speedup", "latency", "roofline", "accuracy")
 """Drawn wherever systems are compared. A/A comparisons (aa) and variants of our own (ablation) are drawn where they
 were measured.

@@ -61,9 +61,10 @@ def page_html(
     pictures: Mapping[str, str],
     profiles: Mapping[str, CaseProfile] | None = None,
     bricks: Sequence[Grid] = (),
+    given: Sequence[Grid] = (),
 ) -> str:
     """The page of a table, of the records it was made from, in the same order, of figures as SVG texts by name, of
-    profiles by case, and of what bricks say.
+    profiles by case, of what bricks say, and of what the machine gives.
     """
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
@@ -89,6 +90,7 @@ def page_html(
         "machine": _machine(records),
         "levels": levels_grid(profiles),
         "bricks": bricks,
+        "given": given,
         "records": records,
         "words": words,
         "is_variant": is_variant,

@@ -1,4 +1,4 @@
-"""What README.md, published.md, suites.md and measuring.md in docs/ show of the published records under
+"""What README.md, and published.md, suites.md, bricks.md and measuring.md in docs/, show of the published records under
 results/reference.
 """
 
@@ -12,14 +12,17 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from mononn_bench.analysis.cells import Table
-from mononn_bench.codec import write_text
+from mononn_bench.codec import read_record, write_text
 from mononn_bench.errors import BenchError
+from mononn_bench.profiled import Primitives
+from mononn_bench.report.bricks import brick_grids, read_bricks
 from mononn_bench.report.design import simulation
 from mononn_bench.report.figures import figure_bytes, write_bytes
 from mononn_bench.report.figures.ablation import ablation_figure
 from mononn_bench.report.figures.speed import speed_figure
 from mononn_bench.report.figures.style import styled
 from mononn_bench.report.grids import markdown
+from mononn_bench.report.machine import machine_grids
 from mononn_bench.report.published import Published, read_published, read_suites, runs_grid
 from mononn_bench.report.tables import leads_grid, options_grid, speed_grid
 
@@ -62,6 +65,24 @@ def with_suites(text: str, suites: Mapping[str, Table]) -> str:
     return _filled(text, blocks)
 
 
+def brick_folders(reference: Path) -> list[Path]:
+    """The folders under `reference` that hold records of bricks, by machine and suite."""
+    return sorted(reference.glob("*/suites/*/bricks"))
+
+
+def with_bricks(text: str, bricks: Sequence[Path]) -> str:
+    """As `with_tables`, of the machines in whose folders networks were measured as bricks; what such a machine gives
+    stands there too.
+    """
+    blocks = []
+    for folder in bricks:
+        models, given = read_bricks(folder), folder.parents[2] / "primitives.json"
+        primitives = read_record(Primitives, given) if given.exists() else None
+        grids = [*brick_grids(models, primitives), *(machine_grids(primitives) if primitives else [])]
+        blocks += [f"## {models[0].machine}\n", *(markdown(grid, level=3) for grid in grids)]
+    return _filled(text, blocks)
+
+
 def with_simulation(text: str, tables: str) -> str:
     """As `with_tables`, what `mononn-bench simulate` prints."""
     return _filled(text, [tables])
@@ -83,6 +104,8 @@ def main(root: Path) -> None:
         _fill(root / "docs" / "published.md", lambda text: with_runs(text, published))
     if suites:
         _fill(root / "docs" / "suites.md", lambda text: with_suites(text, suites))
+    if bricks := brick_folders(reference):
+        _fill(root / "docs" / "bricks.md", lambda text: with_bricks(text, bricks))
     if published and "aa" in suites:
         _fill(root / "docs" / "measuring.md", lambda text: with_simulation(text, simulation(reference)))
     for name, figure in pictures(published, suites).items():

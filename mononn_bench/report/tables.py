@@ -142,6 +142,33 @@ def case_grid(table: Table, case: CaseSummary) -> Grid:
     return Grid(title, f"{case.model}: {words.network(case)}.", header, rows, notes)
 
 
+def batches_grid(table: Table) -> Grid:
+    """A row a batch of each network that was measured with more than one: each system's time and what it is an item."""
+    groups: dict[tuple[str, str, str], dict[int, str]] = {}
+    for case in table.cases:
+        batch = next((cell.batch for cell in table.cells if cell.case == case.name), 1)
+        groups.setdefault((case.network, case.precision, case.target), {})[batch] = case.name
+    rows = [
+        [name, str(batch), *(_an_item(table.cell(name, system), batch) for system in table.systems)]
+        for found in groups.values()
+        for batch, name in sorted(found.items())
+        if len(found) > 1
+    ]
+    return Grid(
+        title=f"Batch sizes on {table.machine}",
+        caption="Milliseconds of a run and, in brackets, of one item of its batch.",
+        header=["model", "batch", *table.systems],
+        rows=rows,
+        notes=[],
+    )
+
+
+def _an_item(cell: Cell | None, batch: int) -> str:
+    if cell is None or cell.median_ms is None:
+        return words.NOTHING
+    return f"{words.time(cell)} ({cell.median_ms / batch:.4g})"
+
+
 def same_grid(table: Table, network: str) -> Grid:
     """A/A comparisons of one network, or of all (an empty name): how often a system differed from itself."""
     twins = [t for t in table.twins if network in ("", REPEATED.sub("", t.case))]
@@ -173,6 +200,8 @@ def write_tables(table: Table, folder: Path) -> None:
             grids["leads"] = leads_grid(table)
     if table.twins:
         grids["aa"] = same_grid(table, "")
+    if (batches := batches_grid(table)).rows:
+        grids["batches"] = batches
     for name, grid in grids.items():
         write_text(folder / f"{name}.md", markdown(grid))
         write_text(folder / f"{name}.tex", latex(grid, name))

@@ -7,23 +7,25 @@ from dataclasses import replace
 from pathlib import Path
 
 from mononn_bench.analysis.bricks import brick_rows
-from mononn_bench.analysis.layers import kinds, layers
+from mononn_bench.analysis.layers import kernels, kinds, layers
 from mononn_bench.analysis.table import make_table
 from mononn_bench.bricked import BrickedModel
 from mononn_bench.codec import write_text
-from mononn_bench.profiled import CaseProfile
+from mononn_bench.profiled import CaseProfile, Primitives
 from mononn_bench.record import CaseRecord, read_record
 from mononn_bench.report.bricks import brick_grids, read_bricks
 from mononn_bench.report.explain import explain_grid, levels_grid, rivals
 from mononn_bench.report.figures import draw_figures, write_figures
 from mononn_bench.report.grids import markdown
+from mononn_bench.report.machine import machine_grids
 from mononn_bench.report.names import PAGE
 from mononn_bench.report.page import page_html
 from mononn_bench.report.tables import rows_csv, speed_grid, write_tables
 
 
-def write_report(records: Sequence[Path], folder: Path) -> str:
-    """Read case records, in the order of the table's rows, and write `folder`/tables, figures and report.html.
+def write_report(records: Sequence[Path], folder: Path, primitives: Path | None = None) -> str:
+    """Read case records, in the order of the table's rows, and write `folder`/tables, figures and report.html;
+    `primitives` is the record of what the machine gives.
 
     Returns the text of speedup.md. Without records the report is of bricks alone. Raises RecordError for a file that is
     no case record.
@@ -40,16 +42,23 @@ def write_report(records: Sequence[Path], folder: Path) -> str:
         c.name: read_record(CaseProfile, path) for c in table.cases if (path := _profile(folder, c.name)).exists()
     }
     write_profiles(profiles, folder / "tables")
-    write_bricks(cut, folder / "tables")
-    write_text(folder / PAGE, page_html(table, read, pictures, profiles, brick_grids(cut)))
+    given = read_record(Primitives, primitives) if primitives else None
+    write_bricks(cut, given, folder / "tables")
+    machine = machine_grids(given) if given else []
+    if given:
+        write_text(folder / "tables" / "machine.md", "\n".join(map(markdown, machine)))
+    write_text(folder / PAGE, page_html(table, read, pictures, profiles, brick_grids(cut, given), machine))
     return markdown(speed_grid(table))
 
 
 def write_profiles(profiles: Mapping[str, CaseProfile], folder: Path) -> None:
     """Write what profiles say into `folder`: every step (layers.csv) and every kind of step (kinds.csv) of all systems,
-    what each profiler costs (levels.md), and ours beside each rival whose steps say what they compute.
+    GPU kernels where there are any (kernels.csv), what each profiler costs (levels.md), and ours beside each rival
+    whose steps say what they compute.
     """
-    found = layers(profiles)
+    found, on_gpu = layers(profiles), kernels(profiles)
+    if on_gpu:
+        write_text(folder / "kernels.csv", rows_csv(on_gpu))
     if not found:
         return
     write_text(folder / "layers.csv", rows_csv(found))
@@ -60,12 +69,12 @@ def write_profiles(profiles: Mapping[str, CaseProfile], folder: Path) -> None:
             write_text(folder / f"{case}.beside.{rival}.md", markdown(explain_grid(profile, rival)))
 
 
-def write_bricks(models: Sequence[BrickedModel], folder: Path) -> None:
+def write_bricks(models: Sequence[BrickedModel], primitives: Primitives | None, folder: Path) -> None:
     """Write what bricks say into `folder`: the tables as text (bricks.md), and every brick of every cut with its time
     with each system (bricks.csv).
     """
     if models:
-        write_text(folder / "bricks.md", "\n".join(markdown(grid) for grid in brick_grids(models)))
+        write_text(folder / "bricks.md", "\n".join(markdown(grid) for grid in brick_grids(models, primitives)))
         write_text(folder / "bricks.csv", rows_csv(brick_rows(models)))
 
 

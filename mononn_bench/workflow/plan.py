@@ -186,6 +186,11 @@ class Plan:
         return [self.results / "bricks" / f"{name}.json" for name in groups]
 
     @property
+    def primitives(self) -> list[Path]:
+        """What the machine gives, where bricks are measured: their bounds and advice rest on it."""
+        return [self.machine_record.with_name("primitives.json")] if self.bricks else []
+
+    @property
     def database(self) -> Path:
         """What is known of bricks on any machine that shares this cache."""
         return self.cache / "bricks"
@@ -200,6 +205,16 @@ class Plan:
         """The files that stand for what bricks are cut from and measured with."""
         builds = self.groups[group]
         return [builds[0].model.record, *dict.fromkeys(build.environment.stamp for build in builds)]
+
+    @property
+    def report_options(self) -> str:
+        """How `mononn-bench report` is told of what stands outside the report's folder."""
+        return shlex.join(f"--primitives={path}" for path in self.primitives)
+
+    @cached_property
+    def primitive_identity(self) -> str:
+        """What the machine's primitives are measured by, and the numbers that stand beside them."""
+        return source_id([PACKAGE / "measure" / "machine.c", PACKAGE / "measure" / "primitives.py", RECORDS[1]])
 
     @cached_property
     def brick_identity(self) -> str:

@@ -19,7 +19,7 @@ DURATIONS = "durations.json"
 ENVIRONMENT_S = {"torch": 120.0, "zentorch": 100.0}
 BUILD_S = {"mononn": 20.0, "torch-inductor": 90.0, "zentorch": 90.0, "xla": 30.0, "tvm": 60.0}
 USUAL_S = {"environment": 40.0, "export": 25.0, "reference": 20.0, "build": 6.0, "profile": 8.0, "report": 20.0}
-USUAL_S |= {"quantise": 30.0, "quantised reference": 60.0, "bricks": 60.0}
+USUAL_S |= {"quantise": 30.0, "quantised reference": 60.0, "bricks": 60.0, "primitives": 25.0}
 LOAD_S, ALONE_S, SENTINEL_S, MACHINE_S = 3.0, 5.0, 0.3, 1.0
 FULL_SIZE_RUN_S, RUNS_OF_A_BLOCK = 0.12, 5
 PACE = (0.5, 3.0)
@@ -75,6 +75,8 @@ def steps_to_make(plan: Plan) -> dict[str, Step]:
     for path in plan.timelines:
         name = path.name.partition(".perfetto")[0]
         add(f"Profiling {name}", path, USUAL_S["profile"] * len(plan.config.systems))
+    for path in plan.primitives:
+        add("Measuring what the machine gives", path, USUAL_S["primitives"])
     for path in plan.bricks:
         message = f"Measuring the bricks of {path.stem}"
         add(message, path, USUAL_S["bricks"] * len(plan.config.systems))

@@ -18,7 +18,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from mononn_bench import cli
-from mononn_bench.bricked import EMPTY, LAYERS, WHOLE, BrickedModel
+from mononn_bench.bricked import EMPTY, LAYERS, WHOLE, BrickedModel, Layer
 from mononn_bench.bricks.case import Entrant, brick_case, cut_model
 from mononn_bench.bricks.cut import Network, key_of
 from mononn_bench.bricks.measure import VISITS, Ground
@@ -49,14 +49,11 @@ def run(model: onnx.ModelProto, values: Sequence[Array]) -> list[Array]:
 
 def chained(network: Network, length: int, x: Array) -> dict[str, Array]:
     """Every tensor that bricks make for each other or for the user, brick after brick."""
-    cut, _ = network.cut(length)
-    known, first = {"x": x}, 0
-    for brick in cut.bricks:
-        layers = range(first, first + len(brick.layers))
-        first = layers.stop
+    cut, known = network.cut(length), {"x": x}
+    for _, layers in cut.runs:
         read, made = network.ends(layers)
         known |= zip(made, run(network.model(layers), [known[name] for name in read]), strict=True)
-    assert first == len(network.layers)
+    assert cut.stops[-1] == len(network.layers)
     return known
 
 
@@ -103,7 +100,7 @@ def test_bricks_one_after_the_other_compute_what_the_network_does(
 def linear(folder: Path, weight: Array, attribute: int = 0) -> str:
     nodes = [helper.make_node("Gemm", ["x", "w"], ["y"], transB=attribute)]
     network = a_network(folder, nodes, {"w": weight.astype(np.float32)}, ["y"])
-    return network.cut(WHOLE)[0].bricks[0].key
+    return network.cut(WHOLE).keys[0]
 
 
 def test_a_brick_is_told_apart_by_what_it_computes_and_not_by_its_weights(tmp_path: Path) -> None:
@@ -117,13 +114,13 @@ def test_a_brick_is_told_apart_by_what_it_computes_and_not_by_its_weights(tmp_pa
 
 def clipped(folder: Path, bound: float) -> str:
     nodes = [helper.make_node("Clip", ["x", "", "high"], ["y"])]
-    return a_network(folder, nodes, {"high": np.float32(bound)}, ["y"]).cut(WHOLE)[0].bricks[0].key
+    return a_network(folder, nodes, {"high": np.float32(bound)}, ["y"]).cut(WHOLE).keys[0]
 
 
 def quantised(folder: Path, scale: float, zero: int) -> str:
     nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["y"])]
     constants = {"s": np.float32(scale), "z": np.uint8(zero)}
-    return a_network(folder, nodes, constants, ["y"]).cut(WHOLE)[0].bricks[0].key
+    return a_network(folder, nodes, constants, ["y"]).cut(WHOLE).keys[0]
 
 
 def test_single_numbers_count_but_scales_and_zero_points_that_are_not_zero_do_not(tmp_path: Path) -> None:
@@ -135,11 +132,12 @@ def test_single_numbers_count_but_scales_and_zero_points_that_are_not_zero_do_no
 def test_layers_that_are_alike_are_one_brick_wherever_they_stand(tmp_path: Path) -> None:
     names = ["x", "a", "b", "c", "y"]
     nodes = [helper.make_node("Relu", [one], [other], name=other) for one, other in pairwise(names)]
-    cut, first = a_network(tmp_path, nodes, {}, ["y"]).cut(LAYERS)
-    assert len(cut.bricks) == 4
-    assert list(first.values()) == [range(1)]
-    assert [brick.layers for brick in cut.bricks] == [("a",), ("b",), ("c",), ("y",)]
-    assert [brick.reads for brick in cut.bricks] == [(), (0,), (1,), (2,)]
+    network = a_network(tmp_path, nodes, {}, ["y"])
+    cut = network.cut(LAYERS)
+    assert (len(cut.keys), len(set(cut.keys)), cut.stops) == (4, 1, (1, 2, 3, 4))
+    assert network.described() == tuple(
+        Layer(name, "Relu", reads) for name, reads in (("a", ()), ("b", (0,)), ("c", (1,)), ("y", (2,)))
+    )
 
 
 def test_a_brick_does_not_end_where_a_shape_is_not_known(tmp_path: Path) -> None:
@@ -149,8 +147,9 @@ def test_a_brick_does_not_end_where_a_shape_is_not_known(tmp_path: Path) -> None
         helper.make_node("ReduceSum", ["shape"], ["y"], keepdims=0),
         helper.make_node("Relu", ["x"], ["z"]),
     ]
-    cut, _ = a_network(tmp_path, nodes, {}, ["y", "z"]).cut(LAYERS)
-    assert [brick.operators for brick in cut.bricks] == [("NonZero", "Shape"), ("ReduceSum",), ("Relu",)]
+    network = a_network(tmp_path, nodes, {}, ["y", "z"])
+    assert [node.op_type for node in network.layers] == ["NonZero", "Shape", "ReduceSum", "Relu"]
+    assert network.cut(LAYERS).stops == (2, 3, 4)
 
 
 def test_what_a_subgraph_reads_from_outside_is_an_input_of_the_brick(tmp_path: Path) -> None:
@@ -214,10 +213,11 @@ def test_bricks_are_measured_once_and_failures_are_rows(linear_folder: Path, tmp
     systems, said = ["fake-ok", "fake-broken", "fake-crash", "fake-missing"], list[str]()
     found = a_case(tmp_path, linear_folder, systems, said)
     assert [cut.length for cut in found.cuts] == [WHOLE, 1, 2]
-    assert [brick.operators for brick in found.cuts[2].bricks] == [("MatMul", "Add"), ("Relu",)]
+    assert [found.operators(run) for _, run in found.cuts[2].runs] == ["MatMul+Add", "Relu"]
     right, broken, crash, missing = found.systems
-    keys = {brick.key for cut in found.cuts for brick in cut.bricks} | {EMPTY}
-    keys |= {brick.padded for brick in found.cuts[1].bricks if brick.padded}
+    keys = {key for cut in found.cuts for key in cut.keys} | {EMPTY}
+    assert {brick.key for brick in found.bricks} | {EMPTY} == keys
+    keys |= {brick.padded for brick in found.bricks if brick.padded}
     assert set(right.times) == set(broken.times) == keys
     assert all(time.status == "ok" and len(time.seconds) == VISITS for time in right.times.values())
     assert {time.reason for time in broken.times.values()} == {"ValueError: operator Softmax is not supported"}
@@ -231,12 +231,13 @@ def test_bricks_are_measured_once_and_failures_are_rows(linear_folder: Path, tmp
 
 
 def test_a_padded_product_is_a_brick_of_its_own(linear_folder: Path) -> None:
-    cuts, makers = cut_model(Network(linear_folder / "model.onnx"), [])
-    product = cuts[1].bricks[0]
-    assert product.operators == ("MatMul",)
-    wide = makers[product.padded]()
+    cuts, bricks, makers = cut_model(Network(linear_folder / "model.onnx"), [])
+    wider = {brick.key: brick.padded for brick in bricks}
+    product, add, relu = cuts[1].keys
+    wide = makers[wider[product]]()
     assert [d.dim_value for d in wide.graph.output[0].type.tensor_type.shape.dim] == [1, MULTIPLE]
-    assert not cuts[1].bricks[1].padded
+    assert key_of(wide) == wider[product]
+    assert wider[add] == wider[relu] == ""
 
 
 def test_lengths_are_whole_numbers_from_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from mononn_bench.codec import read_record
 from mononn_bench.errors import MeasurementError
 from mononn_bench.measure import primitives
 from mononn_bench.measure.primitives import read_primitives
-from mononn_bench.profiled import Primitives, Reading
+from mononn_bench.profiled import Primitives, Reading, Stated
 from mononn_bench.report.machine import constants_grid, primitives_grid
 
 PLAUSIBLE = {"B/s": (1e8, 1e13), "op/s": (1e8, 1e14), "s": (1e-10, 1e-1)}
@@ -78,7 +78,8 @@ def test_readings_become_a_table_with_units() -> None:
 
 def test_the_cost_models_numbers_stand_beside_what_they_stand_for() -> None:
     constants = mononn_core.cost_constants()
-    rows = {row[0]: row for row in constants_grid(constants, a_machine()).rows}
+    stated = tuple(Stated(one.name, one.value, one.unit, one.meaning) for one in constants)
+    rows = {row[0]: row for row in constants_grid(replace(a_machine(), stated=stated)).rows}
     assert set(rows) == {constant.name for constant in constants}
     assert rows["machine.peak_flops_per_core"][3] == "91 Gop/s"
     assert rows["machine.l2_bandwidth"][3] == "80 GB/s"
@@ -93,7 +94,9 @@ def test_the_command_keeps_a_record(
 ) -> None:
     monkeypatch.setattr("mononn_bench.commands.read_primitives", lambda *_: a_machine())
     assert main(["machine", "--measure", str(tmp_path / "machine.json")]) == 0
-    assert read_record(Primitives, tmp_path / "machine.json") == a_machine()
+    found = read_record(Primitives, tmp_path / "machine.json")
+    assert replace(found, stated=()) == a_machine()
+    assert [one.name for one in found.stated] == [one.name for one in mononn_core.cost_constants()]
     said = capsys.readouterr().out
     assert "# What there gives" in said
     assert "# What the cost model takes" in said

@@ -7,54 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from bench_report.bricks import LAYERS, MODEL, times
 
-from mononn_bench.analysis.advice import advise
+from mononn_bench.analysis.advice import advise, type_rates
 from mononn_bench.analysis.bricks import accuracies, bound, brick_rows, rebuild
-from mononn_bench.bricked import EMPTY, WHOLE, Brick, BrickedModel, BrickTime, Cut, SystemBricks
+from mononn_bench.bricked import BrickedModel, BrickTime
 from mononn_bench.codec import read_record, write_record
-from mononn_bench.record import Ceilings
+from mononn_bench.measure.environment import describe_machine
+from mononn_bench.profiled import Primitives, Reading
 from mononn_bench.report.bricks import accuracy_grid, advice_grid, bound_grid, brick_grids
 from mononn_bench.report.write import write_report
-
-CEILINGS = Ceilings("c", 1e9, 1e9, 1e8, 1 << 20, 1 << 25)
-
-
-def brick(key: str, *operators: str, reads: tuple[int, ...] = (), flops: int = 0, padded: str = "") -> Brick:
-    return Brick(key, tuple(f"{key}.{i}" for i in range(len(operators))), operators, reads, flops, 0, 1000, padded)
-
-
-def layer(key: str, name: str, operator: str, *reads: int, flops: int = 0, padded: str = "") -> Brick:
-    return Brick(key, (name,), (operator,), reads, flops, 0, 1000, padded)
-
-
-def times(ms: dict[str, float]) -> dict[str, BrickTime]:
-    """Of three visits, the least being what is given."""
-    return {key: BrickTime("ok", "", (value / 1e3, value / 5e2, value / 8e2), 1.0) for key, value in ms.items()}
-
-
-# Two convolutions that do not need each other, each with a Relu; both are the same brick.
-LAYERS = (
-    layer("conv", "a", "Conv", flops=2_000_000, padded="wide"),
-    layer("relu", "b", "Relu", 0),
-    layer("conv", "c", "Conv", flops=2_000_000, padded="wide"),
-    layer("relu", "d", "Relu", 2),
-)
-PAIR = Brick("conv+relu", ("a", "b"), ("Conv", "Relu"), (), 2_000_000, 0, 1000)
-MODEL = BrickedModel(
-    created="now", model="net", model_digest="0", precision="fp32", machine="here", cores=(0, 1), ceilings=CEILINGS,
-    cuts=(
-        Cut(WHOLE, (Brick("net", ("a", "b", "c", "d"), ("Conv", "Relu", "Conv", "Relu"), (), 4_000_000, 0, 1000),)),
-        Cut(1, LAYERS),
-        Cut(2, (PAIR, replace(PAIR, layers=("c", "d")))),
-    ),
-    systems=(
-        SystemBricks("mononn", "1", "i", "here", times(
-            {EMPTY: 0.5, "net": 10.5, "conv": 4.5, "relu": 1.5, "conv+relu": 5.3, "wide": 2.5})),
-        SystemBricks("rival", "1", "i", "here", times(
-            {EMPTY: 1.0, "net": 14.0, "conv": 3.0, "relu": 4.0, "conv+relu": 6.0})),
-    ),
-    command="again", source_revision="r",
-)  # fmt: skip
 
 
 def test_a_network_is_its_bricks_without_what_calls_cost_but_for_one() -> None:
@@ -117,24 +79,44 @@ def test_advice_says_what_would_be_gained() -> None:
     assert found["algorithm"].share == pytest.approx(4 / 10.5)
 
 
+def test_types_that_machines_multiply_faster_are_advice_for_products() -> None:
+    readings = (
+        Reading("peak", "float32, mulps", 1, "op/s", (5e9,)),
+        Reading("peak", "float32, fma", 1, "op/s", (10e9, 11e9, 10e9)),
+        Reading("peak", "float32, fma", 2, "op/s", (20e9,)),
+        Reading("peak", "int8, dot", 1, "op/s", (25e9,)),
+        Reading("peak", "int8, half (AVX2, sums of 16 bits)", 1, "op/s", (40e9,)),
+        Reading("peak", "int16, words", 1, "op/s", (15e9,)),
+    )
+    rates = type_rates(Primitives("now", describe_machine(), "here", (0, 1), readings, "r"))
+    assert rates == {"int8": 2.5}
+    found = {one.kind: one for one in advise(MODEL, "mononn", rates)}
+    assert found["type"].gain_s == pytest.approx(2 * 4e-3 * 0.6)
+    assert (found["type"].where, found["type"].what) == ("2 products and convolutions", "in int8: 2.50 times as fast")
+    assert "type" not in {one.kind for one in advise(MODEL, "mononn")}
+
+
 def test_pairs_that_are_fused_or_end_in_a_product_are_no_advice() -> None:
     ours = MODEL.systems[0]
     fused = replace(MODEL, systems=(replace(ours, times={**ours.times, **times({"conv+relu": 4.6})}),))
     assert "fusion" not in {one.kind for one in advise(fused, "mononn")}
-    apart = tuple(replace(one, reads=()) for one in LAYERS)
-    alone = replace(MODEL, cuts=(MODEL.cuts[0], Cut(1, apart), MODEL.cuts[2]))
+    alone = replace(MODEL, layers=tuple(replace(one, reads=()) for one in LAYERS))
     assert "fusion" not in {one.kind for one in advise(alone, "mononn")}
 
 
 def test_bricks_alone_make_a_report(tmp_path: Path) -> None:
     write_record(MODEL, tmp_path / "bricks" / "net.json")
     assert read_record(BrickedModel, tmp_path / "bricks" / "net.json") == MODEL
-    write_report([], tmp_path)
+    given = Primitives("now", describe_machine(), "here", (0, 1), (Reading("barrier", "a flag", 2, "s", (4e-8,)),), "r")
+    write_record(given, tmp_path / "primitives.json")
+    write_report([], tmp_path, tmp_path / "primitives.json")
+    assert "40 ns" in (tmp_path / "tables" / "machine.md").read_text()
     page = (tmp_path / "report.html").read_text()
     titles = [grid.title for grid in brick_grids([MODEL])]
     assert len(titles) == 4
     assert all(title in page for title in titles)
     assert "Inference speed on here" in page
+    assert "What here gives" in page
     text = (tmp_path / "tables" / "bricks.md").read_text()
     assert "| mononn | 1      | 1        | 100%       |" in text
     with (tmp_path / "tables" / "bricks.csv").open() as stream:

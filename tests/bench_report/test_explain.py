@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, save
 
-from mononn_bench.analysis.layers import kinds, layers
+from mononn_bench.analysis.layers import kernels, kinds, layers
 from mononn_bench.analysis.regions import alike, regions
 from mononn_bench.profile.nodes import model_nodes, outputs_by_node, with_nodes
 from mononn_bench.profile.profilers import _named_after
 from mononn_bench.profile.steps import steps_of
 from mononn_bench.profile.subject import Seen
-from mononn_bench.profiled import ModelNode, ProfileRecord, Span, Step
+from mononn_bench.profiled import Kernel, ModelNode, ProfileRecord, Span, Step
 from mononn_bench.report.explain import NotNamedError, explain_grid, levels_grid, rivals
 from mononn_bench.report.write import write_profiles
 
@@ -249,3 +249,13 @@ def test_a_report_keeps_what_profiles_say(tmp_path: Path) -> None:
     assert "products at 25% of peak against 12%" in (tmp_path / "net.beside.openvino.md").read_text()
     write_profiles({}, tmp_path / "none")
     assert not (tmp_path / "none").exists()
+
+
+def test_gpu_kernels_have_their_share_and_rate(tmp_path: Path) -> None:
+    hot, cold = Kernel("gemm", 4, 3e-3, 1.5e6, 0.5), Kernel("softmax", 1, 1e-3, None, None)
+    found = a_profile(profiles=(ProfileRecord("mononn", "Nsight", "ok", "", kernels=(hot, cold), runs=5),))
+    first, second = kernels({"net": found})
+    assert (first.kernel, first.share, first.dram_bytes_per_s) == ("gemm", pytest.approx(0.75), pytest.approx(2e9))
+    assert (second.share, second.dram_bytes_per_s) == (pytest.approx(0.25), None)
+    write_profiles({"net": found}, tmp_path)
+    assert (tmp_path / "kernels.csv").read_text().splitlines()[1].startswith("net,mononn,gemm,4,0.003,0.75,")

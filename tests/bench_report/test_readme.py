@@ -4,14 +4,28 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from bench_report.bricks import MODEL
 from bench_report.records import a_case, a_system, a_whole_run
 from PIL import Image
 
 from mononn_bench.analysis.table import make_table
+from mononn_bench.measure.environment import describe_machine
+from mononn_bench.profiled import Primitives, Reading
 from mononn_bench.record import write_record
 from mononn_bench.report.figures import DRAWN_DIGEST, drawn_digest
 from mononn_bench.report.published import Published, read_published, read_suites, runs_grid
-from mononn_bench.report.readme import BEGIN, END, DocumentError, main, pictures, with_runs, with_suites, with_tables
+from mononn_bench.report.readme import (
+    BEGIN,
+    END,
+    DocumentError,
+    brick_folders,
+    main,
+    pictures,
+    with_bricks,
+    with_runs,
+    with_suites,
+    with_tables,
+)
 from mononn_bench.report.tables import speed_grid
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,6 +46,8 @@ def test_the_documents_hold_what_the_published_records_give(published, suites):
     assert with_tables(readme, published) == readme
     assert with_runs(runs, published) == runs
     assert with_suites(page, suites) == page
+    bricks = (ROOT / "docs" / "bricks.md").read_text()
+    assert with_bricks(bricks, brick_folders(ROOT / "results" / "reference")) == bricks
 
 
 @pytest.mark.parametrize("name", ["speedup.png", "ablation.png"])
@@ -81,6 +97,20 @@ def test_a_published_suite_gets_its_table_and_picture(tmp_path):
     assert "](ablation.png)" in text
     assert (tmp_path / "docs" / "ablation.png").stat().st_size > 10_000
     assert (tmp_path / "README.md").read_text() == f"{BEGIN}\n{END}\n"
+
+
+def test_published_bricks_get_their_tables_beside_what_the_machine_gives(tmp_path):
+    write_record(MODEL, tmp_path / "results/reference/m/suites/bricks/bricks/net.json")
+    readings = (Reading("barrier", "a flag", 2, "s", (4e-8,)),)
+    given = Primitives("now", describe_machine(), "m", (0, 1), readings, "r")
+    write_record(given, tmp_path / "results/reference/m/primitives.json")
+    (tmp_path / "docs").mkdir()
+    for path in (tmp_path / "README.md", tmp_path / "docs" / "bricks.md"):
+        path.write_text(f"{BEGIN}\n{END}\n")
+    main(tmp_path)
+    text = (tmp_path / "docs" / "bricks.md").read_text()
+    assert "## here\n\n### Networks rebuilt from their bricks" in text
+    assert "### What m gives" in text
 
 
 def test_a_document_without_marks_is_refused(records):

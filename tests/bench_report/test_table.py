@@ -247,6 +247,19 @@ def test_batches_and_repetitions_have_names_of_their_own():
     assert speed_grid(again).rows == []
 
 
+def test_batches_of_a_network_stand_below_each_other(tmp_path):
+    times = {"mononn": 8e-3, "openvino": 4e-3}
+    table = make_table([a_case("resnet50", TRIO), a_case("resnet50", times, batch=8, noise=0.0), a_case("mlp", TRIO)])
+    grid = tables.batches_grid(table)
+    assert [row[:2] for row in grid.rows] == [["resnet50", "1"], ["resnet50-b8", "8"]]
+    eight = dict(zip(grid.header, grid.rows[1], strict=True))
+    assert eight["onnxruntime"] == words.NOTHING
+    value, _, item = eight["mononn"].partition(" (")
+    assert float(item.rstrip(")")) == pytest.approx(float(value) / 8, rel=0.01)
+    tables.write_tables(table, tmp_path)
+    assert "# Batch sizes on " in (tmp_path / "batches.md").read_text()
+
+
 def test_one_value_a_network_whatever_the_name_of_its_batches():
     table = make_table([a_case("resnet50", TRIO), a_case("resnet50-b8", TRIO, batch=8)])
     assert [case.name for case in table.cases] == ["resnet50", "resnet50-b8"]

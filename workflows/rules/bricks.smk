@@ -19,3 +19,23 @@ rule bricks:
         "Measuring the bricks of {wildcards.group}: alone on the machine; progress in {log}"
     shell:
         "$PYTHON -m mononn_bench.cli bricks {params.options} --machine {input.machine} --output {output} > {log} 2>&1"
+
+
+# What the machine gives, primitive by primitive, in seconds; once for all suites.
+rule primitives:
+    input:
+        ancient(plan.machine_record),
+    output:
+        plan.machine_record.with_name("primitives.json"),
+    log:
+        plan.cache / "logs/machine" / f"{plan.machine}.primitives.txt",
+    threads: plan.config.threads
+    resources:
+        machine=1000,
+    params:
+        name=plan.machine,
+        made_by=plan.primitive_identity,
+    message:
+        "Measuring what the machine gives"
+    shell:
+        "$PYTHON -m mononn_bench.cli machine --name {params.name} --measure {output} > {log} 2>&1"

@@ -7,6 +7,7 @@ rule report:
         plan.timelines,
         plan.profiles,
         plan.bricks,
+        plan.primitives,
         records=[case.record for case in plan.cases.values()],
     output:
         page=report(plan.page, caption="../report/page.rst", category="Page"),
@@ -20,8 +21,9 @@ rule report:
     threads: 1
     params:
         made_by=plan.report_identity,
+        options=plan.report_options,
         folder=plan.results,
     message:
         "Writing tables, figures and the page"
     shell:
-        "$PYTHON -m mononn_bench.cli report {input.records} --output {params.folder} > {log} 2>&1"
+        "$PYTHON -m mononn_bench.cli report {input.records} {params.options} --output {params.folder} > {log} 2>&1"
