@@ -35,6 +35,9 @@ def cost_constants(machine: Machine | None = None) -> tuple[Constant, ...]:
             "B/s",
             "a core reads what another has just written",
         ),
+        Constant(
+            "cost.LINES_BEYOND", analytic.LINES_BEYOND, "", "lines fetched past the end of a worker's part of a row"
+        ),
         Constant("cost.HAND_OFF_SECONDS", analytic.HAND_OFF_SECONDS, "s", "workers never arrive together at a barrier"),
         Constant("cost.SECONDS_PER_ELEMENT", analytic.SECONDS_PER_ELEMENT, "s", "generated loops read or store one"),
     ]

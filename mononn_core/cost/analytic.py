@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import ceil, prod
 from typing import Protocol
 
 from mononn_core.element import COMPUTE, itemsize
@@ -16,6 +16,9 @@ SECONDS_PER_ELEMENT = 0.15e-9
 """Of an element that generated loops read or store."""
 EXCHANGE_BYTES_PER_SECOND = 5e9
 """Rate at which a core gets lines that another core has just written."""
+LINE_BYTES = 64
+LINES_BEYOND = 12
+"""Lines that prefetchers fetch past the end of what a worker has of a row, which another worker is about to write."""
 HAND_OFF_SECONDS = 1.0e-6
 """What a barrier costs beside its own latency: workers never arrive together."""
 
@@ -51,7 +54,8 @@ class Cost:
         workers = 1 if dealt.kind == "single" else dealt.owners
         compute = phase.flops * share / (self.machine.peak_flops_per_core * rate)
         if phase.task.template == NEST:
-            return max(compute, self._elements(phase) * share * SECONDS_PER_ELEMENT)
+            loops = max(compute, self._elements(phase) * share * SECONDS_PER_ELEMENT)
+            return loops + (self._shared_rows(phase) if dealt.kind == "columns" else 0.0)
         weights = sum(_bytes(o) for o in phase.task.operands if o.role == "b")
         mine = weights if dealt.kind in ("rows", "single") else weights / workers
         if self.weight_bytes > self.machine.l3_bytes:
@@ -63,6 +67,12 @@ class Cost:
 
     def _elements(self, phase: Phase) -> float:
         return sum(prod(o.box.size) for o in phase.task.operands if not o.stable) * phase.tasks
+
+    def _shared_rows(self, phase: Phase) -> float:
+        """Seconds for the lines that go back and forth between workers that each write a part of every row."""
+        written = [o.box.size for o in phase.task.operands if o.access == "write"]
+        lines = (prod(rows) * min(LINES_BEYOND, ceil(itemsize(COMPUTE) * run / LINE_BYTES)) for *rows, run in written)
+        return LINE_BYTES * sum(lines) / EXCHANGE_BYTES_PER_SECOND
 
 
 def _bytes(operand: Operand) -> int:

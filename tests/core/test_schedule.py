@@ -26,7 +26,7 @@ from mononn_core.runtime.session import Session
 from mononn_core.schedule.groups import CpuGroups
 from mononn_core.schedule.schedule import Bands, GroupSchedule, Partition, Schedule, Tile
 from tests.core import test_groups, test_winograd
-from tests.core.networks import MODELS, encoder
+from tests.core.networks import MODELS, Builder, encoder
 from tests.core.test_convolution import Layer, chain
 
 MACHINE = Machine.named("avx2")
@@ -298,3 +298,30 @@ def test_any_choice_of_legal_decisions_gives_the_same_answers(name: str, owners:
         chosen.append((random.choice(options),))  # type: ignore[attr-defined]
     stages = lowered(name, Schedule(scheduler.groups.graph.name, owners, tuple(chosen)), owners)
     check_answers(stages)
+
+
+def dealt(nodes: Callable[[Builder], str], shape: tuple[int, ...], out: tuple[int, ...]) -> str:
+    """How two owners share what loops compute of x."""
+    b = Builder("loops")
+    nodes(b)
+    stages = compiler.lower(b.model({"x": (1, shape)}, {"y": out}), threads=2, machine=MACHINE)
+    assert stages.lowered.schedule is not None
+    (group,) = stages.lowered.schedule.groups
+    assert group.template == "nest"
+    return group.partition.kind
+
+
+@pytest.mark.parametrize(
+    ("nodes", "shape", "out", "kind"),
+    [
+        (lambda b: b.add("Mul", "x", b.constant(np.float32([0.5])), output="y"), (1, 197, 768), (1, 197, 768), "rows"),
+        (lambda b: b.add("Concat", "x", "x", output="y", axis=1), (1, 64, 55, 55), (1, 128, 55, 55), "rows"),
+        (lambda b: b.add("Transpose", "x", output="y", perm=[0, 2, 1, 3]), (1, 128, 8, 64), (1, 8, 128, 64), "rows"),
+        (lambda b: b.add("Mul", "x", b.constant(np.float32([0.5])), output="y"), (3, 400_000), (3, 400_000), "columns"),
+    ],
+)
+def test_owners_do_not_write_parts_of_the_same_short_rows(
+    nodes: Callable[[Builder], str], shape: tuple[int, ...], out: tuple[int, ...], kind: str
+) -> None:
+    """Prefetchers run past the end of a part into lines that the other owner is about to write."""
+    assert dealt(nodes, shape, out) == kind
