@@ -110,6 +110,8 @@ def bricks(options: Namespace) -> int:
     from mononn_bench.report.grids import markdown
     from mononn_bench.workflow.plan import environment_of
 
+    if options.target != "cpu":
+        raise BadOptionError(f"Bricks are measured on the CPU, not on {options.target}: leave --target out.")
     folder, environments = options.model_folder, dict(options.environment)
     if folder is None:
         plan, name = _plan(options)

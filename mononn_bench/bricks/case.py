@@ -15,7 +15,7 @@ from mononn_bench.bricks.cut import Network, key_of
 from mononn_bench.bricks.measure import Contender, Ground, Say, measure_bricks
 from mononn_bench.bricks.pad import padded
 from mononn_bench.codec import read_record
-from mononn_bench.errors import RecordError
+from mononn_bench.errors import ModelError, RecordError
 from mononn_bench.measure.case import source_revision
 from mononn_bench.measure.environment import describe_machine
 from mononn_bench.measure.exclusive import LOCK, exclusive_machine
@@ -79,7 +79,13 @@ def brick_case(
 
 
 def cut_model(network: Network, lengths: Sequence[int]) -> tuple[tuple[Cut, ...], tuple[Brick, ...], Makers]:
-    """The cuts, each different brick, and what makes it by its key, and the empty one and padded products too."""
+    """The cuts, each different brick, and what makes it by its key, and the empty one and padded products too. Raises
+    ModelError where there are no layers.
+    """
+    if not network.layers:
+        raise ModelError(
+            "This model computes nothing from its inputs, so there are no layers to cut: give another one."
+        )
     cuts = tuple(network.cut(length) for length in sorted({WHOLE, LAYERS, *lengths}))
     runs: dict[str, range] = {}
     for cut in cuts:

@@ -59,7 +59,8 @@ def accuracy_grid(models: Sequence[BrickedModel]) -> Grid:
 def _unbuilt(rows: Sequence[Rebuilt]) -> Iterator[str]:
     for row in rows:
         if row.rebuilt_s is None or row.whole_s is None:
-            yield f"{row.model} with {row.system}, {row.length} layers: {row.reason or 'the whole has no time'}."
+            why = row.reason.rstrip(".") or "the whole has no time"
+            yield f"{row.model} with {row.system}, {row.length} layers: {why}."
 
 
 def errors_grid(models: Sequence[BrickedModel]) -> Grid:

@@ -23,6 +23,7 @@ from mononn_bench.bricks.case import Entrant, brick_case, cut_model
 from mononn_bench.bricks.cut import Network, key_of
 from mononn_bench.bricks.measure import VISITS, Ground
 from mononn_bench.bricks.pad import MULTIPLE, padded
+from mononn_bench.errors import ModelError
 from mononn_bench.measure.process import Limits
 
 Array = NDArray[Any]
@@ -238,6 +239,14 @@ def test_a_padded_product_is_a_brick_of_its_own(linear_folder: Path) -> None:
     assert [d.dim_value for d in wide.graph.output[0].type.tensor_type.shape.dim] == [1, MULTIPLE]
     assert key_of(wide) == wider[product]
     assert wider[add] == wider[relu] == ""
+
+
+def test_what_has_no_layers_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Abs", ["w"], ["y"])]
+    network = a_network(tmp_path, nodes, {"w": np.float32([1.0])}, ["y"])
+    with pytest.raises(ModelError, match="computes nothing from its inputs"):
+        cut_model(network, [1])
+    assert cli.main(["bricks", "--model", "mlp", "--target", "cuda"]) == 2
 
 
 def test_lengths_are_whole_numbers_from_one(capsys: pytest.CaptureFixture[str]) -> None:

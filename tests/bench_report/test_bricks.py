@@ -116,6 +116,7 @@ def test_bricks_alone_make_a_report(tmp_path: Path) -> None:
     assert len(titles) == 4
     assert all(title in page for title in titles)
     assert "Inference speed on here" in page
+    assert "Every value" not in page and "0 cases" not in page
     assert "What here gives" in page
     text = (tmp_path / "tables" / "bricks.md").read_text()
     assert "| mononn | 1      | 1        | 100%       |" in text
