@@ -102,6 +102,10 @@ def test_pairs_that_are_fused_or_end_in_a_product_are_no_advice() -> None:
     assert "fusion" not in {one.kind for one in advise(fused, "mononn")}
     alone = replace(MODEL, layers=tuple(replace(one, reads=()) for one in LAYERS))
     assert "fusion" not in {one.kind for one in advise(alone, "mononn")}
+    turned = tuple(replace(one, operator={"Conv": "Relu", "Relu": "Conv"}[one.operator]) for one in LAYERS)
+    before, single, pairs = MODEL.cuts
+    last = replace(MODEL, layers=turned, cuts=(before, replace(single, keys=("relu", "conv") * 2), pairs))
+    assert "fusion" not in {one.kind for one in advise(last, "mononn")}
 
 
 def test_bricks_alone_make_a_report(tmp_path: Path) -> None:
