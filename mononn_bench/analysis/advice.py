@@ -102,9 +102,12 @@ def _fusion(model: BrickedModel, system: SystemBricks) -> Iterator[Line]:
 
 
 def _types(found: Bound, name: str, rates: Mapping[str, float]) -> Iterator[Line]:
-    """Products in a narrower type, at the rate that the machine multiplies it."""
+    """Products in a narrower type, at the rate that the machine multiplies it; of a run that is shorter than its layers
+    one after the other, so much less.
+    """
     products = [layer for layer in found.layers if layer.brick.flops and name in layer.seconds]
     seconds = sum(layer.count * layer.seconds[name] for layer in products)
+    seconds *= min(1.0, found.wholes[name] / found.layers_s.get(name, found.wholes[name]))
     for kind, rate in rates.items():
         where = f"{sum(layer.count for layer in products)} products and convolutions"
         yield "type", where, f"in {kind}: {rate:.2f} times as fast", seconds * (1 - 1 / rate)

@@ -94,6 +94,10 @@ def test_types_that_machines_multiply_faster_are_advice_for_products() -> None:
     assert found["type"].gain_s == pytest.approx(2 * 4e-3 * 0.6)
     assert (found["type"].where, found["type"].what) == ("2 products and convolutions", "in int8: 2.50 times as fast")
     assert "type" not in {one.kind for one in advise(MODEL, "mononn")}
+    ours = MODEL.systems[0]
+    shorter = replace(MODEL, systems=(replace(ours, times={**ours.times, **times({"net": 5.25})}),))
+    found = {one.kind: one for one in advise(shorter, "mononn", rates)}
+    assert found["type"].gain_s == pytest.approx(4e-3 * 0.6)  # half the time of its layers
 
 
 def test_pairs_that_are_fused_or_end_in_a_product_are_no_advice() -> None:
