@@ -31,7 +31,7 @@ from mononn_bench.profiled import CaseProfile
 from mononn_bench.record import BuildRecord, CaseRecord, ModelRecord, Settings
 from mononn_bench.systems import OURS, REAL, built_as, get_system
 from mononn_bench.systems.environment import adopt_environment, make_environment
-from mononn_bench.workflow.identity import adapter_sources, digest, source_id
+from mononn_bench.workflow.identity import digest
 from mononn_bench.workflow.machine import name_here, require_builds, require_machine
 
 if TYPE_CHECKING:
@@ -112,6 +112,8 @@ def bricks(options: Namespace) -> int:
 
     if options.target != "cpu":
         raise BadOptionError(f"Bricks are measured on the CPU, not on {options.target}: leave --target out.")
+    if options.defaults:
+        raise BadOptionError("Bricks are measured with every system's options set: leave --defaults out.")
     folder, environments = options.model_folder, dict(options.environment)
     if folder is None:
         plan, name = _plan(options)
@@ -129,7 +131,7 @@ def bricks(options: Namespace) -> int:
     command = f"mononn-bench bricks --model {_name(model)} --systems {shlex.quote(','.join(environments))}"
     record = brick_case(
         folder.absolute(),
-        [_entrant(name, where, cores, options.precision) for name, where in environments.items()],
+        [_entrant(name, where, cores, options.precision, options.database) for name, where in environments.items()],
         options.lengths,
         Ground(cores, Limits(options.answer_limit, options.memory_limit), scratch),
         precision=options.precision,
@@ -144,10 +146,12 @@ def bricks(options: Namespace) -> int:
     return 0
 
 
-def _entrant(system: str, environment: Path, cores: Sequence[int], precision: str) -> Entrant:
+def _entrant(system: str, environment: Path, cores: Sequence[int], precision: str, database: Path) -> Entrant:
+    from mononn_bench.workflow.plan import adapter_identity
+
     found = read_environment(environment)
-    sources = source_id(adapter_sources(get_system(system).__module__, PACKAGE.parent))
-    identity = digest(sources, sorted(found.packages.items()), found.python, list(cores), precision)
+    made_by = adapter_identity(get_system(system), database)
+    identity = digest(made_by, sorted(found.packages.items()), found.python, list(cores), precision)
     return Entrant(system, Path(found.interpreter), identity)
 
 

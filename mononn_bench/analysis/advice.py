@@ -61,8 +61,9 @@ Line = tuple[Kind, str, str, float]
 def _algorithm(found: Bound, name: str) -> Iterator[Line]:
     """Layers that another system computes faster."""
     for layer in found.layers:
-        own, best = layer.seconds.get(name), layer.seconds.get(layer.best, 0.0) if layer.seconds else 0.0
-        if own and best * FASTER < own:
+        own = layer.seconds.get(name, 0.0)
+        best = layer.seconds[layer.best] if own else 0.0
+        if best * FASTER < own:
             share = layer.roofline_s / best if best else 0.0
             near = f", {share:.0%} of the roofline" if share else ""
             what = f"as {layer.best}: {own / best:.2f} times as fast{near}" if best else f"as {layer.best}, at no cost"

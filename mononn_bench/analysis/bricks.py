@@ -38,7 +38,7 @@ class Rebuilt:
 @dataclass(frozen=True)
 class Accuracy:
     """How near the models of one system come that could be rebuilt from bricks of one length: shares whose error is
-    within 5 and 10 %, median of the errors and of their sizes, the smallest and the largest error.
+    within 5 and 10 %, and the median, the smallest and the largest error.
 
     `saved` is how many times as long one run of every model takes as one of every different brick; `wall_saved` the
     same of all that measuring took, builds included.
@@ -50,7 +50,6 @@ class Accuracy:
     within_5: float
     within_10: float
     median_error: float
-    median_size: float
     smallest: float
     largest: float
     saved: float
@@ -185,7 +184,7 @@ def _accuracy(models: Sequence[BrickedModel], rows: Sequence[Rebuilt]) -> Accura
         system, length, len(rows),
         within_5=sum(size <= 0.05 for size in sizes) / len(sizes),
         within_10=sum(size <= 0.10 for size in sizes) / len(sizes),
-        median_error=median(errors), median_size=median(sizes), smallest=errors[0], largest=errors[-1],
+        median_error=median(errors), smallest=errors[0], largest=errors[-1],
         saved=wholes[0] / runs, wall_saved=wholes[1] / walls,
     )  # fmt: skip
 

@@ -254,14 +254,9 @@ class Plan:
 
     @cached_property
     def _adapters(self) -> dict[str, str]:
-        """The identity of what makes each system: its adapter with its data and, for ours, the compiler."""
+        """The identity of what makes each system."""
         names = {system for target in self.config.targets for system in self.systems(target)}
-        return {name: self._adapter(get_system(name)) for name in names}
-
-    def _adapter(self, system: type[System]) -> str:
-        sources = source_id(adapter_sources(system.__module__, ROOT))
-        data = sorted(path for path in system.data.rglob("*") if path.is_file()) if system.data else []
-        return digest(sources, [file_digest(path, self.cache) for path in data]) if data else sources
+        return {name: adapter_identity(get_system(name), self.cache) for name in names}
 
     def _build(self, model: Model, variant: str, precision: str, target: str) -> Build:
         system = built_as(variant)
@@ -285,6 +280,15 @@ class Plan:
         identity = digest(protocol, [(b.system, b.identity) for b in builds], repr(measuring), repr(self.config.limits))
         record = self.results / "raw" / f"{group}{number}-{identity}.json"
         return Case(builds[0].model, builds, measuring, record)
+
+
+def adapter_identity(system: type[System], cache: Path) -> str:
+    """The identity of what makes a system (its adapter with its data and, for ours, the compiler); digests of data are
+    remembered in `cache`.
+    """
+    sources = source_id(adapter_sources(system.__module__, ROOT))
+    data = sorted(path for path in system.data.rglob("*") if path.is_file()) if system.data else []
+    return digest(sources, [file_digest(path, cache) for path in data]) if data else sources
 
 
 def environment_of(system: str, target: str) -> str:

@@ -247,6 +247,7 @@ def test_what_has_no_layers_is_refused_with_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="computes nothing from its inputs"):
         cut_model(network, [1])
     assert cli.main(["bricks", "--model", "mlp", "--target", "cuda"]) == 2
+    assert cli.main(["bricks", "--model", "mlp", "--defaults"]) == 2
 
 
 def test_lengths_are_whole_numbers_from_one(capsys: pytest.CaptureFixture[str]) -> None:
