@@ -1,7 +1,7 @@
 # Compares inference systems on this machine: README.md says how, docs/measuring.md what the numbers mean.
 import sys
 
-from mononn_bench.workflow.config import ROOT
+from mononn_bench.files import ROOT
 from mononn_bench.workflow.machine import require_settled
 from mononn_bench.workflow.plan import plan_of, stale_tables
 

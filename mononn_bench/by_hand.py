@@ -19,10 +19,11 @@ from mononn_bench.bricks.case import Entrant, brick_case
 from mononn_bench.bricks.measure import Ground
 from mononn_bench.codec import read_record, write_record, write_text
 from mononn_bench.errors import BadOptionError, BenchError
+from mononn_bench.files import import_path
 from mononn_bench.measure.build import RECORD, build_system, read_environment
 from mononn_bench.measure.case import measure_case
 from mononn_bench.measure.exclusive import exclusive_machine
-from mononn_bench.measure.process import PACKAGE, Limits
+from mononn_bench.measure.process import Limits
 from mononn_bench.measure.runner import Contestant, Course
 from mononn_bench.models.zoo import get_model
 from mononn_bench.profile.case import profile_case
@@ -82,7 +83,15 @@ def explain(options: Namespace) -> int:
     named = [name for name in options.systems or () if name != OURS] or rivals(record)
     if not named:
         raise NotNamedError(f"{kept} has ours beside no other system whose steps say what they compute: profile both.")
-    print("\n".join(markdown(explain_grid(record, name)) for name in named))
+    told, untold = [], []
+    for name in named:
+        try:
+            told.append(markdown(explain_grid(record, name)))
+        except NotNamedError as error:
+            untold.append(str(error))
+    if not told:
+        raise NotNamedError(f"{' '.join(untold)} The profile is kept: {kept}.")
+    print("\n".join([*told, *untold]))
     print(kept)
     return 0
 
@@ -169,7 +178,7 @@ def tune(options: Namespace) -> int:
     command += ["--seconds", str(options.seconds or plan.config.tuning_seconds), "--target", options.target]
     command += ["--threads", str(plan.config.threads), "--work", str(plan.cache / "tuning" / TVM)]
     with exclusive_machine(_say):
-        return subprocess.run(command, env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)}, check=False).returncode
+        return subprocess.run(command, env=_variables(plan), check=False).returncode
 
 
 def _case(options: Namespace, *, twin: bool) -> tuple[Course, list[Contestant]]:
@@ -331,16 +340,20 @@ def _to(folder: Path) -> str:
     return shlex.join(["--output", str(folder)])
 
 
+def _variables(plan: Plan) -> dict[str, str]:
+    """Of a process that imports our packages in another environment."""
+    return {**os.environ, "PYTHONPATH": str(import_path(plan.cache))}
+
+
 def _prepare_step(plan: Plan, environment: str, options: str, name: str, result: Path) -> None:
     """Run a sub-command in one of the plan's environments, unless its `result` stands."""
     if result.exists():
         return
     python = read_environment(plan.environments[environment].folder).interpreter
-    variables = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
     step, *rest = shlex.split(options)
     _say(f"{step} {name}")
     command = [python, "-m", "mononn_bench.cli", step, *rest]
-    if subprocess.run(command, env=variables, check=False).returncode != 0:
+    if subprocess.run(command, env=_variables(plan), check=False).returncode != 0:
         raise BenchError(f"The step '{step}' for {name} failed; its message stands above.")
 
 

@@ -10,16 +10,15 @@ from pathlib import Path
 from mononn_bench.codec import write_record
 from mononn_bench.doctor import main as examine_here
 from mononn_bench.errors import BadOptionError
+from mononn_bench.files import FILES
 from mononn_bench.measure.build import build_system
 from mononn_bench.measure.primitives import read_primitives
-from mononn_bench.measure.process import PACKAGE, Limits
+from mononn_bench.measure.process import Limits
 from mononn_bench.models.zoo import ZOO
 from mononn_bench.profiled import Stated
 from mononn_bench.systems import REAL, get_system
 from mononn_bench.systems.environment import adopt_environment, make_environment, requirement_lines
 from mononn_bench.workflow.machine import note_machine, require_cores, settled
-
-ROOT = PACKAGE.parent
 
 
 def doctor(_: Namespace) -> int:
@@ -152,4 +151,4 @@ def simulate(options: Namespace) -> int:
 
 
 def _requirements(system: str) -> Path:
-    return ROOT / "envs" / f"{get_system(system).environment}.txt"
+    return FILES / "envs" / f"{get_system(system).environment}.txt"

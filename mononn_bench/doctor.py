@@ -19,11 +19,13 @@ from ctypes.util import find_library
 from dataclasses import dataclass
 from pathlib import Path
 
+from mononn_bench.files import FILES, ROOT
 from mononn_bench.measure.environment import available_bytes, describe_machine
 from mononn_bench.record import Machine
 from mononn_bench.workflow.identity import requirements_id
 
-ROOT = Path(__file__).resolve().parents[1]
+HERE = ROOT if FILES == ROOT else Path.cwd()
+"""Where environments and models are kept."""
 SUITE = "the suite itself"
 LEAST_PYTHON, LEAST_MEMORY_MB, MODELS_GB = (3, 11), 7000, 10.0
 VECTORS = {"x86_64": ("avx2", "fma"), "aarch64": ("asimd",)}
@@ -133,11 +135,13 @@ def gpu_name() -> str:
     return done.stdout.strip().splitlines()[0] if done.returncode == 0 and done.stdout.strip() else ""
 
 
-def to_install(root: Path, environments: Iterable[str]) -> dict[str, Cost | None]:
-    """Those of the environments (names of files under envs/) and of the suite that do not stand yet."""
+def to_install(root: Path, environments: Iterable[str], files: Path | None = None) -> dict[str, Cost | None]:
+    """Those of the environments (names of files under envs/ in `files`, or else in `root`) and of the suite that do not
+    stand yet.
+    """
     wanted: dict[str, Cost | None] = {} if (root / ".venv" / "bench.done").exists() else {SUITE: COSTS[SUITE]}
     for name in environments:
-        requirements = root / "envs" / f"{name}.txt"
+        requirements = (files or root) / "envs" / f"{name}.txt"
         stamp = root / ".cache" / "environments" / f"{name}-{requirements_id(requirements)}" / "environment.json"
         if not stamp.exists():
             wanted[name] = COSTS.get(name)
@@ -157,14 +161,14 @@ def expectation(costs: Mapping[str, Cost | None], work_minutes: int | None) -> s
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print what the machine has, what is to come, and each system's probe; 2 where the suite cannot work here."""
     parser = argparse.ArgumentParser(prog="make doctor", description=__doc__)
-    parser.add_argument("--configfile", type=Path, default=ROOT / "workflows" / "config.yaml")
+    parser.add_argument("--configfile", type=Path, default=FILES / "workflows" / "config.yaml")
     parser.add_argument("--brief", action="store_true", help="one line, or the one sentence that stops it")
     options = parser.parse_args(arguments)
     installed = importlib.util.find_spec("snakemake") is not None
     environments, minutes = _planned(options.configfile) if installed else (_default_environments(), None)
-    costs = to_install(ROOT, environments)
+    costs = to_install(HERE, environments, FILES)
     needed = sum(cost.disk_mb for cost in costs.values() if cost) / 1000 + MODELS_GB * (minutes != 0)
-    findings = examine(describe_machine(), shutil.disk_usage(ROOT).free / 1e9, needed, ROOT)
+    findings = examine(describe_machine(), shutil.disk_usage(HERE).free / 1e9, needed, HERE)
     if not options.brief:
         for finding in findings:
             print(f"{finding.name:18}{finding.text}")
@@ -184,7 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _default_environments() -> list[str]:
     """The environments of systems that need no GPU, before the configuration can be read."""
-    return sorted(path.stem for path in (ROOT / "envs").glob("*.txt") if path.stem in COSTS)
+    return sorted(path.stem for path in (FILES / "envs").glob("*.txt") if path.stem in COSTS)
 
 
 def _planned(configfile: Path) -> tuple[list[str], int | None]:
@@ -219,7 +223,7 @@ def probe(system: str) -> str:
     from mononn_bench.systems import get_system
 
     name = get_system(system).environment
-    folder = ROOT / ".cache" / "environments" / f"{name}-{requirements_id(ROOT / 'envs' / f'{name}.txt')}"
+    folder = HERE / ".cache" / "environments" / f"{name}-{requirements_id(FILES / 'envs' / f'{name}.txt')}"
     try:
         found = read_environment(folder)
         python, where = Path(found.interpreter), "its environment"

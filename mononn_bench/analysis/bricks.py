@@ -15,6 +15,9 @@ from statistics import median
 
 from mononn_bench.bricked import EMPTY, LAYERS, WHOLE, Brick, BrickedModel, Cut, SystemBricks
 
+VERY_NEAR, NEAR = 0.05, 0.10
+"""Errors within which networks are counted."""
+
 
 @dataclass(frozen=True)
 class Rebuilt:
@@ -182,8 +185,8 @@ def _accuracy(models: Sequence[BrickedModel], rows: Sequence[Rebuilt]) -> Accura
     runs, walls = (sum(column) for column in zip(*bricks.values(), strict=True))
     return Accuracy(
         system, length, len(rows),
-        within_5=sum(size <= 0.05 for size in sizes) / len(sizes),
-        within_10=sum(size <= 0.10 for size in sizes) / len(sizes),
+        within_5=sum(size <= VERY_NEAR for size in sizes) / len(sizes),
+        within_10=sum(size <= NEAR for size in sizes) / len(sizes),
         median_error=median(errors), smallest=errors[0], largest=errors[-1],
         saved=wholes[0] / runs, wall_saved=wholes[1] / walls,
     )  # fmt: skip

@@ -39,7 +39,8 @@ def places(profile: CaseProfile, rival: str) -> list[Region]:
     Raises NotNamedError where a profile is missing or tells no nodes.
     """
     if rival not in rivals(profile):
-        reason = next((row.reason for row in profile.profiles if row.system == rival and row.reason), "")
+        tried = [row for row in profile.profiles if row.system == rival]
+        reason = "" if any(row.status == "ok" for row in tried) else next((row.reason for row in tried), "")
         why = reason or "its profiler does not say which ONNX nodes its steps compute"
         raise NotNamedError(f"{profile.model} cannot be explained beside {rival}: {why}.")
     rows = _rows(profile)

@@ -35,5 +35,5 @@ def report_files(cases: Sequence[str], systems: Sequence[str], bricks: bool = Fa
     """
     tables = [f"tables/{name}" for name in (*(TABLES if cases else ()), *network_files(cases))]
     tables += [f"tables/{name}" for name in BRICKS if bricks]
-    figures = FIGURES if cases and has_rivals(systems) else ()
+    figures = [*(FIGURES if cases and has_rivals(systems) else ()), *(["bricks"] if bricks else [])]
     return [PAGE, *tables, *(f"figures/{name}.{suffix}" for name in figures for suffix in FORMATS)]

@@ -17,6 +17,7 @@ from mononn_bench.report.bricks import brick_grids, read_bricks
 from mononn_bench.report.explain import explain_grid, levels_grid, rivals
 from mononn_bench.report.figures import draw_figures, write_figures
 from mononn_bench.report.grids import markdown
+from mononn_bench.report.layers import layer_grids
 from mononn_bench.report.machine import machine_grids
 from mononn_bench.report.names import PAGE
 from mononn_bench.report.page import page_html
@@ -34,10 +35,10 @@ def write_report(records: Sequence[Path], folder: Path, primitives: Path | None 
     cut = read_bricks(folder / "bricks")
     table = make_table(read)
     if read:
-        pictures = write_figures(draw_figures(table), folder / "figures")
         write_tables(table, folder / "tables")
     else:
-        table, pictures = replace(table, machine=cut[0].machine if cut else ""), {}
+        table = replace(table, machine=cut[0].machine if cut else "")
+    pictures = write_figures(draw_figures(table, cut), folder / "figures")
     profiles = {
         c.name: read_record(CaseProfile, path) for c in table.cases if (path := _profile(folder, c.name)).exists()
     }
@@ -53,10 +54,13 @@ def write_report(records: Sequence[Path], folder: Path, primitives: Path | None 
 
 def write_profiles(profiles: Mapping[str, CaseProfile], folder: Path) -> None:
     """Write what profiles say into `folder`: every step (layers.csv) and every kind of step (kinds.csv) of all systems,
-    GPU kernels where there are any (kernels.csv), what each profiler costs (levels.md), and ours beside each rival
-    whose steps say what they compute.
+    GPU kernels where there are any (kernels.csv), what each profiler costs (levels.md), each case's tables of layers,
+    and ours beside each rival whose steps say what they compute.
     """
     found, on_gpu = layers(profiles), kernels(profiles)
+    for case, profile in profiles.items():
+        if grids := layer_grids(case, profile):
+            write_text(folder / f"{case}.layers.md", "\n".join(map(markdown, grids)))
     if on_gpu:
         write_text(folder / "kernels.csv", rows_csv(on_gpu))
     if not found:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -38,7 +38,8 @@ class OpenVino(System):
         self._compiled: Any = None
         self._request: Any = None
         self._outputs: Arrays = {}
-        self._fed: Arrays | None = None
+        self._fed: dict[Any, Any] | None = None
+        self._results: list[Any] = []
         self._defaults = False
 
     def probe(self) -> dict[str, str]:
@@ -97,16 +98,28 @@ class OpenVino(System):
         import openvino
 
         if self._defaults:
-            self._fed = inputs
+            self._fed = dict(zip(_named(self._compiled.inputs, inputs), inputs.values(), strict=True))
+            self._results = _named(self._compiled.outputs, self._outputs)
             return
-        for name, array in {**inputs, **self._outputs}.items():
-            self._request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
+        ends = ((self._compiled.inputs, inputs), (self._compiled.outputs, self._outputs))
+        for ports, arrays in ends:
+            for port, array in zip(_named(ports, arrays), arrays.values(), strict=True):
+                self._request.set_tensor(port, openvino.Tensor(array, shared_memory=True))
 
     def run(self) -> None:
         if self._fed is None:
             self._request.infer(share_outputs=True)
         else:
-            self._outputs = {tensor.any_name: array for tensor, array in self._compiled(self._fed).items()}
+            results = self._compiled(self._fed)
+            self._outputs = {name: results[port] for name, port in zip(self._outputs, self._results, strict=True)}
 
     def outputs(self) -> Arrays:
         return self._outputs
+
+
+def _named(ports: Sequence[Any], names: Iterable[str]) -> list[Any]:
+    """The port of each name; the one in its place where none has it: beside a Dropout that it takes out, OpenVINO keeps
+    one name of two.
+    """
+    known = {name: port for port in ports for name in port.names}
+    return [known.get(name, port) for name, port in zip(names, ports, strict=True)]

@@ -16,11 +16,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from mononn_bench.files import FILES
 from mononn_bench.record import Tuning
 
-ROOT = Path(__file__).resolve().parents[2]
-SHIPPED = ROOT / "results" / "tuning" / "tvm"
+SHIPPED = FILES / "results" / "tuning" / "tvm"
 """One folder a kind of machine: workloads.json.gz, schedules.json.gz (the best of each workload), budget.json."""
+AVX512 = "avx512f"
+"""What LLVM takes every processor of a family for, and a hypervisor may hide; all other sets of AVX-512 rest on it."""
 GATHERS = ("take", "gather")
 WORKLOADS, SCHEDULES, BUDGET = "workloads.json", "schedules.json", "budget.json"
 TRIALS_PER_OPERATOR = 64
@@ -125,18 +127,27 @@ def _replace(path: Path, content: bytes) -> None:
 def make_target(kind: str, threads: int) -> Any:
     """TVM's target for this very processor with `threads` cores (`cpu`) or this very GPU (`cuda`)."""
     import tvm
-    from tvm.target.codegen import llvm_get_system_cpu
+    from tvm.target.codegen import llvm_get_cpu_features, llvm_get_system_cpu
 
     if kind == "cuda":
         return tvm.target.Target.from_device("cuda")
-    return tvm.target.Target({"kind": "llvm", "mcpu": str(llvm_get_system_cpu()), "num-cores": threads})
+    facts = {"kind": "llvm", "mcpu": str(llvm_get_system_cpu()), "num-cores": threads}
+    if AVX512 in llvm_get_cpu_features(tvm.target.Target(facts)) and not _has_instructions(AVX512):
+        facts["mattr"] = [f"-{AVX512}"]
+    return tvm.target.Target(facts)
+
+
+def _has_instructions(feature: str) -> bool:
+    """Whether Linux says that this processor has an instruction set; a hypervisor may hide one."""
+    return any(feature in line.split() for line in Path("/proc/cpuinfo").read_text().splitlines())
 
 
 def machine_folder(target: Any) -> str:
     """The name of a target's database: its processor and how many cores it was tuned for, or its GPU architecture."""
     if target.kind.name == "cuda":
         return str(target.attrs["arch"])
-    return f"{target.attrs['mcpu']}-{int(target.attrs['num-cores'])}c"
+    without = "".join(str(feature) for feature in target.attrs.get("mattr", ()))
+    return f"{target.attrs['mcpu']}{without}-{int(target.attrs['num-cores'])}c"
 
 
 def find_database(target: Any, shipped: Path = SHIPPED) -> tuple[Database, str] | None:

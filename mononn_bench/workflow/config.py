@@ -13,14 +13,14 @@ import jsonschema
 import yaml
 
 from mononn_bench.errors import BenchError
+from mononn_bench.files import FILES
 from mononn_bench.models.zoo import ZOO, get_model
 from mononn_bench.systems import get_system
 from mononn_bench.workflow.machine import ASKED, AUTO, settled
 
-ROOT = Path(__file__).resolve().parents[2]
-SCHEMA = ROOT / "workflows" / "schemas" / "config.schema.yaml"
+SCHEMA = FILES / "workflows" / "schemas" / "config.schema.yaml"
 FP32, INT8 = "fp32", "int8"
-DEFAULT, SUITES, RESULTS = ROOT / "workflows" / "config.yaml", ROOT / "workflows" / "suites", "results"
+DEFAULT, SUITES, RESULTS = FILES / "workflows" / "config.yaml", FILES / "workflows" / "suites", "results"
 
 
 class ConfigError(BenchError):
@@ -96,6 +96,8 @@ def load_config(mapping: Mapping[str, Any]) -> WorkflowConfig:
     filled = _with_defaults(mapping, schema)
     for name in filled["systems"]:
         get_system(name)
+    if filled["defaults"] and filled["bricks"]:
+        raise ConfigError("Bricks are measured with every system's options set: leave defaults or bricks out.")
     filled = settled(filled)
     return WorkflowConfig(
         machine=filled["machine"],

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from mononn_bench.errors import BenchError
+from mononn_bench.files import FILES, ROOT
 from mononn_bench.models.zoo import get_model
 from mononn_bench.report.names import PAGE, report_files
 from mononn_bench.systems import built_as, get_system
 from mononn_bench.systems.base import System
-from mononn_bench.workflow.config import INT8, ROOT, ModelChoice, WorkflowConfig, load_config, named
+from mononn_bench.workflow.config import INT8, ModelChoice, WorkflowConfig, load_config, named
 from mononn_bench.workflow.identity import (
     adapter_sources,
     digest,
@@ -234,7 +235,7 @@ class Plan:
         return [self.results / "profiles" / f"{name}.perfetto.json" for name in self.groups if wanted]
 
     def _environment(self, name: str) -> Environment:
-        requirements = ROOT / "envs" / f"{name}.txt"
+        requirements = FILES / "envs" / f"{name}.txt"
         if name == DRIVER or self.config.environments.get(name) == DRIVER:
             identity = digest(DRIVER, sys.executable, requirements_id(requirements))
             folder = self.cache / "environments" / f"{name}-{identity}"

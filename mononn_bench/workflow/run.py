@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mononn_bench.errors import BenchError
+from mononn_bench.files import ROOT
 from mononn_bench.measure.worker import die_with_parent
 from mononn_bench.models.user import read_user_model
 from mononn_bench.report.names import BRICKS, PAGE, SPEED
-from mononn_bench.workflow.config import DEFAULT, ROOT, read_comparison
+from mononn_bench.workflow.config import DEFAULT, read_comparison
 from mononn_bench.workflow.plan import Plan, make_plan
 from mononn_bench.workflow.progress import DURATIONS, Progress, steps_to_make
 

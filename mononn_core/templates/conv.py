@@ -19,7 +19,7 @@ from mononn_core.program.ir import Phase, Task
 from mononn_core.program.simplify import simplify
 from mononn_core.program.template import Array, Running, operand
 from mononn_core.templates.conv_node import Conv
-from mononn_core.templates.windowed import Windowed, WindowParams, corners
+from mononn_core.templates.windowed import Windowed, WindowParams
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,10 @@ class ConvParams(WindowParams):
     together: int = 1
     joined: int = 1
     seven_bits: bool = False
+
+
+SPREAD = 1
+"""Multiply-adds of vectors in whose time an input is read and spread over one, about (measured)."""
 
 
 class Direct(Windowed[ConvParams]):
@@ -55,18 +59,18 @@ class Direct(Windowed[ConvParams]):
         return np.asarray(sum(np.matmul(tap, part) for tap, part in zip(taps, parts, strict=True)))
 
     def panels(self, conv: Conv, lanes: int) -> tuple[int, ...]:
-        """Two vectors of output channels, or one where there are, or a group has, no two."""
+        """Two vectors of output channels, or one where there are no two. Of groups, whichever takes less: panels that
+        span two multiply zeros.
+        """
         if conv.lanewise(lanes):
             return ()
-        two = conv.channels > lanes if conv.group == 1 else conv.of_group[1] % (2 * lanes) == 0
-        return (2 * lanes, lanes) if two else (lanes,)
+        panels = (2 * lanes, lanes) if conv.channels > lanes else (lanes,)
+        if conv.group == 1:
+            return panels
+        return tuple(sorted(panels, key=lambda n: (sum(_groups_read(conv, n)) * (n // lanes + SPREAD), n)))
 
     def reads(self, conv: Conv, panel: int) -> int:
-        if conv.group == 1:
-            return conv.x[3]
-        mine, width = conv.of_group
-        ends = ((n, min(n + panel, conv.channels) - 1) for n in range(0, conv.channels, panel))
-        return max((last // width - first // width + 1) * mine for first, last in ends)
+        return max(_groups_read(conv, panel)) * conv.of_group[0]
 
     def first_channel(self, conv: Conv, panel: int, column: Expr) -> Expr:
         if conv.group == 1:
@@ -119,6 +123,12 @@ class Direct(Windowed[ConvParams]):
     def headers(self, phase: Phase, code: CpuStorage) -> tuple[str, ...]:
         return ("mononn_dot.hpp",) if is_narrow(phase, code) else super().headers(phase, code)
 
+    def in_vectors(self, phase: Phase, columns: tuple[int, ...], code: CpuStorage) -> str:
+        """Of a half panel the kernel computes that half alone."""
+        half, panel = self.params(phase.task).panel // 2, self.params(phase.task).panel
+        known = not is_narrow(phase, code) and set(columns) <= {0, half, panel}
+        return f"{half} % mn::W == 0" if known else ""
+
     def call(self, phase: Phase, rows: int, function: str, printer: Printer, code: CpuStorage) -> str:
         task, params = phase.task, self.params(phase.task)
         panel, cheap = params.panel, "true" if is_cheap(task.results[0]) else "false"
@@ -130,15 +140,24 @@ class Direct(Windowed[ConvParams]):
         a, b = operand(task, "a"), operand(task, "b")
         right = code.corner(printer, b)
         right = f"mn::seven_bits({right})" if params.seven_bits else right
-        call = f"{kernel}<Windows_, {tile}>({code.corner(printer, a)}, {right}, {function}, ahead_);"
+        end = ""
         if kernel == "mn::conv" and any(0 < n <= panel // 2 for n in code.extents(b, 1, printer)[0]):
-            call = f"mn::conv_ragged<Windows_, {tile}>({corners(phase, printer, code)}, end_, {function}, ahead_);"
+            kernel, end = "mn::conv_ragged", "end_, "
+        call = f"{kernel}<Windows_, {tile}>({code.corner(printer, a)}, {right}, {end}{function}, ahead_);"
         if params.grouped[0] == 0:
             return call
         skip = a.box.size[1] - params.grouped[0]
         first = f"{code.corner(printer, a)} + first_, {code.corner(printer, b)} + first_ * {panel}"
-        one = f"mn::conv<Group_, {tile}, {skip}>({first}, {function}, ahead_);"
+        one = f"{kernel}<Group_, {tile}, {skip}>({first}, {end}{function}, ahead_);"
         return f"{{ if (alone_) {one} else {call} }}"
+
+
+def _groups_read(conv: Conv, panel: int) -> list[int]:
+    """Groups whose channels each panel multiplies: those that it spans; of terms side by side, as many for all."""
+    width, channels = conv.of_group[1], conv.channels
+    ends = ((n, min(n + panel, channels) - 1) for n in range(0, channels, panel))
+    spans = [last // width - first // width + 1 for first, last in ends]
+    return spans if conv.together == 1 else [max(spans)] * len(spans)
 
 
 TEMPLATE = Direct()

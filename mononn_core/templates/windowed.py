@@ -90,6 +90,11 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
     def call(self, phase: Phase, rows: int, function: str, printer: Printer, code: CpuStorage) -> str:
         """C text that computes ``rows`` image rows and hands them to ``function``."""
 
+    def in_vectors(self, phase: Phase, columns: tuple[int, ...], code: CpuStorage) -> str:
+        """C text of a constant: whether results come in whole vectors where tasks have so many ``columns``; empty:
+        they may not."""
+        return ""
+
     def tag(self, conv: Conv) -> str:
         """Tells its packed weights from those that other convolution templates read."""
         return ""
@@ -302,6 +307,8 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
             function = "edge_"
             out.line(f"const long end_ = {columns_text};")
             edge = f"mn::ragged({y}, {n}, end_, v_, [&](long, long at_, auto w_) {{ element_({y}, {x}, at_, w_); }});"
+            if known := self.in_vectors(phase, columns, code):
+                edge = f"if constexpr ({known}) element_({y}, {x}, {n}, v_); else {edge}"
             out.line(f"auto edge_ = [&](long {y}, long {x}, long {n}, auto v_) {{ {edge} }};")
         lda = row_stride(printer.pointers["a"].buffer)
         pairs = ", ".join(f"{v}, {h}" for v, h in (windows.kernel, windows.strides, windows.dilations))

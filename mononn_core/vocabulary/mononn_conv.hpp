@@ -119,12 +119,12 @@ static inline void conv(const TA *A, const float *B, Element &&element, Ahead &&
 
 // As ``conv``, of a panel of which only so many ``channels`` are there: where half of its vectors hold them, those alone,
 // of as many more pixels at once.
-template <class G, int ROWS, int PANEL, int MOST, bool CHEAP, class TA, class Element, class Ahead = Nothing>
+template <class G, int ROWS, int PANEL, int MOST, bool CHEAP, int SKIP = 0, class TA, class Element, class Ahead = Nothing>
 static inline void conv_ragged(const TA *A, const float *B, long channels, Element &&element, Ahead &&ahead = Nothing{}) {
   constexpr int NV = PANEL / W;
   if constexpr (NV % 2 == 0)
-    if (channels <= PANEL / 2) return conv_vectors<G, ROWS, NV / 2, NV, 2 * MOST, CHEAP, 0>(A, B, element, ahead);
-  conv_vectors<G, ROWS, NV, NV, MOST, CHEAP, 0>(A, B, element, ahead);
+    if (channels <= PANEL / 2) return conv_vectors<G, ROWS, NV / 2, NV, 2 * MOST, CHEAP, SKIP>(A, B, element, ahead);
+  conv_vectors<G, ROWS, NV, NV, MOST, CHEAP, SKIP>(A, B, element, ahead);
 }
 
 // Channel C of every group of GROUP neighbouring lanes, in all lanes of the group.

@@ -62,6 +62,9 @@ def test_a_kept_profile_is_explained(tmp_path: Path, capsys: pytest.CaptureFixtu
     said = capsys.readouterr().out
     assert said.startswith("# net: mononn beside openvino")
     assert "products at 25% of peak against 12%" in said
+    assert main(["explain", "--profile", str(kept), "--systems", "mononn,tvm,openvino"]) == 0
+    said = capsys.readouterr().out
+    assert "# net: mononn beside openvino" in said and "cannot be explained beside tvm" in said
     assert main(["explain", "--profile", str(kept), "--systems", "mononn,tvm"]) == 2
     assert "its profiler does not say which ONNX nodes" in capsys.readouterr().err
     write_record(a_profile(profiles=()), kept)

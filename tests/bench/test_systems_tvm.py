@@ -69,6 +69,9 @@ def test_equal_tables_pack_to_equal_bytes(shipped, tmp_path):
 def test_the_matching_database_is_found_and_any_other_says_why_it_does_not_match(shipped, monkeypatch):
     found, reason = find_database(target(mcpu="znver4", **{"num-cores": 2}), shipped)
     assert (found.folder.name, reason) == ("znver4-2c", "")
+    assert (
+        tvm_model.machine_folder(target(mcpu="znver4", mattr=["-avx512f"], **{"num-cores": 2})) == "znver4-avx512f-2c"
+    )
     found, reason = find_database(target(mcpu="znver4", **{"num-cores": 8}), shipped)
     assert (found.folder.name, reason) == ("znver4-2c", "its schedules were found for znver4-2c, and this is znver4-8c")
     assert find_database(target("cuda", arch="sm_90"), shipped) is None

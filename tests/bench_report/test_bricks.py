@@ -16,6 +16,9 @@ from mononn_bench.codec import read_record, write_record
 from mononn_bench.measure.environment import describe_machine
 from mononn_bench.profiled import Primitives, Reading
 from mononn_bench.report.bricks import accuracy_grid, advice_grid, bound_grid, brick_grids
+from mononn_bench.report.figures.bricks import bricks_figure
+from mononn_bench.report.figures.style import styled
+from mononn_bench.report.names import report_files
 from mononn_bench.report.write import write_report
 
 
@@ -124,6 +127,8 @@ def test_bricks_alone_make_a_report(tmp_path: Path) -> None:
     assert len(titles) == 4
     assert all(title in page for title in titles)
     assert "Inference speed on here" in page
+    assert 'id="figure-bricks"' in page
+    assert all((tmp_path / name).exists() for name in report_files([], ["mononn", "rival"], bricks=True))
     assert "Every value" not in page and "0 cases" not in page
     assert "What here gives" in page
     text = (tmp_path / "tables" / "bricks.md").read_text()
@@ -132,6 +137,20 @@ def test_bricks_alone_make_a_report(tmp_path: Path) -> None:
         rows = list(csv.DictReader(stream))
     assert len(rows) == len(brick_rows([MODEL])) == 2 * (1 + 2 + 1)
     assert {row["count"] for row in rows if row["length"] == "2"} == {"2"}
+
+
+def test_the_figure_counts_networks_within_an_error() -> None:
+    rows = rebuild([MODEL, replace(MODEL, systems=())])
+    with styled():
+        figure = bricks_figure([*rows, replace(rows[0], error=0.2), replace(rows[0], error=None)])
+    panels = {axes.get_title(loc="left"): axes for axes in figure.axes}
+    assert list(panels) == ["mononn", "rival"]
+    first = panels["mononn"].get_lines()[2]
+    assert first.get_label() == "1 layer (2)"
+    error = abs(rows[0].error or 0) * 100
+    assert first.get_xydata().tolist() == [[0, 0], [error, 50], [20, 100], [50, 100]]
+    nothing = bricks_figure([replace(row, error=None) for row in rows])
+    assert all("could be rebuilt" in axes.texts[0].get_text() for axes in nothing.axes)
 
 
 def test_advice_is_for_systems_with_times() -> None:

@@ -20,6 +20,7 @@ from mononn_bench.profile.steps import steps_of
 from mononn_bench.profile.subject import Seen
 from mononn_bench.profiled import Kernel, ModelNode, ProfileRecord, Span, Step
 from mononn_bench.report.explain import NotNamedError, explain_grid, levels_grid, rivals
+from mononn_bench.report.layers import layer_grids
 from mononn_bench.report.write import write_profiles
 
 
@@ -183,6 +184,9 @@ def test_what_cannot_be_explained_says_why() -> None:
     assert rivals(profile) == ["openvino"]
     with pytest.raises(NotNamedError, match="net cannot be explained beside tvm: its profiler does not say"):
         explain_grid(profile, "tvm")
+    second = ProfileRecord("tvm", "Nsight Systems", "unavailable", "nsys not found")
+    with pytest.raises(NotNamedError, match="its profiler does not say"):
+        explain_grid(a_profile(profiles=(*profile.profiles, second)), "tvm")
     with pytest.raises(NotNamedError, match="the library gone is not installed"):
         explain_grid(profile, "gone")
     assert rivals(a_profile(profiles=profile.profiles[1:])) == []
@@ -241,7 +245,7 @@ def test_a_node_of_several_steps_counts_once() -> None:
 def test_a_report_keeps_what_profiles_say(tmp_path: Path) -> None:
     write_profiles({"net": a_profile()}, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "kinds.csv", "layers.csv", "levels.md", "net.beside.openvino.md",
+        "kinds.csv", "layers.csv", "levels.md", "net.beside.openvino.md", "net.layers.md",
     ]  # fmt: skip
     header, first, *_ = (tmp_path / "layers.csv").read_text().splitlines()
     assert header.startswith("case,system,index,step,kind,nodes,operators,seconds,flops,moved_bytes,roofline_share")
@@ -251,11 +255,29 @@ def test_a_report_keeps_what_profiles_say(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
+def test_layers_kinds_and_runs_as_tables() -> None:
+    runs, hottest, by_kind = layer_grids("net", a_profile())
+    assert [row[0] for row in runs.rows] == ["mononn", "openvino"], "tvm's steps have no profiled run"
+    assert runs.rows[0][1:8] == ("2", "2", "0.02", "0.002", "0.012", "166.7", "1.0")
+    assert runs.rows[0][-2:] == ("25%", "arithmetic")
+    assert runs.rows[1][3] == "0.2", "of 3.5 ms profiled the steps take 3.3"
+    first = hottest.rows[2]
+    assert first[:8] == ("openvino", "0", "MatMul", "matmul", "2", "60.6%", "1", "0.004")
+    assert hottest.rows[-1][:3] == ("tvm", "0", "fused") and hottest.rows[-1][-3:] == ("", "", "")
+    matmul = next(row for row in by_kind.rows if row[:2] == ("openvino", "MatMul"))
+    assert matmul[2:6] == ("2", "40.0%", "2.5", "75.8%")
+    shares = [float(row[7].rstrip("%")) for row in by_kind.rows if row[0] == "openvino" and row[7]]
+    assert sum(shares) == pytest.approx(100, abs=0.2)
+
+
 def test_gpu_kernels_have_their_share_and_rate(tmp_path: Path) -> None:
     hot, cold = Kernel("gemm", 4, 3e-3, 1.5e6, 0.5), Kernel("softmax", 1, 1e-3, None, None)
     found = a_profile(profiles=(ProfileRecord("mononn", "Nsight", "ok", "", kernels=(hot, cold), runs=5),))
     first, second = kernels({"net": found})
     assert (first.kernel, first.share, first.dram_bytes_per_s) == ("gemm", pytest.approx(0.75), pytest.approx(2e9))
     assert (second.share, second.dram_bytes_per_s) == (pytest.approx(0.25), None)
+    assert [row[:5] for row in layer_grids("net", found)[0].rows] == [
+        ("mononn", "gemm", "4", "3", "75.0%"), ("mononn", "softmax", "1", "1", "25.0%"),
+    ]  # fmt: skip
     write_profiles({"net": found}, tmp_path)
     assert (tmp_path / "kernels.csv").read_text().splitlines()[1].startswith("net,mononn,gemm,4,0.003,0.75,")

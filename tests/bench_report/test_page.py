@@ -172,6 +172,7 @@ def test_a_page_says_why_beside_each_rival_that_names_its_steps():
     page = Page(page_html(make_table([record]), [record], {}, {"net": a_profile()}))
     assert "Why: net: mononn beside openvino" in page.texts
     assert "Why: net: mononn beside tvm" not in page.texts
+    assert {"net: whole runs", "net: layers", "net: kinds of layers"} <= set(page.texts)
     assert {"#levels", "tables/layers.csv", "tables/kinds.csv"} <= set(page.links)
     assert any("other steps 0 us against 500 us (AddRelu)" in text for text in page.texts)
 

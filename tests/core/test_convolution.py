@@ -18,6 +18,8 @@ from mononn_core.machine import Machine
 from mononn_core.ops.evaluate import run as evaluate
 from mononn_core.program.interpret import run
 from mononn_core.runtime.session import Session
+from mononn_core.templates.conv import Direct
+from mononn_core.templates.conv_node import Conv
 from tests.core.graphs import operators
 from tests.core.networks import Builder
 
@@ -134,6 +136,8 @@ BANK = {
     "groups of four": (32, Layer(32, pads=(1, 1, 1, 1), group=8)),
     "groups of three": (15, Layer(25, pads=(1, 1, 1, 1), group=5)),
     "wide groups": (64, Layer(64, (1, 1), group=2)),
+    "groups that end within panels, half a panel": (24, Layer(136, (1, 1), group=4)),
+    "and of longer vectors": (8, Layer(144, (1, 1), group=2)),
     "channel multiplier": (6, Layer(12, pads=(1, 1, 1, 1), group=6)),
 }
 
@@ -254,6 +258,13 @@ def test_a_panel_half_empty_has_the_bits_of_a_full_one(level: str, lanes: int, k
         np.testing.assert_array_equal(found, whole[:, :channels])
         assert "mn::conv_ragged" in source
     assert "mn::conv_ragged" not in answers(level, 2 * lanes, kernel)[1]
+
+
+@pytest.mark.parametrize(("width", "panel"), [(8, 8), (12, 8), (24, 8), (28, 16), (32, 16), (34, 16), (68, 16)])
+def test_panels_span_groups_where_few_zeros_are_multiplied(width: int, panel: int) -> None:
+    image = (1, 7, 7, 4 * width)
+    conv = Conv(image, image, (1, 1), (1, 1), (1, 1), group=4)
+    assert Direct().panels(conv, 8) == (panel, 24 - panel)
 
 
 @pytest.mark.parametrize("group", [1, 16])

@@ -3,8 +3,9 @@
 import pytest
 
 from mononn_bench.errors import BenchError
+from mononn_bench.files import ROOT
 from mononn_bench.models.zoo import get_model
-from mononn_bench.workflow.config import ROOT, ConfigError, load_config, named, read_comparison, read_config
+from mononn_bench.workflow.config import ConfigError, load_config, named, read_comparison, read_config
 from mononn_bench.workflow.plan import make_plan, plan_of
 
 LEAST = {"models": {"mlp": None}, "systems": ["mononn"]}
@@ -17,6 +18,11 @@ def test_defaults_are_filled_in():
     assert config.measuring.block_seconds == 0.2
     assert config.threads >= 1
     assert config.models[0].weights == "seeded"
+
+
+def test_bricks_have_no_defaults():
+    with pytest.raises(ConfigError, match="leave defaults or bricks out"):
+        load_config({**LEAST, "defaults": True, "bricks": [1]})
 
 
 @pytest.mark.parametrize(

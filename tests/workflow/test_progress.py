@@ -8,7 +8,8 @@ from subprocess import PIPE
 
 import pytest
 
-from mononn_bench.workflow.config import ROOT, read_config
+from mononn_bench.files import ROOT
+from mononn_bench.workflow.config import read_config
 from mononn_bench.workflow.plan import make_plan
 from mononn_bench.workflow.progress import Progress, Step, recall, steps_to_make, whole_minutes
 

@@ -5,8 +5,8 @@ import stat
 
 import pytest
 
+from mononn_bench.files import ROOT
 from mononn_bench.systems import cuda, get_system
-from mononn_bench.workflow.config import ROOT
 from mononn_bench.workflow.plan import make_plan
 
 SYSTEMS = ["mononn", "onnxruntime", "openvino", "torch-eager", "torch-inductor", "xla", "tvm", "tensorrt"]

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter
 
+from mononn_bench.analysis.bricks import rebuild
 from mononn_bench.analysis.cells import OURS, Table, variant_of
+from mononn_bench.bricked import BrickedModel
 from mononn_bench.report.figures.ablation import ablation_figure
 from mononn_bench.report.figures.accuracy import accuracy_figure
+from mononn_bench.report.figures.bricks import bricks_figure
 from mononn_bench.report.figures.latency import latency_figure
 from mononn_bench.report.figures.roofline import roofline_figure
 from mononn_bench.report.figures.same import same_figure
@@ -32,15 +35,16 @@ DRAWN_DIGEST = "Drawn"
 METADATA = {"pdf": {"CreationDate": None, "Creator": "mononn-bench"}, "svg": {"Date": None, "Creator": None}}
 
 
-def draw_figures(table: Table) -> dict[str, Figure]:
-    """Every figure this table has something for, by name."""
+def draw_figures(table: Table, bricked: Sequence[BrickedModel] = ()) -> dict[str, Figure]:
+    """Every figure this table, and networks cut into bricks, have something for, by name."""
     wanted = dict(DRAWN) if table.rivals else {}
     if any(variant_of(system) == OURS for system in table.systems):
         wanted["ablation"] = ablation_figure
     if table.twins:
         wanted["aa"] = same_figure
     with styled():
-        return {name: draw(table) for name, draw in wanted.items()}
+        drawn = {name: draw(table) for name, draw in wanted.items()}
+        return {**drawn, "bricks": bricks_figure(rebuild(bricked))} if bricked else drawn
 
 
 def figure_bytes(figure: Figure, suffix: str) -> bytes:
