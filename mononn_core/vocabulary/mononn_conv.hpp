@@ -22,6 +22,7 @@ template <int C_, long LDA_, long PITCH_, int OW_, int KH_, int KW_, int SH_, in
 template <int ROWS, int WIDTH, int MOST, int HEIGHT> struct Cut {
   static constexpr int PIECES = (WIDTH + MOST - 1) / MOST, NARROW = WIDTH / PIECES, WIDES = WIDTH % PIECES;
   static constexpr int BANDS = (ROWS + HEIGHT - 1) / HEIGHT, LOW = ROWS / BANDS, TALLS = ROWS % BANDS;
+  static constexpr int TILES = PIECES * BANDS;
   // Calls f.operator()<RH, RW>(y, x) for each tile.
   template <int RH, class F> MN_INLINE void band(long y, F &&f) {
     long x = 0;
@@ -75,19 +76,21 @@ struct Nothing {
 // Tiles of at most MOST of the ROWS x G::OW output pixels by NV vectors of channels: ``tile.operator()<RH, RW>(at, fetch,
 // epilogue)`` hands the sums of RH x RW pixels, whose windows begin ``at`` elements behind the first, to an epilogue, and
 // fetches what ``fetches.operator()<TILES>(number)`` says. Where windows are pixels that lie one after the other, all rows
-// are one.
+// are one if that makes fewer tiles: finding a pixel's row then takes a division.
 template <class G, int ROWS, int NV, int MOST, bool CHEAP, class Tile, class Fetches, class Element, class Ahead>
 MN_INLINE void each_tile(Tile &&tile, Fetches &&fetches, Element &&element, Ahead &&ahead) {
-  constexpr bool FLAT = G::KH == 1 && G::KW == 1 && G::SH == 1 && G::SW == 1 && G::PITCH == G::OW;
-  constexpr int HEIGHT = !FLAT && G::OW < MOST ? MOST / G::OW : 1;
-  using Tiles = Cut<FLAT ? 1 : ROWS, FLAT ? ROWS * G::OW : G::OW, MOST, HEIGHT>;
+  using Rows = Cut<ROWS, G::OW, MOST, G::OW < MOST ? MOST / G::OW : 1>;
+  using Flat = Cut<1, ROWS * G::OW, MOST, 1>;
+  constexpr bool DENSE = G::KH == 1 && G::KW == 1 && G::SH == 1 && G::SW == 1 && G::PITCH == G::OW;
+  constexpr bool FLAT = DENSE && Flat::TILES < Rows::TILES;
+  using Tiles = std::conditional_t<FLAT, Flat, Rows>;
   int number = 0;
   Tiles::each([&]<int RH, int RW>(long y, long x) __attribute__((always_inline)) {
     auto row = [=](long i) __attribute__((always_inline)) { return FLAT ? (long)((unsigned)(x + i) / G::OW) : y + i / RW; };
     auto column = [=](long i) __attribute__((always_inline)) { return FLAT ? (long)((unsigned)(x + i) % G::OW) : x + i % RW; };
     MN_UNROLL for (int i = 0; i < RH * RW; ++i)
       MN_UNROLL for (int n = 0; n < NV * W; n += 16) ahead(row(i), column(i), n);
-    const auto fetch = fetches.template operator()<Tiles::BANDS * Tiles::PIECES>(number++);
+    const auto fetch = fetches.template operator()<Tiles::TILES>(number++);
     tile.template operator()<RH, RW>(G::at(y * G::SH, x * G::SW), fetch, [&](auto &c) __attribute__((always_inline)) {
       finish<CHEAP, RH * RW, NV>(c, 0, [&](long i, long n, auto v) __attribute__((always_inline)) {
         element(row(i), column(i), n, v);
