@@ -124,7 +124,7 @@ MN_INLINE void touch(const void *p, long bytes) {
 
 // Into which cache rows of panels are fetched (3: the first level, 2: the second). A panel of vectors of 64 bytes is larger
 // than the first one, so each tile reads it from the second again; of shorter vectors much of it stays in the first.
-constexpr int NEAR = W * sizeof(float) >= 64 ? 3 : 2;
+constexpr int CACHE_OF_PANELS = W * sizeof(float) >= 64 ? 3 : 2;
 // What a loop over the rows of a panel brings into a cache meanwhile: ``hop`` elements further each row.
 template <class T> struct Fetch {
   const T *at;
@@ -153,7 +153,7 @@ MN_INLINE void multiply(const float *__restrict A, long lda, const float *__rest
     const float *b = B + (k + u) * ldb;
     V row[NV];
     MN_UNROLL for (int j = 0; j < NV; ++j) row[j] = load<V>(b + j * W);
-    MN_UNROLL for (int j = 0; j < NV * W; j += 16) __builtin_prefetch(fetch.from(k + u).at + j, 0, NEAR);
+    MN_UNROLL for (int j = 0; j < NV * W; j += 16) __builtin_prefetch(fetch.from(k + u).at + j, 0, CACHE_OF_PANELS);
     MN_UNROLL for (int i = 0; i < MR; ++i) {
       V a = splat<V>(A[i * lda + k + u]);
       MN_UNROLL for (int j = 0; j < NV; ++j) c[u % KU][i][j] += a * row[j];

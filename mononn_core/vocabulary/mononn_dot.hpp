@@ -219,7 +219,7 @@ MN_INLINE void add_group(typename D::Sum (&c)[MR][NV], typename D::Sum (&offset)
     if constexpr (PARTIAL) return D::first(at(i));
     else return D::value(at(i));
   };
-  MN_UNROLL for (int j = 0; j < NV * W; j += 16) __builtin_prefetch(fetch + j * D::GROUP, 0, NEAR);
+  MN_UNROLL for (int j = 0; j < NV * W; j += 16) __builtin_prefetch(fetch + j * D::GROUP, 0, CACHE_OF_PANELS);
   typename D::Row row[NV];
   MN_UNROLL for (int j = 0; j < NV; ++j) row[j] = D::row(B + j * W * D::GROUP);
   if constexpr (NV <= MR) {
