@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from mononn_bench.analysis.cells import OURS, CaseSummary, Cell, Effect, Headline, Table, columns_of
 from mononn_bench.analysis.stats import FEWEST_ROUNDS, Rate
@@ -187,7 +187,7 @@ def tuning(table: Table) -> Iterable[str]:
 
 
 def troubles(table: Table) -> Iterable[str]:
-    """What was flagged, a sentence a network, and each system that is not ok with its reason."""
+    """What was flagged, a sentence a network, and each system that is not ok, a sentence a reason."""
     for model in dict.fromkeys(c.model for c in table.cases):
         cases = [c for c in table.cases if c.model == model]
         flagged = [c for c in cases if c.flags]
@@ -198,7 +198,23 @@ def troubles(table: Table) -> Iterable[str]:
             yield f"Flagged: {len(flagged)} of {len(cases)} cases of {model} ({kinds}); the records name each."
         elif flagged:
             yield f"Flagged: {'; '.join(f'{c.name}, {flag}' for c in flagged for flag in c.flags)}."
-    yield from (f"{c.case}, {c.system}: {c.status}, {c.reason}." for c in table.cells if c.status != "ok")
+    lacking: dict[tuple[str, str, str], list[str]] = {}
+    for cell in table.cells:
+        if cell.status != "ok":
+            lacking.setdefault((cell.system, cell.status, cell.reason), []).append(cell.case)
+    for (system, status, reason), names in lacking.items():
+        yield f"{_named(table, names)}, {system}: {status}, {reason}."
+
+
+def _named(table: Table, names: Collection[str]) -> str:
+    """Some cases by name, or those of a precision together where there are several and all are among them."""
+    texts: dict[str, None] = {}
+    for case in table.cases:
+        alike = [one.name for one in table.cases if one.precision == case.precision]
+        together = len(alike) > 1 and all(name in names for name in alike)
+        if case.name in names:
+            texts[f"All {len(alike)} cases in {case.precision}" if together else case.name] = None
+    return ", ".join(texts)
 
 
 def flag_kinds(flags: Iterable[str]) -> Iterable[str]:

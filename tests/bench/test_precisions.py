@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,15 +17,16 @@ from mononn_bench.measure.build import build_system
 from mononn_bench.measure.case import measure_case
 from mononn_bench.measure.process import Limits
 from mononn_bench.measure.runner import Course
+from mononn_bench.models.folder import write_catalogued_model
 from mononn_bench.models.inputs import make_inputs
 from mononn_bench.models.modules import Bf16, build_module, load_module
 from mononn_bench.models.quantise import write_quantised_model
 from mononn_bench.models.reference import write_quantised_reference
 from mononn_bench.models.zoo import get_model
 from mononn_bench.record import CaseRecord, ModelRecord, read_record
-from mononn_bench.systems import get_system
+from mononn_bench.systems import get_system, torch_inductor
 from mononn_bench.systems.base import Task
-from mononn_bench.systems.torch_inductor import quantised
+from mononn_bench.systems.torch_inductor import TorchInductor, quantised
 from tests.bench.conftest import QUICK
 
 LACKING = {
@@ -101,6 +102,32 @@ def test_pytorch_quantises_a_module_its_own_way(tmp_path: Path) -> None:
     task = replace(make_task(product(), tmp_path), precision="int8", defaults=True)
     with pytest.raises(SystemUnavailableError, match="no default"):
         get_system("torch-inductor")().build(task)
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_an_8_bit_package_with_wrong_answers_is_compiled_without_autotuning(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wrong: bool
+) -> None:
+    write_catalogued_model("mlp-test", "seeded", 0, tmp_path / "model", tmp_path)
+    (tmp_path / "build").mkdir()
+    model = read_record(ModelRecord, tmp_path / "model" / "model.json")
+    task = Task(model, tmp_path / "model", tmp_path / "build", 1, "int8", "cpu")
+    module = build_module(get_model("mlp-test"), seed=0)
+    autotuned = []
+
+    def answers(task: Task) -> torch_inductor.Answer:
+        scale = -1 if wrong and autotuned[-1] else 1
+        return lambda given: [scale * module(*map(torch.from_numpy, given.values())).numpy()]
+
+    def compile_ahead(task: Task, program: object, settings: Mapping[str, bool]) -> None:
+        autotuned.append(settings["max_autotune"])
+
+    monkeypatch.setattr(torch_inductor, "_compile_ahead", compile_ahead)
+    monkeypatch.setattr(torch_inductor, "_answers", answers)
+    built = TorchInductor().build(task)
+    assert autotuned == ([True, False] if wrong else [True])
+    assert ("without max_autotune" in built.details.get("note", "")) is wrong
+    assert built.details["precision"] == "own int8"
 
 
 def test_weights_that_are_shared_stay_float32_where_no_product_reads_them() -> None:
