@@ -116,7 +116,6 @@ class TorchInductor(TorchSystem):
         return Built(tuning=Tuning(seconds, task.threads, sum(trials)) if trials else None, details=details)
 
     def load(self, task: Task) -> None:
-
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(_cache_folder(task))
         prepare_torch(task)
         self._names = [tensor.name for tensor in task.model.outputs]
