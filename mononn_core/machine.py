@@ -6,6 +6,7 @@ here, so that two compilations on one machine decide alike; :mod:`mononn_core.ru
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import platform
@@ -69,6 +70,9 @@ class ProductInstruction:
     needs: frozenset[str] = frozenset()
 
 
+AMX = frozenset({"avx512f", "amx-tile"})
+TILE_ROWS, TILE_BYTES = 16, 64
+"""Of a tile register, at most. One multiplies a tile of other tiles' rows and groups of terms in as many cycles as it has rows."""
 MULTIPLY_ADD = ProductInstruction("multiply, add", COMPUTE, COMPUTE, COMPUTE, 1)
 """What every processor has, in one instruction or in two."""
 PRODUCTS = (
@@ -77,9 +81,9 @@ PRODUCTS = (
     ProductInstruction("vdpbf16ps", BF16, BF16, COMPUTE, 2, frozenset({"avx512f", "avx512bf16"})),
     ProductInstruction("vpdpbusd", "uint8", "int8", "int32", 4, frozenset({"avx512f", "avx512vnni"})),
     ProductInstruction("vpdpbusd", "uint8", "int8", "int32", 4, frozenset({"avx2", "avxvnni"})),
-    ProductInstruction("tdpbf16ps", BF16, BF16, COMPUTE, 32, frozenset({"amx-tile", "amx-bf16"})),
-    ProductInstruction("tdpbusd", "uint8", "int8", "int32", 64, frozenset({"amx-tile", "amx-int8"})),
-    ProductInstruction("tdpbssd", "int8", "int8", "int32", 64, frozenset({"amx-tile", "amx-int8"})),
+    ProductInstruction("tdpbf16ps", BF16, BF16, COMPUTE, 32, AMX | {"amx-bf16", "avx512bf16"}),
+    ProductInstruction("tdpbusd", "uint8", "int8", "int32", 64, AMX | {"amx-int8", "avx512vnni"}),
+    ProductInstruction("tdpbssd", "int8", "int8", "int32", 64, AMX | {"amx-int8"}),
     # Arm ARM (DDI 0487), A64 vector instructions.
     ProductInstruction("fmla", COMPUTE, COMPUTE, COMPUTE, 1, frozenset({"neon"})),
     ProductInstruction("bfdot", BF16, BF16, COMPUTE, 2, frozenset({"neon", "bf16"})),
@@ -88,8 +92,11 @@ PRODUCTS = (
 )
 KERNELS = ("vdpbf16ps", "vpdpbusd")
 """Of these, what the vocabulary's kernels of narrow products are written with."""
+TILE_KERNELS = ("tdpbf16ps", "tdpbusd")
+"""What its kernels in tile registers are written with, beside those."""
 MULTIPLIED = {p.a: p.terms for p in PRODUCTS if p.instruction in KERNELS}
 """Types of the left operands of those kernels -> terms that lie side by side in a lane."""
+TILE_FEATURES = frozenset({"amx-tile", "amx-int8", "amx-bf16"})
 PRODUCT_FEATURES = frozenset[str]().union(*(p.needs for p in PRODUCTS)) - X86_64_V4 - NEON
 """What is kept of the kernel's report beside a level's features."""
 
@@ -178,6 +185,11 @@ class Machine:
         fits = (p for p in PRODUCTS if p.a == dtype and p.needs <= self.features)
         return next((p for p in fits if p.instruction in KERNELS), None)
 
+    def tiles(self, dtype: str) -> ProductInstruction | None:
+        """The instruction that multiplies whole tiles of left operands of ``dtype``, if it has one."""
+        fits = (p for p in PRODUCTS if p.a == dtype and p.needs <= self.features)
+        return next((p for p in fits if p.instruction in TILE_KERNELS), None)
+
     @property
     def multiplies_words(self) -> bool:
         """Whether bytes are multiplied as words of 16 bits, whose products are added in pairs (vpmaddwd), since no
@@ -186,9 +198,13 @@ class Machine:
 
     def peak(self, dtype: str) -> float:
         """Operations a second of one core on products of ``dtype``: measured, or so many times those on float32 as an
-        instruction of the kernels adds products."""
-        found = self.product(dtype)
-        return dict(self.product_peaks).get(dtype, self.peak_flops_per_core * (found.terms if found else 1))
+        instruction of the kernels adds products (a row of a tile takes the cycle of two vectors)."""
+        if found := self.tiles(dtype):
+            terms = found.terms // 2
+        else:
+            vectors = self.product(dtype)
+            terms = vectors.terms if vectors else 1
+        return dict(self.product_peaks).get(dtype, self.peak_flops_per_core * terms)
 
     def bandwidth_within(self, working_set: int, workers: int) -> float:
         """Bytes a second that ``workers`` cores together read from the nearest caches that hold ``working_set``."""
@@ -231,7 +247,8 @@ NAMED = {
 @functools.cache
 def _probe() -> Machine:
     info = parse_cpuinfo(_read("/proc/cpuinfo"))
-    base = from_flags(platform.machine(), kernel_flags(info))
+    flags = kernel_flags(info)
+    base = from_flags(platform.machine(), flags if "amx-tile" not in flags or _may_use_tiles() else flags - TILE_FEATURES)
     affinity = sorted(os.sched_getaffinity(0))
     caches = _caches(Path(f"/sys/devices/system/cpu/cpu{affinity[0]}/cache"))
     clock = _clock(info, affinity[0])
@@ -243,6 +260,11 @@ def _probe() -> Machine:
         peak_flops_per_core=clock * base.lanes(COMPUTE) * 2 * _multiply_adds_per_cycle(base, info),
         bandwidth=DEFAULT_BANDWIDTH_PER_CORE * min(len(affinity), 8),
     )
+
+
+def _may_use_tiles() -> bool:
+    """Whether Linux lets this process use tile registers: arch_prctl(2), ARCH_REQ_XCOMP_PERM of XTILEDATA."""
+    return ctypes.CDLL(None).syscall(158, 0x1023, 18) == 0
 
 
 def kernel_flags(info: Mapping[str, str]) -> frozenset[str]:

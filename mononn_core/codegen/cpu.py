@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 
-from mononn_core.codegen.cpu_storage import cpu_template
+from mononn_core.codegen.cpu_storage import TILES, cpu_template
 from mononn_core.codegen.cpu_sync import CpuSync
 from mononn_core.codegen.cstyle import Printer
 from mononn_core.element import WORD
@@ -30,11 +30,12 @@ class _CpuPrinter(CpuSync):
         super().__init__(program)
         self.executed = sum(isinstance(i, Phase) for i, _ in program.trace())
         self.barriers = sum(isinstance(i, Barrier) for i, _ in program.trace())
+        self.headers = tuple(dict.fromkeys(h for p in program.phases() for h in cpu_template(p).headers(p, self)))
 
     def source(self, comment: str, launch: str) -> str:
         self._heading(comment)
         self.out.line('#include "mononn_cpu.hpp"')
-        for header in dict.fromkeys(h for p in self.program.phases() for h in cpu_template(p).headers(p, self)):
+        for header in self.headers:
             self.out.line(f'#include "{header}"')
         if any(Acc(WORD) in walk(r.value) for p in self.program.phases() for r in p.task.results):
             self.out.line("// Exact sums of integers: what is computed of them is rounded alike on every processor.")
@@ -153,6 +154,9 @@ class _CpuPrinter(CpuSync):
         ):
             out.line("if (call->abi_version != MONONN_ABI_VERSION) return MONONN_ERROR_ABI;")
             out.line("mn::FlushDenormals mode;")
+            if TILES in self.headers:
+                out.line("mn::TileRegisters tiles{call};")
+                out.line("if (!tiles.allowed) return MONONN_ERROR_TILES;")
             body()
             out.line("return (int)(__atomic_load_n(call->error, __ATOMIC_RELAXED) & 0xff);")
 

@@ -13,6 +13,8 @@ from mononn_core.errors import UnsupportedError
 from mononn_core.program.ir import Buffer, Operand, Phase, Slot, Task
 from mononn_core.program.template import get, operand
 
+TILES = "mononn_tiles.hpp"
+"""The vocabulary's header of what is computed in tile registers."""
 BASES = {"arena": "call->arena", "weight": "call->weights"}
 
 
@@ -44,6 +46,12 @@ class CpuTemplate(ABC):
 def is_narrow(phase: Phase, code: CpuStorage, role: str = "b") -> bool:
     """Whether an operand's elements are narrower than a float."""
     return itemsize(code.buffer(operand(phase.task, role).buffer).dtype) < itemsize(COMPUTE)
+
+
+def write_tiles(step: int, code: CpuStorage) -> None:
+    """Declare what a worker's tile registers hold, where a phase multiplies in them."""
+    if step:
+        code.out.line("mn::Tiles tiles_;")
 
 
 def cpu_template(phase: Phase) -> CpuTemplate:

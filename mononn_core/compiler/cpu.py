@@ -114,8 +114,9 @@ def product_features(program: Program, machine: Machine) -> frozenset[str]:
     """Features beyond a machine's level whose instructions the Program's products are made of."""
     storage, needed = Storage(program), frozenset[str]()
     for phase in program.phases():
-        found = machine.product(multiplied(storage, phase))
-        needed |= found.needs if found is not None else frozenset()
+        kind, tiled = multiplied(storage, phase), phase.task.params.get("step", 0)
+        for found in (machine.product(kind), machine.tiles(kind) if tiled else None):
+            needed |= found.needs if found is not None else frozenset()
     return needed - machine.level_features
 
 

@@ -22,10 +22,11 @@ TRACE_POINTS = ("begin", "wait_end", "end")
 """Time stamps of one worker in one executed phase: before its barrier or counter wait, after it, after its tasks."""
 GPU_STAMP = ("nanoseconds", "cycles", "multiprocessor")
 """Words of a stamp on a GPU: a coarse clock that all blocks share, the fine one of a multiprocessor, which that is."""
-ERROR_NONE, ERROR_INDEX, ERROR_ABI = 0, 1, 2
+ERROR_NONE, ERROR_INDEX, ERROR_ABI, ERROR_TILES = 0, 1, 2, 3
 ERROR_TEXT = {
     ERROR_INDEX: "an index taken from the inputs is out of range",
     ERROR_ABI: "the call was made with another ABI version",
+    ERROR_TILES: "the system lets this process use no tile registers (AMX)",
 }
 
 # (C declaration, name, ctypes type, comment)
@@ -65,6 +66,7 @@ def header() -> str:
         "MONONN_CACHE_LINE": CACHE_LINE,
         "MONONN_ERROR_INDEX": ERROR_INDEX,
         "MONONN_ERROR_ABI": ERROR_ABI,
+        "MONONN_ERROR_TILES": ERROR_TILES,
     }
     fields = [f"  {kind}{'' if kind.endswith('*') else ' '}{name}; /* {note} */" for kind, name, _, note in FIELDS]
     return "\n".join(

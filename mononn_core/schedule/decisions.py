@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from math import ceil
 
-from mononn_core.element import COMPUTE, itemsize
-from mononn_core.machine import Machine
+from mononn_core.element import COMPUTE, is_float, itemsize, together
+from mononn_core.machine import TILE_BYTES, TILE_ROWS, Machine
 from mononn_core.schedule.schedule import Tile
 
 FEW_REGISTERS = 16
 """Of so many, sums in three rows of four vectors leave none to spare, and compilers put some of them in memory."""
+TILES_OF_ROWS = 2
+"""Tiles of a left operand that are multiplied by the same tiles of a right one: four of sums, two and two of these."""
 L2_SHARE = 0.8
 """Share of the second-level cache that a task's rows of the left operand may take."""
 
@@ -25,6 +27,17 @@ def most_at_once(vectors: int, machine: Machine, dtype: str = COMPUTE) -> int:
     each, others = (1, 1) if machine.product(dtype) is not None else (2, 5)
     fits = (rows for rows in range(1, registers) if rows * vectors + each * min(rows, vectors) + others <= registers)
     return max(fits, default=1)
+
+
+def tile_step(terms: int, dtype: str, machine: Machine) -> int:
+    """Groups of terms that a tile register holds a row of, where runs of ``terms`` neighbours, which are multiplied in
+    tile registers, are cut evenly; 0 where the machine has none for ``dtype``, or the runs cannot be cut so."""
+    word = together(dtype)
+    if machine.tiles(dtype) is None or (is_float(dtype) and terms % word):
+        return 0
+    groups, most = ceil(terms / word), TILE_BYTES // (word * itemsize(dtype))
+    steps = range(ceil(groups / most), 2 * ceil(groups / most) + 1)
+    return next((groups // n for n in steps if groups % n == 0), 0)
 
 
 def fewer_at_once(most: int) -> tuple[int, ...]:

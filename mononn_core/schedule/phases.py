@@ -12,7 +12,7 @@ from mononn_core.machine import Machine
 from mononn_core.program.expr import Const, Expr, Var
 from mononn_core.program.ir import Assign, Axis, Phase, Task
 from mononn_core.schedule.binder import OWNER, TaskBuilder
-from mononn_core.schedule.decisions import padded_stride
+from mononn_core.schedule.decisions import padded_stride, tile_step
 from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.schedule import Partition
 from mononn_core.schedule.views import Views, matrix_shape
@@ -33,6 +33,11 @@ class PhaseBuilder(TaskBuilder):
 
     def multiplied(self, node: Node) -> str:
         return self.products.get(node.output) or super().multiplied(node)
+
+    def tile_step(self, node: Node, terms: int) -> int:
+        """As :func:`mononn_core.schedule.decisions.tile_step`, of a contraction by packed weights."""
+        constant = self.views.graph.is_constant(node.inputs[1])
+        return tile_step(terms, self.multiplied(node), self.machine) if constant else 0
 
     def seven_bits(self, node: Node) -> bool:
         """Whether a contraction multiplies bytes by constants from -64 to 64, and pairs of these products, which fit 16

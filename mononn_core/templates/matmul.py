@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mononn_core.codegen.cpu_storage import CpuStorage, CpuTemplate, is_narrow
+from mononn_core.codegen.cpu_storage import TILES, CpuStorage, CpuTemplate, is_narrow, write_tiles
 from mononn_core.codegen.cstyle import Printer
 from mononn_core.codegen.loops import is_cheap, write_element
 from mononn_core.codegen.storage import row_stride
@@ -34,12 +34,18 @@ class Matmul(CudaProduct, CpuTemplate, TiledProduct):
         self, builder: PhaseBuilder, root: Node, size: tuple[int, int], binder: OperandBinder, at: tuple[Expr, ...]
     ) -> dict[str, Any]:
         right_operand(builder, root, size, binder, at)
-        return {"seven_bits": True} if builder.seven_bits(root) else {}
+        step, small = builder.tile_step(root, size[0]), builder.seven_bits(root)
+        return {**({"step": step} if step else {}), **({"seven_bits": True} if small else {})}
 
     # -- C++ --------------------------------------------------------------------------------------------------------
 
     def headers(self, phase: Phase, code: CpuStorage) -> tuple[str, ...]:
+        if self.params(phase.task).step:
+            return (TILES,)
         return ("mononn_dot.hpp",) if is_narrow(phase, code) else ()
+
+    def write_state(self, phase: Phase, code: CpuStorage) -> None:
+        write_tiles(self.params(phase.task).step, code)
 
     def write_call(self, phase: Phase, printer: Printer, code: CpuStorage) -> None:
         task, out, params = phase.task, code.out, self.params(phase.task)
@@ -76,10 +82,12 @@ class Matmul(CudaProduct, CpuTemplate, TiledProduct):
             out.line(f"auto edge_ = [&](long {m}, long {n}, auto v_) {{ mn::ragged({m}, {n}, end_, v_, element_); }};")
             function = "edge_"
         guard = f"if (end_ == {panel}) " if outside else "if (end_ > 0) " if min(columns) == 0 else ""
-        cheap = "true" if is_cheap(result) else "false"
-        call = f"{panel}, {at_once}, {cheap}>({places}, {a.box.size[1]}, {function});"
-        function = "mn::dot" if narrow else "mn::matmul"
-        code.choose([(rows_text, r, f"{guard}{function}<{r}, {call}") for r in rows if r > 0], 0 in rows)
+        kernel = "mn::dot" if narrow else "mn::matmul"
+        how = "true" if is_cheap(result) else "false"
+        if params.step:
+            kernel, how, places = "mn::tile_dot", str(params.step), f"tiles_, {places}"
+        call = f"{panel}, {at_once}, {how}>({places}, {a.box.size[1]}, {function});"
+        code.choose([(rows_text, r, f"{guard}{kernel}<{r}, {call}") for r in rows if r > 0], 0 in rows)
 
 
 # -- C++ --------------------------------------------------------------------------------------------------------------

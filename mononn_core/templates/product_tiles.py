@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 
 from mononn_core.element import COMPUTE, itemsize
 from mononn_core.graph import Node
-from mononn_core.machine import Machine
+from mononn_core.machine import TILE_ROWS, Machine
 from mononn_core.program.expr import Const, Expr, Var
 from mononn_core.program.ir import Phase, Task
 from mononn_core.program.template import operand
 from mononn_core.schedule.binder import BATCH, BLOCK, OWNER, PANEL, SEGMENT, OperandBinder, unit_axes
-from mononn_core.schedule.decisions import L2_SHARE, fewer_at_once, most_at_once, registers_problem, rows_problem
+from mononn_core.schedule.decisions import L2_SHARE, TILES_OF_ROWS, fewer_at_once, most_at_once, registers_problem, rows_problem
 from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.operands import Product, axis
 from mononn_core.schedule.phases import PhaseBuilder
@@ -63,7 +63,9 @@ class TiledProduct(CpuScheduled):
         width, (by_rows, by_columns) = p.n // partition.segments, owners_along(partition)
         size = itemsize(_left_type(stage, builder))
         rows, blocks = (p.m, 1) if p.batch > 1 else _blocks(ceil(p.m / by_rows), p.k * size, by_rows, builder.machine)
-        panel, least = self.widest(rows) * builder.lanes, self.panel_vectors[0] * builder.lanes
+        few = 4 if rows <= TILE_ROWS else 2
+        widest = few if _is_tiled(stage, builder) else self.widest(rows)
+        panel, least = widest * builder.lanes, self.panel_vectors[0] * builder.lanes
         while panel > least and panel * by_columns > max(width, least):
             panel //= 2
         while partition.segments > 1 and panel > least and (width // by_columns) % panel:
@@ -152,9 +154,17 @@ def _left_type(stage: FusionGroup, builder: PhaseBuilder) -> str:
     return builder.multiplied(stage.root)
 
 
+def _is_tiled(stage: FusionGroup, builder: PhaseBuilder) -> bool:
+    """Whether its operands are multiplied in tile registers."""
+    assert stage.root is not None
+    return builder.tile_step(stage.root, product_of(stage, builder).k) > 0
+
+
 def _most(stage: FusionGroup, panel: int, builder: PhaseBuilder) -> int:
     """Rows of a register tile, at most."""
     assert stage.root is not None
+    if _is_tiled(stage, builder):
+        return TILE_ROWS * TILES_OF_ROWS
     dtype = COMPUTE if builder.seven_bits(stage.root) else _left_type(stage, builder)
     return most_at_once(panel // builder.lanes, builder.machine, dtype)
 

@@ -97,12 +97,16 @@ struct Trace {
   }
   void end(long phase) { stamp(phase, 2); }
 };
+// The first error of a run, at an executed phase.
+static inline void fail(const mononn_call *c, uint64_t code, long phase, int32_t value) {
+  uint64_t none = 0, word = code | (uint64_t)phase << 8 | (uint64_t)(uint32_t)value << 32;
+  __atomic_compare_exchange_n(c->error, &none, word, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+}
 // An index taken from data: negative ones count from the end; outside the extent the run fails and 0 is used.
 static inline int64_t checked_index(const mononn_call *c, long phase, int64_t i, int64_t n) {
   int64_t j = i < 0 ? i + n : i;
   if (__builtin_expect(j >= 0 && j < n, 1)) return j;
-  uint64_t none = 0, word = MONONN_ERROR_INDEX | (uint64_t)phase << 8 | (uint64_t)(uint32_t)i << 32;
-  __atomic_compare_exchange_n(c->error, &none, word, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+  fail(c, MONONN_ERROR_INDEX, phase, (int32_t)i);
   return 0;
 }
 // Tasks [first, last) of ``count`` for worker ``w``.

@@ -1,0 +1,128 @@
+// Products and direct convolutions in tile registers in generated CPU code (Intel AMX: SDM, volume 1, chapter 18): uint8 by
+// int8 with exact int32 sums, and bfloat16 with float sums. Operands lie as those of mononn_dot.hpp.
+//
+// A tile register holds up to 16 rows of 64 bytes. Four hold sums, of 16 columns each; two hold rows of A; two hold STEP
+// groups of terms of 16 columns of B. A multiplication takes a cycle a row of A, so rows are cut evenly.
+#pragma once
+#include "mononn_dot.hpp"
+
+namespace mn {
+
+// Linux keeps tile registers for a process that asks for them (arch_prctl(2), ARCH_REQ_XCOMP_PERM of XTILEDATA); what
+// a thread leaves in them is saved whenever it is put off its core.
+struct TileRegisters {
+  static inline bool allowed = false;
+  explicit TileRegisters(const mononn_call *call) {
+    if (__atomic_load_n(&allowed, __ATOMIC_RELAXED)) return;
+    if (syscall(SYS_arch_prctl, 0x1023, 18) == 0) __atomic_store_n(&allowed, true, __ATOMIC_RELAXED);
+    else fail(call, MONONN_ERROR_TILES, 0, 0);
+  }
+  ~TileRegisters() {
+    if (__atomic_load_n(&allowed, __ATOMIC_RELAXED)) asm volatile("tilerelease");
+  }
+};
+
+// What the eight registers hold, as ldtilecfg reads it.
+struct alignas(64) TileShapes {
+  uint8_t palette, first_row, reserved[14];
+  uint16_t bytes[16];
+  uint8_t rows[16];
+};
+constexpr TileShapes tile_shapes(int rows, int step) {
+  TileShapes s{};
+  s.palette = 1;
+  for (int t = 0; t < 8; ++t) {
+    s.bytes[t] = (uint16_t)(t == 4 || t == 5 ? 4 * step : 64);
+    s.rows[t] = (uint8_t)(t < 6 ? rows : step);
+  }
+  return s;
+}
+// What they hold now: loading it takes as long as multiplying ten tiles.
+struct Tiles {
+  const TileShapes *now = nullptr;
+  template <int R, int STEP> __attribute__((always_inline)) void hold() {
+    static_assert(R <= 16 && STEP <= 16);
+    alignas(64) static constexpr TileShapes shapes = tile_shapes(R, STEP);
+    if (now != &shapes) asm volatile("ldtilecfg %0" : : "m"(shapes));
+    now = &shapes;
+  }
+};
+
+template <int T> MN_INLINE void tile_zero() { asm volatile("tilezero %%tmm%c0" : : "i"(T)); }
+template <int T> MN_INLINE void tile_load(const void *p, long stride) {
+  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(p), "r"(stride), "i"(T) : "memory");
+}
+template <int T> MN_INLINE void tile_store(void *p, long stride) {
+  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(p), "r"(stride), "i"(T) : "memory");
+}
+template <class TA, int C, int A, int B> MN_INLINE void tile_multiply() {
+  if constexpr (std::is_same_v<TA, bf16>) asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(C), "i"(A), "i"(B));
+  else asm volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(C), "i"(A), "i"(B));
+}
+template <int N, class F> MN_INLINE void each_of(F &&f) {
+  [&]<int... I>(std::integer_sequence<int, I...>) __attribute__((always_inline)) {
+    (f.template operator()<I>(), ...);
+  }(std::make_integer_sequence<int, N>());
+}
+
+// N rows in tiles of R, an even number where they are taken in pairs: the last ones overlap.
+template <int N, int MOST> struct TileRows {
+  static constexpr int PAIR = N > 16 && MOST > 16 ? 2 : 1;
+  static constexpr int BLOCKS = (N + 16 * PAIR - 1) / (16 * PAIR), COUNT = BLOCKS * PAIR, R = (N + COUNT - 1) / COUNT;
+  static constexpr long start(long t) { return t * R < N - R ? t * R : N - R; }
+};
+
+// RT x CT tiles of sums = A B, stored as rows of CT * 16. Rows of A start at a[t], lda bytes apart; a row of B has ``ldb``
+// bytes. ``walk(step)`` calls ``step(at)`` for each STEP groups of terms, ``at`` elements behind the first. LINES behind
+// ``ahead`` are fetched meanwhile with each of them.
+template <int RT, int CT, int STEP, int R, int LINES, class TA, class TB, class Walk>
+MN_INLINE void multiply_tiles(const TA *const (&a)[RT], long lda, const TB *B, long ldb, void *sums, const char *ahead, Walk &&walk) {
+  each_of<RT * CT>([]<int T>() __attribute__((always_inline)) { tile_zero<T>(); });
+  walk([&](long at) __attribute__((always_inline)) {
+    MN_UNROLL for (int line = 0; line < LINES; ++line) __builtin_prefetch(ahead + 64 * line, 0, 2);
+    ahead += 64 * LINES;
+    each_of<CT>([&]<int J>() __attribute__((always_inline)) {
+      constexpr int B0 = 6 + J % 2;
+      tile_load<B0>((const char *)B + 64 * J, ldb);
+      each_of<RT>([&]<int I>() __attribute__((always_inline)) {
+        if constexpr (J == 0) tile_load<4 + I>(a[I] + at, lda);
+        tile_multiply<TA, I * CT + J, 4 + I, B0>();
+      });
+    });
+    B = (const TB *)((const char *)B + STEP * ldb);
+  });
+  each_of<RT * CT>([&]<int T>() __attribute__((always_inline)) {
+    tile_store<T>((char *)sums + T / CT * R * CT * 64 + T % CT * 64, CT * 64);
+  });
+}
+
+// As ``dot``: M x PANEL of C = A B, in blocks of at most MOST rows, STEP groups of terms at a time.
+template <int M, int PANEL, int MOST, int STEP, class TA, class TB, class Element>
+static inline void tile_dot(Tiles &tiles, const TA *A, long lda, const TB *B, long K, Element &&element) {
+  using D = Dot<TA, TB>;
+  using Rows = TileRows<M, MOST>;
+  constexpr int RT = Rows::PAIR, R = Rows::R, NV = PANEL / W, CT = NV < 4 / RT ? NV : 4 / RT;
+  const long groups = (K + D::GROUP - 1) / D::GROUP;
+  constexpr int PASSES = Rows::BLOCKS * (NV / CT), LINES = (STEP * NV + PASSES - 1) / PASSES;
+  const char *ahead = (const char *)(B + groups * PANEL * D::GROUP);
+  alignas(64) Lane<typename D::Sum> sums[RT * R * CT * W];
+  tiles.hold<R, STEP>();
+  for (int b = 0; b < Rows::BLOCKS; ++b) {
+    const TA *a[RT];
+    MN_UNROLL for (int i = 0; i < RT; ++i) a[i] = A + Rows::start(b * RT + i) * lda;
+    MN_NOUNROLL for (int n = 0; n < NV; n += CT) {
+      multiply_tiles<RT, CT, STEP, R, LINES>(a, lda * sizeof(TA), B + n * W * D::GROUP, NV * 64, sums, ahead, [&](auto &&step) __attribute__((always_inline)) {
+        MN_NOUNROLL for (long g = 0; g < groups; g += STEP) step(g * D::GROUP);
+      });
+      ahead += groups / STEP * LINES * 64;
+      MN_UNROLL for (int i = 0; i < RT; ++i) {
+        const long t = b * RT + i, first = t * R - Rows::start(t);
+        MN_NOUNROLL for (long r = first; r < R; ++r)
+          MN_UNROLL for (int j = 0; j < CT; ++j)
+            element(t * R - first + r, (long)(n + j) * W, load<typename D::Sum>(sums + ((i * R + r) * CT + j) * W));
+      }
+    }
+  }
+}
+
+}  // namespace mn
