@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, prod
 from typing import Protocol
 
-from mononn_core.element import COMPUTE, itemsize
+from mononn_core.element import COMPUTE, PARTNERS, itemsize
 from mononn_core.machine import Machine
 from mononn_core.program.ir import Operand, Phase
 from mononn_core.program.template import NEST
@@ -19,6 +20,9 @@ EXCHANGE_BYTES_PER_SECOND = 5e9
 LINE_BYTES = 64
 LINES_BEYOND = 12
 """Lines that prefetchers fetch past the end of what a worker has of a row, which another worker is about to write."""
+TILES_REACH = 0.45
+"""Share of the peak of tile registers while both operands come from the second-level cache (measured)."""
+LEFT = {right: left for left, right in PARTNERS.items()}
 HAND_OFF_SECONDS = 1.0e-6
 """What a barrier costs beside its own latency: workers never arrive together."""
 
@@ -35,35 +39,36 @@ class Dealt(Protocol):
 @dataclass(frozen=True)
 class Cost:
     """Cost model of one compilation. ``weight_bytes``: all constants of the network; they stream from memory once a
-    run where they exceed the last-level cache."""
+    run where they exceed the last-level cache. ``types``: of a packed constant's elements."""
 
     machine: Machine
     weight_bytes: int
+    types: Callable[[str], str]
 
     @property
     def barrier_seconds(self) -> float:
         return self.machine.barrier_seconds + HAND_OFF_SECONDS
 
-    def exchange_seconds(self, elements: int) -> float:
-        """Seconds to fetch float32 elements that another core wrote."""
-        return itemsize(COMPUTE) * elements / EXCHANGE_BYTES_PER_SECOND
+    def exchange_seconds(self, elements: int, dtype: str) -> float:
+        """Seconds to fetch elements that another core wrote."""
+        return itemsize(dtype) * elements / EXCHANGE_BYTES_PER_SECOND
 
     def phase_seconds(self, phase: Phase, dealt: Dealt, share: float, rate: float) -> float:
         """Seconds of the slowest worker when every owner is a worker of its own and one has ``share`` of the work;
         ``rate``: share of the peak that its template reaches."""
         workers = 1 if dealt.kind == "single" else dealt.owners
-        compute = phase.flops * share / (self.machine.peak_flops_per_core * rate)
+        compute = phase.flops * share / (self._peak(phase) * rate)
         if phase.task.template == NEST:
             loops = max(compute, self._elements(phase) * share * SECONDS_PER_ELEMENT)
             return loops + (self._shared_rows(phase) if dealt.kind == "columns" else 0.0)
-        weights = sum(_bytes(o) for o in phase.task.operands if o.role == "b")
+        weights = sum(self._bytes(o) for o in phase.task.operands if o.role == "b")
         mine = weights if dealt.kind in ("rows", "single") else weights / workers
         if self.weight_bytes > self.machine.l3_bytes:
             stream = weights / self.machine.bandwidth
         else:
             near = self.weight_bytes < self.machine.l2_bytes
             stream = mine / (self.machine.l2_bandwidth if near else self.machine.l3_bandwidth)
-        return max(compute, stream)
+        return compute + stream if _is_tiled(phase) else max(compute, stream)
 
     def _elements(self, phase: Phase) -> float:
         return sum(prod(o.box.size) for o in phase.task.operands if not o.stable) * phase.tasks
@@ -74,6 +79,21 @@ class Cost:
         lines = (prod(rows) * min(LINES_BEYOND, ceil(itemsize(COMPUTE) * run / LINE_BYTES)) for *rows, run in written)
         return LINE_BYTES * sum(lines) / EXCHANGE_BYTES_PER_SECOND
 
+    def _peak(self, phase: Phase) -> float:
+        """What a rate is a share of: operations of one core, in tile registers where the phase has them."""
+        if not _is_tiled(phase):
+            return self.machine.peak_flops_per_core
+        types = (self._type(o) for o in phase.task.operands if o.role == "b")
+        return max(self.machine.peak(LEFT.get(dtype, dtype)) for dtype in types) * TILES_REACH
 
-def _bytes(operand: Operand) -> int:
-    return itemsize(COMPUTE) * prod(operand.box.bound)
+    def _bytes(self, operand: Operand) -> int:
+        return itemsize(self._type(operand)) * prod(operand.box.bound)
+
+    def _type(self, operand: Operand) -> str:
+        return self.types(operand.buffer) if operand.stable and isinstance(operand.buffer, str) else COMPUTE
+
+
+def _is_tiled(phase: Phase) -> bool:
+    """Whether a phase multiplies in tile registers, which are filled from the caches as fast as these give: fetching
+    from further away adds to that."""
+    return bool(phase.task.params.get("step", 0))

@@ -21,7 +21,8 @@ class CpuScheduler:
 
     def __init__(self, groups: CpuGroups) -> None:
         self.groups = groups
-        self.cost = Cost(groups.machine, sum(c.nbytes for c in groups.graph.constants.values()))
+        weights = sum(c.nbytes for c in groups.graph.constants.values())
+        self.cost = Cost(groups.machine, weights, groups.builder.constant_type)
         self._candidates: dict[GroupSchedule, ownership.Candidate] = {}
 
     def decide(self, fixed: Mapping[str, GroupSchedule] | None = None) -> Schedule:
@@ -63,8 +64,8 @@ class CpuScheduler:
 
     def _candidate(self, group: GroupSchedule) -> ownership.Candidate:
         if group not in self._candidates:
-            shape = self.groups.stored(group)[2]
-            self._candidates[group] = ownership.candidate(group, self.groups.items(group), shape, self.cost)
+            _, dtype, shape = self.groups.stored(group)
+            self._candidates[group] = ownership.candidate(group, self.groups.items(group), shape, dtype, self.cost)
         return self._candidates[group]
 
     def check(self, schedule: Schedule) -> None:

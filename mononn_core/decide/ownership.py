@@ -15,6 +15,7 @@ from math import inf
 import numpy as np
 
 from mononn_core.cost.analytic import Cost
+from mononn_core.element import COMPUTE
 from mononn_core.errors import OptionError
 from mononn_core.program.ir import Barrier, Item, Loop, Operand, Phase
 from mononn_core.program.template import NEST
@@ -43,6 +44,8 @@ class Candidate:
     """int16 [rows, columns] of the stored matrix: who writes each element; -1: nobody."""
     stored: str
     """The buffer it writes: the stage's tensor, or the one that holds it in bands."""
+    dtype: str = COMPUTE
+    """Of the stored elements."""
     shared: bool = False
     """Whether a border is dealt in another way than its inside: then no reader finds all it needs in its own part."""
 
@@ -52,7 +55,7 @@ class Candidate:
         return self.decided.partition
 
 
-def candidate(decided: GroupSchedule, items: tuple[Item, ...], shape: tuple[int, int], cost: Cost) -> Candidate:
+def candidate(decided: GroupSchedule, items: tuple[Item, ...], shape: tuple[int, int], dtype: str, cost: Cost) -> Candidate:
     """Measure what a stage's ``items`` touch of a stored matrix of ``shape``, and what they cost."""
     stored, partition = "", decided.partition
     writes = np.full(shape, -1, np.int16)
@@ -82,7 +85,8 @@ def candidate(decided: GroupSchedule, items: tuple[Item, ...], shape: tuple[int,
     times = {phase.id: _seconds(phase, partition, writes, cost) for phase, _ in phases}
     seconds = cost.barrier_seconds * barriers
     seconds += sum(times[phase.id] * (loop.count if loop else 1) for phase, loop in phases)
-    return Candidate(decided, items, seconds, times, others, writes, stored, bordered and not (alike or images))
+    shared = bordered and not (alike or images)
+    return Candidate(decided, items, seconds, times, others, writes, stored, dtype, shared)
 
 
 def _seconds(phase: Phase, partition: Partition, writes: np.ndarray, cost: Cost) -> float:
@@ -170,7 +174,7 @@ class Exchange:
                 sum(_foreign(writer.writes[r0:r1, c0:c1], owner) for r0, r1, c0, c1 in boxes)
                 for owner, boxes in enumerate(owners)
             ]
-            self.known[key] = self.cost.exchange_seconds(max(foreign))
+            self.known[key] = self.cost.exchange_seconds(max(foreign), writer.dtype)
         return self.known[key]
 
 

@@ -131,6 +131,10 @@ class TaskBuilder(ABC):
         """Neighbouring terms of a product that lie side by side in packed weights of ``dtype``."""
         return 1
 
+    def tile_step(self, node: Node, terms: int) -> int:
+        """Groups of terms of a run of ``terms`` that tile registers multiply together; 0 where there are none."""
+        return 0
+
     def seven_bits(self, node: Node) -> bool:
         """Whether a contraction's weights are bytes of seven bits, and it matters."""
         return False

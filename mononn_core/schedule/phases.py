@@ -34,6 +34,10 @@ class PhaseBuilder(TaskBuilder):
     def multiplied(self, node: Node) -> str:
         return self.products.get(node.output) or super().multiplied(node)
 
+    def constant_type(self, buffer: str) -> str:
+        """The type of a constant operand's elements, packed or not."""
+        return self.packed[buffer][0].dtype if buffer in self.packed else self.types[buffer].dtype
+
     def tile_step(self, node: Node, terms: int) -> int:
         """As :func:`mononn_core.schedule.decisions.tile_step`, of a contraction by packed weights."""
         constant = self.views.graph.is_constant(node.inputs[1])

@@ -11,15 +11,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mononn_core.codegen.cpu_storage import CpuStorage, is_narrow
+from mononn_core.codegen.cpu_storage import TILES, CpuStorage, is_narrow, write_tiles
 from mononn_core.codegen.cstyle import Printer
 from mononn_core.codegen.loops import is_cheap
+from mononn_core.machine import TILE_ROWS
 from mononn_core.program.expr import Const, Expr, minimum, op
 from mononn_core.program.ir import Phase, Task
 from mononn_core.program.simplify import simplify
 from mononn_core.program.template import Array, Running, operand
+from mononn_core.schedule.decisions import TILES_OF_ROWS
+from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.templates.conv_node import Conv
-from mononn_core.templates.windowed import Windowed, WindowParams
+from mononn_core.templates.windowed import Windowed, WindowParams, corners
 
 
 @dataclass(frozen=True)
@@ -27,12 +30,13 @@ class ConvParams(WindowParams):
     """``together``: terms that lie side by side, so that each ``joined`` taps have whole groups of rows of b; these
     taps' channels are neighbours in a. ``grouped``: (input channels of a group, its output channels, all input
     channels) where a panel may span several groups: it promises zeros in b where n's group does not read c.
-    ``seven_bits``: it promises bytes from -64 to 64 in b."""
+    ``step``: groups of terms multiplied together in tile registers (0: in vectors). ``seven_bits``: it promises bytes from -64 to 64 in b."""
 
     grouped: tuple[int, int, int] = (0, 0, 0)
     together: int = 1
     joined: int = 1
     seven_bits: bool = False
+    step: int = 0
 
 
 SPREAD = 1
@@ -99,7 +103,9 @@ class Direct(Windowed[ConvParams]):
     def more_params(self, conv: Conv, panel: int) -> dict[str, object]:
         if conv.together > 1:
             small = {"seven_bits": True} if conv.seven_bits else {}
-            return {"together": conv.together, "joined": conv.joined, **small}
+            step = conv.step(self.reads(conv, panel))
+            tiled = {"step": step} if step else {}
+            return {"together": conv.together, "joined": conv.joined, **tiled, **small}
         spans = conv.group > 1 and self.reads(conv, panel) > conv.of_group[0]
         return {"grouped": (*conv.of_group, conv.x[3])} if spans else {}
 
@@ -121,7 +127,17 @@ class Direct(Windowed[ConvParams]):
         code.out.line(f"const long first_ = {printer.index(first)};")
 
     def headers(self, phase: Phase, code: CpuStorage) -> tuple[str, ...]:
+        if self.params(phase.task).step:
+            return (TILES,)
         return ("mononn_dot.hpp",) if is_narrow(phase, code) else super().headers(phase, code)
+
+    def write_state(self, phase: Phase, code: CpuStorage) -> None:
+        write_tiles(self.params(phase.task).step, code)
+
+    def most_at_once(self, conv: Conv, panel: int, builder: PhaseBuilder) -> int:
+        if conv.step(self.reads(conv, panel)):
+            return TILE_ROWS * TILES_OF_ROWS
+        return super().most_at_once(conv, panel, builder)
 
     def in_vectors(self, phase: Phase, columns: tuple[int, ...], code: CpuStorage) -> str:
         """Of a half panel the kernel computes that half alone."""
@@ -138,6 +154,9 @@ class Direct(Windowed[ConvParams]):
         else:
             kernel = "mn::conv"
         a, b = operand(task, "a"), operand(task, "b")
+        if params.step:
+            how = f"{rows}, {panel}, {params.at_once}, {params.step}, {'true' if params.joined > 1 else 'false'}"
+            return f"mn::tile_conv<Windows_, {how}>(tiles_, {corners(phase, printer, code)}, {function});"
         right = code.corner(printer, b)
         right = f"mn::seven_bits({right})" if params.seven_bits else right
         end = ""

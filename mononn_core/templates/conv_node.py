@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from mononn_core.element import COMPUTE
 from mononn_core.graph import Node, TensorType
@@ -18,7 +19,8 @@ from mononn_core.schedule.operands import ImageView
 class Conv:
     """The extents of a ``conv`` node: images [N, H, W, C] of ``dtype`` and their windows, in ``group`` groups of
     channels; ``together`` of them lie side by side in the weights, across ``joined`` taps of a kernel row.
-    ``seven_bits``: its weights are bytes that have no more, and it matters."""
+    ``seven_bits``: its weights are bytes that have no more, and it matters. ``dense``: the taps of a kernel row are
+    neighbours. ``tile_step``: of a run of so many terms, as :meth:`PhaseBuilder.tile_step`."""
 
     x: tuple[int, ...]
     out: tuple[int, ...]
@@ -30,6 +32,8 @@ class Conv:
     together: int = 1
     joined: int = 1
     seven_bits: bool = False
+    dense: bool = False
+    tile_step: Callable[[int], int] = lambda terms: 0
 
     @staticmethod
     def of(stage: FusionGroup, builder: TaskBuilder) -> Conv:
@@ -39,7 +43,9 @@ class Conv:
         dense = builder.dense(image_of(builder, stage).tensor, channels) and conv.group == conv.dilations[1] == 1
         joined = conv.kernel[1] if dense and channels % together else 1
         small = builder.seven_bits(stage.root)
-        return replace(conv, dtype=dtype, together=together, joined=joined, seven_bits=small)
+        step = partial(builder.tile_step, stage.root)
+        more = {"dtype": dtype, "together": together, "joined": joined, "seven_bits": small, "dense": dense}
+        return replace(conv, **more, tile_step=step)
 
     @staticmethod
     def of_node(node: Node, types: Mapping[str, TensorType]) -> Conv:
@@ -67,6 +73,10 @@ class Conv:
         """Of the direct algorithm."""
         n, height, width, channels = self.out
         return 2 * n * height * width * channels * self.taps * self.x[3] // self.group
+
+    def step(self, reads: int) -> int:
+        """Groups of terms that are multiplied together in tile registers where a tap reads so many channels, 0: in none."""
+        return self.tile_step(reads * self.kernel[1] if self.dense else reads)
 
     def windows(self, pitch: int, rows: int) -> Windows:
         """Those of tasks of ``rows`` image rows, over an image with ``pitch`` pixels from row to row."""

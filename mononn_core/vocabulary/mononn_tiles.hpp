@@ -125,4 +125,58 @@ static inline void tile_dot(Tiles &tiles, const TA *A, long lda, const TB *B, lo
   }
 }
 
+// ROWS rows of G::OW output pixels in tiles of at most 16 of a row, the last ones of a row overlapping; where windows are
+// pixels that lie one after the other, all rows are one.
+template <class G, int ROWS, int MOST> struct TilePixels {
+  static constexpr bool FLAT = G::KH == 1 && G::KW == 1 && G::SH == 1 && G::SW == 1 && G::PITCH == G::OW;
+  static constexpr int WIDTH = FLAT ? ROWS * G::OW : G::OW, HEIGHT = FLAT ? 1 : ROWS;
+  static constexpr int ACROSS = (WIDTH + 15) / 16, R = (WIDTH + ACROSS - 1) / ACROSS, COUNT = ACROSS * HEIGHT;
+  static constexpr int PAIR = COUNT > 1 && MOST > 16 ? 2 : 1, BLOCKS = (COUNT + PAIR - 1) / PAIR;
+  static constexpr long row(long t) { return t / ACROSS; }
+  static constexpr long column(long t) { return t % ACROSS * R < WIDTH - R ? t % ACROSS * R : WIDTH - R; }
+  static constexpr long first(long t) { return t < COUNT ? t % ACROSS * R - column(t) : R; }
+};
+
+// As ``dot_conv``, STEP groups of terms at a time.
+template <class G, int ROWS, int PANEL, int MOST, int STEP, bool JOINED, class TA, class TB, class Element>
+static inline void tile_conv(Tiles &tiles, const TA *A, const TB *B, Element &&element) {
+  using D = Dot<TA, TB>;
+  using Run = Runs<G, D, JOINED>;
+  using P = TilePixels<G, ROWS, MOST>;
+  constexpr int RT = P::PAIR, R = P::R, NV = PANEL / W, CT = NV < 4 / RT ? NV : 4 / RT;
+  static_assert(Run::GROUPS % STEP == 0 && (D::EXACT || Run::WHOLE == Run::GROUPS));
+  constexpr long GROUPS = (long)G::KH * Run::COUNT * Run::GROUPS, PANEL_LINES = GROUPS * NV;
+  constexpr int PASSES = P::BLOCKS * (NV / CT), LINES = (STEP * NV + PASSES - 1) / PASSES;
+  alignas(64) Lane<typename D::Sum> sums[RT * R * CT * W];
+  tiles.hold<R, STEP>();
+  long fetched = 0;
+  for (int b = 0; b < P::BLOCKS; ++b) {
+    const TA *a[RT];
+    MN_UNROLL for (int i = 0; i < RT; ++i) {
+      const long t = b * RT + i < P::COUNT ? b * RT + i : P::COUNT - 1;
+      a[i] = A + G::at(P::row(t) * G::SH, P::column(t) * G::SW);
+    }
+    MN_NOUNROLL for (int n = 0; n < NV; n += CT) {
+      const char *ahead = (const char *)B + 64 * (fetched < PANEL_LINES ? PANEL_LINES + fetched : 0);
+      multiply_tiles<RT, CT, STEP, R, LINES>(a, G::SW * G::LDA * sizeof(TA), B + n * W * D::GROUP, NV * 64, sums, ahead,
+                                             [](auto &&step) __attribute__((always_inline)) {
+        MN_NOUNROLL for (int kh = 0; kh < G::KH; ++kh)
+          MN_NOUNROLL for (int r = 0; r < Run::COUNT; ++r)
+            MN_NOUNROLL for (int g = 0; g < Run::GROUPS; g += STEP)
+              step(G::at(kh * G::DH, r * G::DW) + g * D::GROUP);
+      });
+      fetched += GROUPS / STEP * LINES;
+      MN_UNROLL for (int i = 0; i < RT; ++i) {
+        const long t = b * RT + i;
+        MN_NOUNROLL for (long p = P::first(t); p < R; ++p) {
+          const long x = P::column(t) + p;
+          const long row = P::FLAT ? (long)((unsigned)x / G::OW) : P::row(t), column = P::FLAT ? (long)((unsigned)x % G::OW) : x;
+          MN_UNROLL for (int j = 0; j < CT; ++j)
+            element(row, column, (long)(n + j) * W, load<typename D::Sum>(sums + ((i * R + p) * CT + j) * W));
+        }
+      }
+    }
+  }
+}
+
 }  // namespace mn
