@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from mononn_core.element import COMPUTE, is_float, itemsize, together
+from mononn_core.element import COMPUTE, itemsize, together
 from mononn_core.machine import TILE_BYTES, TILE_ROWS, Machine
 from mononn_core.schedule.schedule import Tile
 
@@ -33,7 +33,7 @@ def tile_step(terms: int, dtype: str, machine: Machine) -> int:
     """Groups of terms that a tile register holds a row of, where runs of ``terms`` neighbours, which are multiplied in
     tile registers, are cut evenly; 0 where the machine has none for ``dtype``, or the runs cannot be cut so."""
     word = together(dtype)
-    if machine.tiles(dtype) is None or (is_float(dtype) and terms % word):
+    if machine.tiles(dtype) is None:
         return 0
     groups, most = ceil(terms / word), TILE_BYTES // (word * itemsize(dtype))
     steps = range(ceil(groups / most), 2 * ceil(groups / most) + 1)

@@ -73,19 +73,29 @@ template <int N, int MOST> struct TileRows {
 };
 
 // RT x CT tiles of sums = A B, stored as rows of CT * 16. Rows of A start at a[t], lda bytes apart; a row of B has ``ldb``
-// bytes. ``walk(step)`` calls ``step(at)`` for each STEP groups of terms, ``at`` elements behind the first. LINES behind
-// ``ahead`` are fetched meanwhile with each of them.
-template <int RT, int CT, int STEP, int R, int LINES, class TA, class TB, class Walk>
+// bytes. ``walk(step)`` calls ``step(at, terms)`` for each STEP groups of terms, ``at`` elements behind the first; where
+// they are not whole (PARTIAL), copies of so many ``terms`` are multiplied. LINES behind ``ahead`` are fetched meanwhile.
+template <int RT, int CT, int STEP, int R, int LINES, bool PARTIAL, class TA, class TB, class Walk>
 MN_INLINE void multiply_tiles(const TA *const (&a)[RT], long lda, const TB *B, long ldb, void *sums, const char *ahead, Walk &&walk) {
   each_of<RT * CT>([]<int T>() __attribute__((always_inline)) { tile_zero<T>(); });
-  walk([&](long at) __attribute__((always_inline)) {
+  alignas(64) TA copies[PARTIAL ? RT * R : 1][64 / sizeof(TA)];
+  walk([&](long at, long terms) __attribute__((always_inline)) {
     MN_UNROLL for (int line = 0; line < LINES; ++line) __builtin_prefetch(ahead + 64 * line, 0, 2);
     ahead += 64 * LINES;
     each_of<CT>([&]<int J>() __attribute__((always_inline)) {
       constexpr int B0 = 6 + J % 2;
       tile_load<B0>((const char *)B + 64 * J, ldb);
       each_of<RT>([&]<int I>() __attribute__((always_inline)) {
-        if constexpr (J == 0) tile_load<4 + I>(a[I] + at, lda);
+        if constexpr (J == 0) {
+          if (PARTIAL && terms < STEP * (int)(4 / sizeof(TA))) {
+            const __mmask64 bytes = (1ull << terms * sizeof(TA)) - 1;
+            for (int r = 0; r < R; ++r)
+              _mm512_store_si512(copies[I * R + r], _mm512_maskz_loadu_epi8(bytes, (const char *)(a[I] + at) + r * lda));
+            tile_load<4 + I>(copies[I * R], 64);
+          } else {
+            tile_load<4 + I>(a[I] + at, lda);
+          }
+        }
         tile_multiply<TA, I * CT + J, 4 + I, B0>();
       });
     });
@@ -111,8 +121,8 @@ static inline void tile_dot(Tiles &tiles, const TA *A, long lda, const TB *B, lo
     const TA *a[RT];
     MN_UNROLL for (int i = 0; i < RT; ++i) a[i] = A + Rows::start(b * RT + i) * lda;
     MN_NOUNROLL for (int n = 0; n < NV; n += CT) {
-      multiply_tiles<RT, CT, STEP, R, LINES>(a, lda * sizeof(TA), B + n * W * D::GROUP, NV * 64, sums, ahead, [&](auto &&step) __attribute__((always_inline)) {
-        MN_NOUNROLL for (long g = 0; g < groups; g += STEP) step(g * D::GROUP);
+      multiply_tiles<RT, CT, STEP, R, LINES, !D::EXACT>(a, lda * sizeof(TA), B + n * W * D::GROUP, NV * 64, sums, ahead, [&](auto &&step) __attribute__((always_inline)) {
+        MN_NOUNROLL for (long g = 0; g < groups; g += STEP) step(g * D::GROUP, K - g * D::GROUP);
       });
       ahead += groups / STEP * LINES * 64;
       MN_UNROLL for (int i = 0; i < RT; ++i) {
@@ -144,7 +154,8 @@ static inline void tile_conv(Tiles &tiles, const TA *A, const TB *B, Element &&e
   using Run = Runs<G, D, JOINED>;
   using P = TilePixels<G, ROWS, MOST>;
   constexpr int RT = P::PAIR, R = P::R, NV = PANEL / W, CT = NV < 4 / RT ? NV : 4 / RT;
-  static_assert(Run::GROUPS % STEP == 0 && (D::EXACT || Run::WHOLE == Run::GROUPS));
+  static_assert(Run::GROUPS % STEP == 0);
+  constexpr bool PARTIAL = !D::EXACT && Run::WHOLE < Run::GROUPS;
   constexpr long GROUPS = (long)G::KH * Run::COUNT * Run::GROUPS, PANEL_LINES = GROUPS * NV;
   constexpr int PASSES = P::BLOCKS * (NV / CT), LINES = (STEP * NV + PASSES - 1) / PASSES;
   alignas(64) Lane<typename D::Sum> sums[RT * R * CT * W];
@@ -158,12 +169,12 @@ static inline void tile_conv(Tiles &tiles, const TA *A, const TB *B, Element &&e
     }
     MN_NOUNROLL for (int n = 0; n < NV; n += CT) {
       const char *ahead = (const char *)B + 64 * (fetched < PANEL_LINES ? PANEL_LINES + fetched : 0);
-      multiply_tiles<RT, CT, STEP, R, LINES>(a, G::SW * G::LDA * sizeof(TA), B + n * W * D::GROUP, NV * 64, sums, ahead,
+      multiply_tiles<RT, CT, STEP, R, LINES, PARTIAL>(a, G::SW * G::LDA * sizeof(TA), B + n * W * D::GROUP, NV * 64, sums, ahead,
                                              [](auto &&step) __attribute__((always_inline)) {
         MN_NOUNROLL for (int kh = 0; kh < G::KH; ++kh)
           MN_NOUNROLL for (int r = 0; r < Run::COUNT; ++r)
             MN_NOUNROLL for (int g = 0; g < Run::GROUPS; g += STEP)
-              step(G::at(kh * G::DH, r * G::DW) + g * D::GROUP);
+              step(G::at(kh * G::DH, r * G::DW) + g * D::GROUP, Run::TERMS - g * D::GROUP);
       });
       fetched += GROUPS / STEP * LINES;
       MN_UNROLL for (int i = 0; i < RT; ++i) {
