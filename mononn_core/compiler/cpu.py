@@ -114,7 +114,7 @@ def product_features(program: Program, machine: Machine) -> frozenset[str]:
     """Features beyond a machine's level whose instructions the Program's products are made of."""
     storage, needed = Storage(program), frozenset[str]()
     for phase in program.phases():
-        kind, tiled = multiplied(storage, phase), phase.task.params.get("step", 0)
+        kind, tiled = multiplied(storage, phase), phase.task.params.get("tile_groups", 0)
         for found in (machine.product(kind), machine.tiles(kind) if tiled else None):
             needed |= found.needs if found is not None else frozenset()
     return needed - machine.level_features

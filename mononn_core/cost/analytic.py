@@ -94,6 +94,7 @@ class Cost:
 
 
 def _is_tiled(phase: Phase) -> bool:
-    """Whether a phase multiplies in tile registers, which are filled from the caches as fast as these give: fetching
+    """Whether a phase multiplies by weights in tile registers, which are filled from the caches as fast as these give: fetching
     from further away adds to that."""
-    return bool(phase.task.params.get("step", 0))
+    weights = any(o.role == "b" for o in phase.task.operands)
+    return weights and bool(phase.task.params.get("tile_groups", 0))

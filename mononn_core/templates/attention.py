@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mononn_core.codegen.c import literal
-from mononn_core.codegen.cpu_storage import CpuStorage, CpuTemplate, is_narrow
+from mononn_core.codegen.cpu_storage import TILES, CpuStorage, CpuTemplate, is_narrow, write_tiles
 from mononn_core.codegen.cstyle import Printer
 from mononn_core.codegen.cuda_expressions import CudaPrinter, unguarded_loads
 from mononn_core.codegen.cuda_lanes import store_width
@@ -26,6 +26,7 @@ from mononn_core.codegen.storage import row_stride
 from mononn_core.element import BYTES, C_TYPES, COMPUTE, CUDA_TYPES, PARTNERS, WORD, computed, itemsize
 from mononn_core.errors import UnsupportedError
 from mononn_core.graph import Node
+from mononn_core.machine import TILE_ROWS
 from mononn_core.ops import registry
 from mononn_core.ops.attention import score_steps
 from mononn_core.ops.common import integers, numbers
@@ -39,7 +40,7 @@ from mononn_core.schedule.binder import BLOCK, HEAD, OWNER, TaskBuilder, bound, 
 from mononn_core.schedule.cuda.builder import CudaBuilder
 from mononn_core.schedule.cuda.schedule import CudaGroup
 from mononn_core.schedule.cuda.template import CudaScheduled, PlannedPhase
-from mononn_core.schedule.decisions import most_at_once
+from mononn_core.schedule.decisions import TILES_OF_ROWS, most_at_once, tile_step
 from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.operands import attention_axes, axis, unit_stride
 from mononn_core.schedule.phases import PhaseBuilder
@@ -60,12 +61,13 @@ AHEAD = 32
 @dataclass(frozen=True)
 class AttentionParams:
     """``guard``: a row whose scores are all -inf gives 0, not NaN. Of a CPU: rows whose sums are in registers together,
-    at most ``at_once``; of integers, ``zeros`` are subtracted from q, k and v, and probabilities are whole multiples of
+    at most ``at_once``; ``tile_groups`` of a row of q that tile registers hold (0: all is in vectors); of integers, ``zeros`` are subtracted from q, k and v, and probabilities are whole multiples of
     ``step``, ``most`` times it at most. Of a GPU: ``kind`` of its products (of its operands' type where it is ""), and
     ``keys`` that it takes in one step."""
 
     guard: bool = False
     at_once: int = 0
+    tile_groups: int = 0
     zeros: tuple[int, int, int] = (0, 0, 0)
     step: float = 0.0
     most: int = 0
@@ -121,7 +123,7 @@ class Attention(Template[AttentionParams], CpuTemplate, CpuScheduled, CudaTempla
     def build(self, builder: PhaseBuilder, stage: FusionGroup, decided: GroupSchedule, name: str) -> Phase:
         node, partition = stage.root, decided.partition
         assert node is not None
-        batch, heads, rows, _ = builder.types[node.inputs[0]].shape
+        batch, heads, rows, depth = builder.types[node.inputs[0]].shape
         owners = partition.owners if partition.kind != "single" else 1
         bh: Expr = Var(HEAD)
         i0: Expr = Const(0)
@@ -132,8 +134,11 @@ class Attention(Template[AttentionParams], CpuTemplate, CpuScheduled, CudaTempla
             tile_rows, per_owner = rows, batch * heads // owners
             bh = Var(OWNER) * per_owner + bh
         extents = {OWNER: owners, HEAD: per_owner}
-        at_once = most_at_once(PACKED_VECTORS, builder.machine, builder.multiplied(node))
+        kind = builder.multiplied(node)
+        step = tile_step(depth, kind, builder.machine)
+        at_once = TILE_ROWS * TILES_OF_ROWS if step else most_at_once(PACKED_VECTORS, builder.machine, kind)
         params: dict[str, Any] = {"guard": guarded(node), "at_once": at_once}
+        params |= {"tile_groups": step} if step else {}
         if builder.types[node.inputs[0]].dtype in BYTES:
             step, _, most = numbers(node.attrs, "probability")
             params |= {"zeros": integers(node.attrs, "zeros"), "step": step, "most": int(most)}
@@ -150,7 +155,12 @@ class Attention(Template[AttentionParams], CpuTemplate, CpuScheduled, CudaTempla
         return padded * depth + keys * ceil(width / panel) * panel + min(rows, self.params(task).at_once) * padded
 
     def headers(self, phase: Phase, code: CpuStorage) -> tuple[str, ...]:
+        if self.params(phase.task).tile_groups:
+            return (TILES, "mononn_tile_attention.hpp")
         return ("mononn_dot_attention.hpp",) if is_narrow(phase, code, "q") else ()
+
+    def write_state(self, phase: Phase, code: CpuStorage) -> None:
+        write_tiles(self.params(phase.task).tile_groups, code)
 
     def write_call(self, phase: Phase, printer: Printer, code: CpuStorage) -> None:
         task, out = phase.task, code.out
@@ -178,13 +188,17 @@ class Attention(Template[AttentionParams], CpuTemplate, CpuScheduled, CudaTempla
         if is_narrow(phase, code, "q"):
             left = code.buffer(q.buffer).dtype
             struct = f"mn::DotAttention<{C_TYPES[left]}, {C_TYPES[PARTNERS.get(left, left)]}, "
+        tiled, first = "", ""
+        if params.tile_groups:
+            struct, tiled, first = struct.replace("Dot", "Tile"), f", {params.tile_groups}", "tiles_, "
         if params.step > 0:
             numbers_text = ", ".join(map(str, (*params.zeros, params.most)))
             points = f", mn::Whole<{numbers_text}>{{{literal(Const(1 / params.step, COMPUTE))}}}"
         for r in (r for r in rows if r > 0):
-            shape = f"{struct}{r}, {k.box.size[0]}, {q.box.size[1]}, {v.box.size[1]}, {params.at_once}, {guard}>"
+            sizes = f"{r}, {k.box.size[0]}, {q.box.size[1]}, {v.box.size[1]}, {params.at_once}, {guard}"
+            shape = f"{struct}{sizes}{tiled}>"
             code.assert_fits(phase, shape)
-            calls.append((rows_text, r, f"{shape}::run({', '.join(parts)}, local_, score_, element_{points});"))
+            calls.append((rows_text, r, f"{shape}::run({first}{', '.join(parts)}, local_, score_, element_{points});"))
         code.choose(calls, 0 in rows)
 
     # -- on a GPU ---------------------------------------------------------------------------------------------------

@@ -30,13 +30,13 @@ class ConvParams(WindowParams):
     """``together``: terms that lie side by side, so that each ``joined`` taps have whole groups of rows of b; these
     taps' channels are neighbours in a. ``grouped``: (input channels of a group, its output channels, all input
     channels) where a panel may span several groups: it promises zeros in b where n's group does not read c.
-    ``step``: groups of terms multiplied together in tile registers (0: in vectors). ``seven_bits``: it promises bytes from -64 to 64 in b."""
+    ``tile_groups``: groups of terms multiplied together in tile registers (0: in vectors). ``seven_bits``: it promises bytes from -64 to 64 in b."""
 
     grouped: tuple[int, int, int] = (0, 0, 0)
     together: int = 1
     joined: int = 1
     seven_bits: bool = False
-    step: int = 0
+    tile_groups: int = 0
 
 
 SPREAD = 1
@@ -104,7 +104,7 @@ class Direct(Windowed[ConvParams]):
         if conv.together > 1:
             small = {"seven_bits": True} if conv.seven_bits else {}
             step = conv.step(self.reads(conv, panel))
-            tiled = {"step": step} if step else {}
+            tiled = {"tile_groups": step} if step else {}
             return {"together": conv.together, "joined": conv.joined, **tiled, **small}
         spans = conv.group > 1 and self.reads(conv, panel) > conv.of_group[0]
         return {"grouped": (*conv.of_group, conv.x[3])} if spans else {}
@@ -127,12 +127,12 @@ class Direct(Windowed[ConvParams]):
         code.out.line(f"const long first_ = {printer.index(first)};")
 
     def headers(self, phase: Phase, code: CpuStorage) -> tuple[str, ...]:
-        if self.params(phase.task).step:
+        if self.params(phase.task).tile_groups:
             return (TILES,)
         return ("mononn_dot.hpp",) if is_narrow(phase, code) else super().headers(phase, code)
 
     def write_state(self, phase: Phase, code: CpuStorage) -> None:
-        write_tiles(self.params(phase.task).step, code)
+        write_tiles(self.params(phase.task).tile_groups, code)
 
     def most_at_once(self, conv: Conv, panel: int, builder: PhaseBuilder) -> int:
         if conv.step(self.reads(conv, panel)):
@@ -154,8 +154,8 @@ class Direct(Windowed[ConvParams]):
         else:
             kernel = "mn::conv"
         a, b = operand(task, "a"), operand(task, "b")
-        if params.step:
-            how = f"{rows}, {panel}, {params.at_once}, {params.step}, {'true' if params.joined > 1 else 'false'}"
+        if params.tile_groups:
+            how = f"{rows}, {panel}, {params.at_once}, {params.tile_groups}, {'true' if params.joined > 1 else 'false'}"
             return f"mn::tile_conv<Windows_, {how}>(tiles_, {corners(phase, printer, code)}, {function});"
         right = code.corner(printer, b)
         right = f"mn::seven_bits({right})" if params.seven_bits else right

@@ -35,17 +35,17 @@ class Matmul(CudaProduct, CpuTemplate, TiledProduct):
     ) -> dict[str, Any]:
         right_operand(builder, root, size, binder, at)
         step, small = builder.tile_step(root, size[0]), builder.seven_bits(root)
-        return {**({"step": step} if step else {}), **({"seven_bits": True} if small else {})}
+        return {**({"tile_groups": step} if step else {}), **({"seven_bits": True} if small else {})}
 
     # -- C++ --------------------------------------------------------------------------------------------------------
 
     def headers(self, phase: Phase, code: CpuStorage) -> tuple[str, ...]:
-        if self.params(phase.task).step:
+        if self.params(phase.task).tile_groups:
             return (TILES,)
         return ("mononn_dot.hpp",) if is_narrow(phase, code) else ()
 
     def write_state(self, phase: Phase, code: CpuStorage) -> None:
-        write_tiles(self.params(phase.task).step, code)
+        write_tiles(self.params(phase.task).tile_groups, code)
 
     def write_call(self, phase: Phase, printer: Printer, code: CpuStorage) -> None:
         task, out, params = phase.task, code.out, self.params(phase.task)
@@ -84,8 +84,8 @@ class Matmul(CudaProduct, CpuTemplate, TiledProduct):
         guard = f"if (end_ == {panel}) " if outside else "if (end_ > 0) " if min(columns) == 0 else ""
         kernel = "mn::dot" if narrow else "mn::matmul"
         how = "true" if is_cheap(result) else "false"
-        if params.step:
-            kernel, how, places = "mn::tile_dot", str(params.step), f"tiles_, {places}"
+        if params.tile_groups:
+            kernel, how, places = "mn::tile_dot", str(params.tile_groups), f"tiles_, {places}"
         call = f"{panel}, {at_once}, {how}>({places}, {a.box.size[1]}, {function});"
         code.choose([(rows_text, r, f"{guard}{kernel}<{r}, {call}") for r in rows if r > 0], 0 in rows)
 

@@ -20,7 +20,7 @@ from mononn_core.schedule.views import matrix_shape
 @dataclass(frozen=True)
 class MatmulParams:
     """Of a CPU: ``panel``, the columns of a register tile of at most ``at_once`` rows, or 0 for tiles that no register
-    tile fits (-1: not said); ``step``, the groups of terms multiplied together in tile registers (0: in vectors);
+    tile fits (-1: not said); ``tile_groups``, the groups of terms multiplied together in tile registers (0: in vectors);
     ``seven_bits`` promises bytes from -64 to 64 in b. Of a GPU: ``tile`` (rows, columns) of a
     block ((0, 0): what covers the boxes), its ``warps`` along them, and ``kind`` of the products ("": of a's type)."""
 
@@ -30,7 +30,7 @@ class MatmulParams:
     warps: tuple[int, int] = (1, 1)
     kind: str = ""
     seven_bits: bool = False
-    step: int = 0
+    tile_groups: int = 0
 
 
 class ProductTemplate(Template[MatmulParams]):

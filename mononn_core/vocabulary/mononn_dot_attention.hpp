@@ -18,13 +18,13 @@ template <int ZQ, int ZK, int ZV, int MOST> struct Whole {
 
 // As ``Attention``: both products take GROUPs of terms. Scores, their exponentials and sums are floats; probabilities
 // are narrowed for the second product, whose sums of integers ``element`` takes as they are. Of integers q is unsigned,
-// the others either; of a row of q whole groups are read.
-template <class TA, class TB, int R, int T, int D, int E, int MOST, bool GUARD>
+// the others either; of a row of q whole groups are read. Keys are padded to whole groups, as many in each of STEPS.
+template <class TA, class TB, int R, int T, int D, int E, int MOST, bool GUARD, int STEPS = 1>
 struct DotAttention : Attention<R, T, D, E, MOST, GUARD> {
   using Base = Attention<R, T, D, E, MOST, GUARD>;
   using Base::EP, Base::PANEL, Base::ROWS, Base::TP;
   using Product = Dot<TA, TB>;
-  static constexpr int GROUP = Product::GROUP, GROUPS = (T + GROUP - 1) / GROUP;
+  static constexpr int GROUP = Product::GROUP, GROUPS = ((T + GROUP - 1) / GROUP + STEPS - 1) / STEPS * STEPS;
   static constexpr bool EXACT = Product::EXACT;
   static constexpr long KEYS = (long)TP * (D / GROUP), VALUES = (long)GROUPS * EP, SCORES = (long)ROWS * TP;
   static constexpr long FLOATS = KEYS + VALUES + SCORES + (EXACT ? TP : 0);
@@ -39,14 +39,7 @@ struct DotAttention : Attention<R, T, D, E, MOST, GUARD> {
   static inline void run(const TA *q, long ldq, const TK *k, long ldk, const TV *v, long ldv, float *local,
                          Score &&score, Element &&element, Points points = {}) {
     static_assert(D % GROUP == 0);
-    float *const values = local + KEYS, *const scores = values + VALUES;
-    const Places at{local, values, scores, (int32_t *)(scores + SCORES)};
-    pack_transposed<D / GROUP, T, PANEL>(at.keys, k, ldk);  // groups of a row are words
-    pack_groups(at.values, v, ldv);
-    if constexpr (EXACT) {
-      flip<TK>(at.keys);
-      sum_columns<Points::Q, Points::K - shift<TK>>(at);
-    }
+    const Places at = pack<Points>(k, ldk, v, ldv, local, local + KEYS + VALUES + SCORES);
     auto block = [&]<int MR>(long row) __attribute__((always_inline)) {
       rows<MR, Points::K - shift<TK>, Points::V - shift<TV>>(q + row * ldq, ldq, at, row, score, element, points);
     };
@@ -55,6 +48,18 @@ struct DotAttention : Attention<R, T, D, E, MOST, GUARD> {
     for (int b = 0; b < S::LARGES; ++b, row += S::LARGE) block.template operator()<S::LARGE>(row);
     for (int b = S::LARGES; b < S::BLOCKS; ++b, row += S::SMALL)
       if constexpr (S::SMALL > 0) block.template operator()<S::SMALL>(row);
+  }
+
+  template <class Points, class TK, class TV>
+  static inline Places pack(const TK *k, long ldk, const TV *v, long ldv, float *local, float *columns) {
+    const Places at{local, local + KEYS, local + KEYS + VALUES, (int32_t *)columns};
+    pack_transposed<D / GROUP, T, PANEL>(at.keys, k, ldk);  // groups of a row are words
+    pack_groups(at.values, v, ldv);
+    if constexpr (EXACT) {
+      flip<TK>(at.keys);
+      sum_columns<Points::Q, Points::K - shift<TK>>(at);
+    }
+    return at;
   }
 
   // Packed integers are signed: unsigned ones less 128.
@@ -92,7 +97,7 @@ struct DotAttention : Attention<R, T, D, E, MOST, GUARD> {
   template <class TV> static inline void pack_groups(float *dst, const TV *src, long stride) {
     constexpr int WHOLE = E / W * W, BITS = 32 / GROUP;
     constexpr uint32_t FLIPPED = EXACT ? shift<TV> : 0;
-    for (int t = 0; t < T; t += GROUP) {
+    for (int t = 0; t < GROUPS * GROUP; t += GROUP) {
       auto at = [&](int e) { return dst + ((long)(e / PANEL) * GROUPS + t / GROUP) * PANEL + e % PANEL; };
       auto word = [&](auto zero, auto &&bits) __attribute__((always_inline)) {
         MN_UNROLL for (int g = 0; g < GROUP; ++g)

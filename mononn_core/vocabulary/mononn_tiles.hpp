@@ -72,11 +72,11 @@ template <int N, int MOST> struct TileRows {
   static constexpr long start(long t) { return t * R < N - R ? t * R : N - R; }
 };
 
-// RT x CT tiles of sums = A B, stored as rows of CT * 16. Rows of A start at a[t], lda bytes apart; a row of B has ``ldb``
+// RT x CT tiles of sums = A B, stored as rows ``lds`` bytes apart. Rows of A start at a[t], lda bytes apart; a row of B has ``ldb``
 // bytes. ``walk(step)`` calls ``step(at, terms)`` for each STEP groups of terms, ``at`` elements behind the first; where
 // they are not whole (PARTIAL), copies of so many ``terms`` are multiplied. LINES behind ``ahead`` are fetched meanwhile.
 template <int RT, int CT, int STEP, int R, int LINES, bool PARTIAL, class TA, class TB, class Walk>
-MN_INLINE void multiply_tiles(const TA *const (&a)[RT], long lda, const TB *B, long ldb, void *sums, const char *ahead, Walk &&walk) {
+MN_INLINE void multiply_tiles(const TA *const (&a)[RT], long lda, const TB *B, long ldb, void *sums, long lds, const char *ahead, Walk &&walk) {
   each_of<RT * CT>([]<int T>() __attribute__((always_inline)) { tile_zero<T>(); });
   alignas(64) TA copies[PARTIAL ? RT * R : 1][64 / sizeof(TA)];
   walk([&](long at, long terms) __attribute__((always_inline)) {
@@ -102,7 +102,7 @@ MN_INLINE void multiply_tiles(const TA *const (&a)[RT], long lda, const TB *B, l
     B = (const TB *)((const char *)B + STEP * ldb);
   });
   each_of<RT * CT>([&]<int T>() __attribute__((always_inline)) {
-    tile_store<T>((char *)sums + T / CT * R * CT * 64 + T % CT * 64, CT * 64);
+    tile_store<T>((char *)sums + T / CT * R * lds + T % CT * 64, lds);
   });
 }
 
@@ -121,7 +121,7 @@ static inline void tile_dot(Tiles &tiles, const TA *A, long lda, const TB *B, lo
     const TA *a[RT];
     MN_UNROLL for (int i = 0; i < RT; ++i) a[i] = A + Rows::start(b * RT + i) * lda;
     MN_NOUNROLL for (int n = 0; n < NV; n += CT) {
-      multiply_tiles<RT, CT, STEP, R, LINES, !D::EXACT>(a, lda * sizeof(TA), B + n * W * D::GROUP, NV * 64, sums, ahead, [&](auto &&step) __attribute__((always_inline)) {
+      multiply_tiles<RT, CT, STEP, R, LINES, !D::EXACT>(a, lda * sizeof(TA), B + n * W * D::GROUP, NV * 64, sums, CT * 64, ahead, [&](auto &&step) __attribute__((always_inline)) {
         MN_NOUNROLL for (long g = 0; g < groups; g += STEP) step(g * D::GROUP, K - g * D::GROUP);
       });
       ahead += groups / STEP * LINES * 64;
@@ -169,7 +169,7 @@ static inline void tile_conv(Tiles &tiles, const TA *A, const TB *B, Element &&e
     }
     MN_NOUNROLL for (int n = 0; n < NV; n += CT) {
       const char *ahead = (const char *)B + 64 * (fetched < PANEL_LINES ? PANEL_LINES + fetched : 0);
-      multiply_tiles<RT, CT, STEP, R, LINES, PARTIAL>(a, G::SW * G::LDA * sizeof(TA), B + n * W * D::GROUP, NV * 64, sums, ahead,
+      multiply_tiles<RT, CT, STEP, R, LINES, PARTIAL>(a, G::SW * G::LDA * sizeof(TA), B + n * W * D::GROUP, NV * 64, sums, CT * 64, ahead,
                                              [](auto &&step) __attribute__((always_inline)) {
         MN_NOUNROLL for (int kh = 0; kh < G::KH; ++kh)
           MN_NOUNROLL for (int r = 0; r < Run::COUNT; ++r)
