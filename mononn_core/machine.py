@@ -72,7 +72,7 @@ class ProductInstruction:
 
 AMX = frozenset({"avx512f", "amx-tile"})
 TILE_ROWS, TILE_BYTES = 16, 64
-"""Of a tile register, at most. One multiplies a tile of other tiles' rows and groups of terms in as many cycles as it has rows."""
+"""Of a tile register, at most. Two are multiplied in as many cycles as the left one has rows."""
 MULTIPLY_ADD = ProductInstruction("multiply, add", COMPUTE, COMPUTE, COMPUTE, 1)
 """What every processor has, in one instruction or in two."""
 PRODUCTS = (
@@ -248,7 +248,9 @@ NAMED = {
 def _probe() -> Machine:
     info = parse_cpuinfo(_read("/proc/cpuinfo"))
     flags = kernel_flags(info)
-    base = from_flags(platform.machine(), flags if "amx-tile" not in flags or _may_use_tiles() else flags - TILE_FEATURES)
+    if "amx-tile" in flags and not _may_use_tiles():
+        flags -= TILE_FEATURES
+    base = from_flags(platform.machine(), flags)
     affinity = sorted(os.sched_getaffinity(0))
     caches = _caches(Path(f"/sys/devices/system/cpu/cpu{affinity[0]}/cache"))
     clock = _clock(info, affinity[0])

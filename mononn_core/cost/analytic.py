@@ -94,7 +94,7 @@ class Cost:
 
 
 def _is_tiled(phase: Phase) -> bool:
-    """Whether a phase multiplies by weights in tile registers, which are filled from the caches as fast as these give: fetching
+    """Whether a phase multiplies by weights in tile registers. They are filled as fast as the near caches can; fetching
     from further away adds to that."""
     weights = any(o.role == "b" for o in phase.task.operands)
     return weights and bool(phase.task.params.get("tile_groups", 0))

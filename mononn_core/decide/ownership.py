@@ -55,7 +55,9 @@ class Candidate:
         return self.decided.partition
 
 
-def candidate(decided: GroupSchedule, items: tuple[Item, ...], shape: tuple[int, int], dtype: str, cost: Cost) -> Candidate:
+def candidate(
+    decided: GroupSchedule, items: tuple[Item, ...], shape: tuple[int, int], dtype: str, cost: Cost
+) -> Candidate:
     """Measure what a stage's ``items`` touch of a stored matrix of ``shape``, and what they cost."""
     stored, partition = "", decided.partition
     writes = np.full(shape, -1, np.int16)

@@ -10,8 +10,8 @@ from mononn_core.schedule.schedule import Tile
 
 FEW_REGISTERS = 16
 """Of so many, sums in three rows of four vectors leave none to spare, and compilers put some of them in memory."""
-TILES_OF_ROWS = 2
-"""Tiles of a left operand that are multiplied by the same tiles of a right one: four of sums, two and two of these."""
+TILED_ROWS = 2 * TILE_ROWS
+"""Rows of a left operand that tile registers hold: two tiles, beside two of a right one and four of sums."""
 L2_SHARE = 0.8
 """Share of the second-level cache that a task's rows of the left operand may take."""
 

@@ -26,7 +26,6 @@ from mononn_core.codegen.storage import row_stride
 from mononn_core.element import BYTES, C_TYPES, COMPUTE, CUDA_TYPES, PARTNERS, WORD, computed, itemsize
 from mononn_core.errors import UnsupportedError
 from mononn_core.graph import Node
-from mononn_core.machine import TILE_ROWS
 from mononn_core.ops import registry
 from mononn_core.ops.attention import score_steps
 from mononn_core.ops.common import integers, numbers
@@ -40,7 +39,7 @@ from mononn_core.schedule.binder import BLOCK, HEAD, OWNER, TaskBuilder, bound, 
 from mononn_core.schedule.cuda.builder import CudaBuilder
 from mononn_core.schedule.cuda.schedule import CudaGroup
 from mononn_core.schedule.cuda.template import CudaScheduled, PlannedPhase
-from mononn_core.schedule.decisions import TILES_OF_ROWS, most_at_once, tile_step
+from mononn_core.schedule.decisions import TILED_ROWS, most_at_once, tile_step
 from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.operands import attention_axes, axis, unit_stride
 from mononn_core.schedule.phases import PhaseBuilder
@@ -61,8 +60,9 @@ AHEAD = 32
 @dataclass(frozen=True)
 class AttentionParams:
     """``guard``: a row whose scores are all -inf gives 0, not NaN. Of a CPU: rows whose sums are in registers together,
-    at most ``at_once``; ``tile_groups`` of a row of q that tile registers hold (0: all is in vectors); of integers, ``zeros`` are subtracted from q, k and v, and probabilities are whole multiples of
-    ``step``, ``most`` times it at most. Of a GPU: ``kind`` of its products (of its operands' type where it is ""), and
+    at most ``at_once``; ``tile_groups`` of a row of q that a tile register holds (0: all is in vectors); of integers,
+    ``zeros`` are subtracted from q, k and v, and probabilities are whole multiples of ``step``, ``most`` times it at
+    most. Of a GPU: ``kind`` of its products (of its operands' type where it is ""), and
     ``keys`` that it takes in one step."""
 
     guard: bool = False
@@ -135,10 +135,10 @@ class Attention(Template[AttentionParams], CpuTemplate, CpuScheduled, CudaTempla
             bh = Var(OWNER) * per_owner + bh
         extents = {OWNER: owners, HEAD: per_owner}
         kind = builder.multiplied(node)
-        step = tile_step(depth, kind, builder.machine)
-        at_once = TILE_ROWS * TILES_OF_ROWS if step else most_at_once(PACKED_VECTORS, builder.machine, kind)
+        groups = tile_step(depth, kind, builder.machine)
+        at_once = TILED_ROWS if groups else most_at_once(PACKED_VECTORS, builder.machine, kind)
         params: dict[str, Any] = {"guard": guarded(node), "at_once": at_once}
-        params |= {"tile_groups": step} if step else {}
+        params |= {"tile_groups": groups} if groups else {}
         if builder.types[node.inputs[0]].dtype in BYTES:
             step, _, most = numbers(node.attrs, "probability")
             params |= {"zeros": integers(node.attrs, "zeros"), "step": step, "most": int(most)}

@@ -14,12 +14,11 @@ import numpy as np
 from mononn_core.codegen.cpu_storage import TILES, CpuStorage, is_narrow, write_tiles
 from mononn_core.codegen.cstyle import Printer
 from mononn_core.codegen.loops import is_cheap
-from mononn_core.machine import TILE_ROWS
 from mononn_core.program.expr import Const, Expr, minimum, op
 from mononn_core.program.ir import Phase, Task
 from mononn_core.program.simplify import simplify
 from mononn_core.program.template import Array, Running, operand
-from mononn_core.schedule.decisions import TILES_OF_ROWS
+from mononn_core.schedule.decisions import TILED_ROWS
 from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.templates.conv_node import Conv
 from mononn_core.templates.windowed import Windowed, WindowParams, corners
@@ -30,7 +29,8 @@ class ConvParams(WindowParams):
     """``together``: terms that lie side by side, so that each ``joined`` taps have whole groups of rows of b; these
     taps' channels are neighbours in a. ``grouped``: (input channels of a group, its output channels, all input
     channels) where a panel may span several groups: it promises zeros in b where n's group does not read c.
-    ``tile_groups``: groups of terms multiplied together in tile registers (0: in vectors). ``seven_bits``: it promises bytes from -64 to 64 in b."""
+    ``tile_groups``: groups of terms multiplied together in tile registers (0: in vectors). ``seven_bits``: it promises
+    bytes from -64 to 64 in b."""
 
     grouped: tuple[int, int, int] = (0, 0, 0)
     together: int = 1
@@ -136,7 +136,7 @@ class Direct(Windowed[ConvParams]):
 
     def most_at_once(self, conv: Conv, panel: int, builder: PhaseBuilder) -> int:
         if conv.step(self.reads(conv, panel)):
-            return TILE_ROWS * TILES_OF_ROWS
+            return TILED_ROWS
         return super().most_at_once(conv, panel, builder)
 
     def in_vectors(self, phase: Phase, columns: tuple[int, ...], code: CpuStorage) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from mononn_core.element import COMPUTE
@@ -33,7 +33,7 @@ class Conv:
     joined: int = 1
     seven_bits: bool = False
     dense: bool = False
-    tile_step: Callable[[int], int] = lambda terms: 0
+    tile_step: Callable[[int], int] = field(default=lambda terms: 0, compare=False, repr=False)
 
     @staticmethod
     def of(stage: FusionGroup, builder: TaskBuilder) -> Conv:
@@ -43,9 +43,8 @@ class Conv:
         dense = builder.dense(image_of(builder, stage).tensor, channels) and conv.group == conv.dilations[1] == 1
         joined = conv.kernel[1] if dense and channels % together else 1
         small = builder.seven_bits(stage.root)
-        step = partial(builder.tile_step, stage.root)
-        more = {"dtype": dtype, "together": together, "joined": joined, "seven_bits": small, "dense": dense}
-        return replace(conv, **more, tile_step=step)
+        conv = replace(conv, dtype=dtype, together=together, joined=joined, seven_bits=small, dense=dense)
+        return replace(conv, tile_step=partial(builder.tile_step, stage.root))
 
     @staticmethod
     def of_node(node: Node, types: Mapping[str, TensorType]) -> Conv:
@@ -75,7 +74,7 @@ class Conv:
         return 2 * n * height * width * channels * self.taps * self.x[3] // self.group
 
     def step(self, reads: int) -> int:
-        """Groups of terms that are multiplied together in tile registers where a tap reads so many channels, 0: in none."""
+        """Groups of terms that tile registers multiply together where a tap reads so many channels; 0: they do not."""
         return self.tile_step(reads * self.kernel[1] if self.dense else reads)
 
     def windows(self, pitch: int, rows: int) -> Windows:

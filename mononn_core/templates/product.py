@@ -20,8 +20,8 @@ from mononn_core.schedule.views import matrix_shape
 @dataclass(frozen=True)
 class MatmulParams:
     """Of a CPU: ``panel``, the columns of a register tile of at most ``at_once`` rows, or 0 for tiles that no register
-    tile fits (-1: not said); ``tile_groups``, the groups of terms multiplied together in tile registers (0: in vectors);
-    ``seven_bits`` promises bytes from -64 to 64 in b. Of a GPU: ``tile`` (rows, columns) of a
+    tile fits (-1: not said); ``tile_groups``, the groups of terms that are multiplied together in tile registers (0: in
+    vectors); ``seven_bits`` promises bytes from -64 to 64 in b. Of a GPU: ``tile`` (rows, columns) of a
     block ((0, 0): what covers the boxes), its ``warps`` along them, and ``kind`` of the products ("": of a's type)."""
 
     panel: int = -1

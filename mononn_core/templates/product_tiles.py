@@ -14,7 +14,14 @@ from mononn_core.program.expr import Const, Expr, Var
 from mononn_core.program.ir import Phase, Task
 from mononn_core.program.template import operand
 from mononn_core.schedule.binder import BATCH, BLOCK, OWNER, PANEL, SEGMENT, OperandBinder, unit_axes
-from mononn_core.schedule.decisions import L2_SHARE, TILES_OF_ROWS, fewer_at_once, most_at_once, registers_problem, rows_problem
+from mononn_core.schedule.decisions import (
+    L2_SHARE,
+    TILED_ROWS,
+    fewer_at_once,
+    most_at_once,
+    registers_problem,
+    rows_problem,
+)
 from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.operands import Product, axis
 from mononn_core.schedule.phases import PhaseBuilder
@@ -164,7 +171,7 @@ def _most(stage: FusionGroup, panel: int, builder: PhaseBuilder) -> int:
     """Rows of a register tile, at most."""
     assert stage.root is not None
     if _is_tiled(stage, builder):
-        return TILE_ROWS * TILES_OF_ROWS
+        return TILED_ROWS
     dtype = COMPUTE if builder.seven_bits(stage.root) else _left_type(stage, builder)
     return most_at_once(panel // builder.lanes, builder.machine, dtype)
 

@@ -41,7 +41,7 @@ struct TileAttention : DotAttention<TA, TB, R, T, D, E, MOST, GUARD, tile_steps(
     tiles.hold<Rows::R, STEP>();
     Dots::panels([&]<int N>(int first) __attribute__((always_inline)) {
       multiply_tiles<RT, N, STEP, Rows::R, 0, false>(
-          left, ldq * sizeof(TA), (const TB *)(at.keys + (long)first * (D / GROUP)), N * 64, s + first, TP * sizeof(float), nullptr,
+          tiles, left, ldq * sizeof(TA), (const TB *)(at.keys + (long)first * (D / GROUP)), N * 64, s + first, TP * sizeof(float), nullptr,
           [](auto &&step) __attribute__((always_inline)) {
             MN_UNROLL for (int d = 0; d < D; d += STEP * GROUP) step(d, D);
           });
@@ -60,7 +60,7 @@ struct TileAttention : DotAttention<TA, TB, R, T, D, E, MOST, GUARD, tile_steps(
     alignas(64) Lane<Sum> results[BLOCK * PANEL];
     for (int p = 0; p < EP / PANEL; ++p) {
       multiply_tiles<RT, NV, STEP_OF_KEYS, Rows::R, 0, false>(
-          chances, TP * sizeof(float), (const TB *)(at.values + (long)p * GROUPS * PANEL), NV * 64, results, NV * 64, nullptr,
+          tiles, chances, TP * sizeof(float), (const TB *)(at.values + (long)p * GROUPS * PANEL), NV * 64, results, NV * 64, nullptr,
           [](auto &&step) __attribute__((always_inline)) {
             MN_NOUNROLL for (int t = 0; t < GROUPS * GROUP; t += STEP_OF_KEYS * GROUP) step(t, GROUPS * GROUP);
           });

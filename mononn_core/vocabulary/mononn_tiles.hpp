@@ -11,6 +11,7 @@ namespace mn {
 // Linux keeps tile registers for a process that asks for them (arch_prctl(2), ARCH_REQ_XCOMP_PERM of XTILEDATA); what
 // a thread leaves in them is saved whenever it is put off its core.
 struct TileRegisters {
+#if defined(__AMX_TILE__)
   static inline bool allowed = false;
   explicit TileRegisters(const mononn_call *call) {
     if (__atomic_load_n(&allowed, __ATOMIC_RELAXED)) return;
@@ -20,6 +21,10 @@ struct TileRegisters {
   ~TileRegisters() {
     if (__atomic_load_n(&allowed, __ATOMIC_RELAXED)) asm volatile("tilerelease");
   }
+#else
+  static constexpr bool allowed = true;
+  explicit TileRegisters(const mononn_call *) {}
+#endif
 };
 
 // What the eight registers hold, as ldtilecfg reads it.
@@ -37,27 +42,66 @@ constexpr TileShapes tile_shapes(int rows, int step) {
   }
   return s;
 }
-// What they hold now: loading it takes as long as multiplying ten tiles.
+// The eight registers, and what they hold now: loading that takes as long as multiplying ten tiles. Compiled without
+// the instructions they are in memory, and everything is computed as the manual says.
 struct Tiles {
   const TileShapes *now = nullptr;
   template <int R, int STEP> __attribute__((always_inline)) void hold() {
-    static_assert(R <= 16 && STEP <= 16);
+    static_assert(W == 16 && R <= 16 && STEP <= 16);
     alignas(64) static constexpr TileShapes shapes = tile_shapes(R, STEP);
+#if defined(__AMX_TILE__)
     if (now != &shapes) asm volatile("ldtilecfg %0" : : "m"(shapes));
+#endif
     now = &shapes;
   }
+#if defined(__AMX_TILE__)
+  template <int T> __attribute__((always_inline)) void zero() { asm volatile("tilezero %%tmm%c0" : : "i"(T)); }
+  template <int T> __attribute__((always_inline)) void load(const void *p, long stride) {
+    asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(p), "r"(stride), "i"(T) : "memory");
+  }
+  template <int T> __attribute__((always_inline)) void store(void *p, long stride) {
+    asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(p), "r"(stride), "i"(T) : "memory");
+  }
+  template <class TA, int C, int A, int B> __attribute__((always_inline)) void multiply() {
+    if constexpr (std::is_same_v<TA, bf16>) asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(C), "i"(A), "i"(B));
+    else asm volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(C), "i"(A), "i"(B));
+  }
+#else
+  alignas(64) unsigned char data[8][16][64];
+  template <int T> void zero() { __builtin_memset(data[T], 0, sizeof data[T]); }
+  template <int T> void load(const void *p, long stride) {
+    zero<T>();
+    for (int r = 0; r < now->rows[T]; ++r) __builtin_memcpy(data[T][r], (const char *)p + r * stride, now->bytes[T]);
+  }
+  template <int T> void store(void *p, long stride) {
+    for (int r = 0; r < now->rows[T]; ++r) __builtin_memcpy((char *)p + r * stride, data[T][r], now->bytes[T]);
+  }
+  template <class TA, int C, int A, int B> void multiply() {
+    constexpr bool WHOLE = !std::is_same_v<TA, bf16>;
+    using TB = std::conditional_t<WHOLE, int8_t, TA>;
+    using Sum = std::conditional_t<WHOLE, int32_t, float>;
+    constexpr int GROUP = 4 / sizeof(TA);
+    for (int m = 0; m < now->rows[C]; ++m)
+      for (int k = 0; k < now->bytes[A] / 4; ++k)
+        for (int n = 0; n < now->bytes[C] / 4; ++n) {
+          const TA *a = (const TA *)data[A][m] + k * GROUP;
+          const TB *b = (const TB *)data[B][k] + n * GROUP;
+          for (int t = 0; t < GROUP; ++t)
+            if constexpr (WHOLE) ((Sum *)data[C][m])[n] += (int32_t)a[t] * b[t];
+            else ((Sum *)data[C][m])[n] += to_float(a[t]) * to_float(b[t]);
+        }
+  }
+#endif
 };
 
-template <int T> MN_INLINE void tile_zero() { asm volatile("tilezero %%tmm%c0" : : "i"(T)); }
-template <int T> MN_INLINE void tile_load(const void *p, long stride) {
-  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(p), "r"(stride), "i"(T) : "memory");
-}
-template <int T> MN_INLINE void tile_store(void *p, long stride) {
-  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(p), "r"(stride), "i"(T) : "memory");
-}
-template <class TA, int C, int A, int B> MN_INLINE void tile_multiply() {
-  if constexpr (std::is_same_v<TA, bf16>) asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(C), "i"(A), "i"(B));
-  else asm volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(C), "i"(A), "i"(B));
+// The first ``bytes`` of a row of a tile, and zeros.
+MN_INLINE void copy_row(void *row, const void *from, long bytes) {
+#if defined(__AVX512BW__)
+  _mm512_store_si512(row, _mm512_maskz_loadu_epi8((1ull << bytes) - 1, from));
+#else
+  __builtin_memset(row, 0, 64);
+  __builtin_memcpy(row, from, bytes);
+#endif
 }
 template <int N, class F> MN_INLINE void each_of(F &&f) {
   [&]<int... I>(std::integer_sequence<int, I...>) __attribute__((always_inline)) {
@@ -76,33 +120,32 @@ template <int N, int MOST> struct TileRows {
 // bytes. ``walk(step)`` calls ``step(at, terms)`` for each STEP groups of terms, ``at`` elements behind the first; where
 // they are not whole (PARTIAL), copies of so many ``terms`` are multiplied. LINES behind ``ahead`` are fetched meanwhile.
 template <int RT, int CT, int STEP, int R, int LINES, bool PARTIAL, class TA, class TB, class Walk>
-MN_INLINE void multiply_tiles(const TA *const (&a)[RT], long lda, const TB *B, long ldb, void *sums, long lds, const char *ahead, Walk &&walk) {
-  each_of<RT * CT>([]<int T>() __attribute__((always_inline)) { tile_zero<T>(); });
+MN_INLINE void multiply_tiles(Tiles &tiles, const TA *const (&a)[RT], long lda, const TB *B, long ldb, void *sums, long lds, const char *ahead, Walk &&walk) {
+  each_of<RT * CT>([&]<int T>() __attribute__((always_inline)) { tiles.zero<T>(); });
   alignas(64) TA copies[PARTIAL ? RT * R : 1][64 / sizeof(TA)];
   walk([&](long at, long terms) __attribute__((always_inline)) {
     MN_UNROLL for (int line = 0; line < LINES; ++line) __builtin_prefetch(ahead + 64 * line, 0, 2);
     ahead += 64 * LINES;
     each_of<CT>([&]<int J>() __attribute__((always_inline)) {
       constexpr int B0 = 6 + J % 2;
-      tile_load<B0>((const char *)B + 64 * J, ldb);
+      tiles.load<B0>((const char *)B + 64 * J, ldb);
       each_of<RT>([&]<int I>() __attribute__((always_inline)) {
         if constexpr (J == 0) {
           if (PARTIAL && terms < STEP * (int)(4 / sizeof(TA))) {
-            const __mmask64 bytes = (1ull << terms * sizeof(TA)) - 1;
             for (int r = 0; r < R; ++r)
-              _mm512_store_si512(copies[I * R + r], _mm512_maskz_loadu_epi8(bytes, (const char *)(a[I] + at) + r * lda));
-            tile_load<4 + I>(copies[I * R], 64);
+              copy_row(copies[I * R + r], (const char *)(a[I] + at) + r * lda, terms * sizeof(TA));
+            tiles.load<4 + I>(copies[I * R], 64);
           } else {
-            tile_load<4 + I>(a[I] + at, lda);
+            tiles.load<4 + I>(a[I] + at, lda);
           }
         }
-        tile_multiply<TA, I * CT + J, 4 + I, B0>();
+        tiles.multiply<TA, I * CT + J, 4 + I, B0>();
       });
     });
     B = (const TB *)((const char *)B + STEP * ldb);
   });
   each_of<RT * CT>([&]<int T>() __attribute__((always_inline)) {
-    tile_store<T>((char *)sums + T / CT * R * lds + T % CT * 64, lds);
+    tiles.store<T>((char *)sums + T / CT * R * lds + T % CT * 64, lds);
   });
 }
 
@@ -121,7 +164,7 @@ static inline void tile_dot(Tiles &tiles, const TA *A, long lda, const TB *B, lo
     const TA *a[RT];
     MN_UNROLL for (int i = 0; i < RT; ++i) a[i] = A + Rows::start(b * RT + i) * lda;
     MN_NOUNROLL for (int n = 0; n < NV; n += CT) {
-      multiply_tiles<RT, CT, STEP, R, LINES, !D::EXACT>(a, lda * sizeof(TA), B + n * W * D::GROUP, NV * 64, sums, CT * 64, ahead, [&](auto &&step) __attribute__((always_inline)) {
+      multiply_tiles<RT, CT, STEP, R, LINES, !D::EXACT>(tiles, a, lda * sizeof(TA), B + n * W * D::GROUP, NV * 64, sums, CT * 64, ahead, [&](auto &&step) __attribute__((always_inline)) {
         MN_NOUNROLL for (long g = 0; g < groups; g += STEP) step(g * D::GROUP, K - g * D::GROUP);
       });
       ahead += groups / STEP * LINES * 64;
@@ -169,7 +212,7 @@ static inline void tile_conv(Tiles &tiles, const TA *A, const TB *B, Element &&e
     }
     MN_NOUNROLL for (int n = 0; n < NV; n += CT) {
       const char *ahead = (const char *)B + 64 * (fetched < PANEL_LINES ? PANEL_LINES + fetched : 0);
-      multiply_tiles<RT, CT, STEP, R, LINES, PARTIAL>(a, G::SW * G::LDA * sizeof(TA), B + n * W * D::GROUP, NV * 64, sums, CT * 64, ahead,
+      multiply_tiles<RT, CT, STEP, R, LINES, PARTIAL>(tiles, a, G::SW * G::LDA * sizeof(TA), B + n * W * D::GROUP, NV * 64, sums, CT * 64, ahead,
                                              [](auto &&step) __attribute__((always_inline)) {
         MN_NOUNROLL for (int kh = 0; kh < G::KH; ++kh)
           MN_NOUNROLL for (int r = 0; r < Run::COUNT; ++r)
