@@ -30,14 +30,16 @@ def most_at_once(vectors: int, machine: Machine, dtype: str = COMPUTE) -> int:
 
 
 def tile_step(terms: int, dtype: str, machine: Machine) -> int:
-    """Groups of terms that a tile register holds a row of, where runs of ``terms`` neighbours, which are multiplied in
-    tile registers, are cut evenly; 0 where the machine has none for ``dtype``, or the runs cannot be cut so."""
-    word = together(dtype)
+    """Groups of terms that tile registers multiply together where ``terms`` lie side by side: as many in each step if
+    that makes at most twice as many steps as there must be, else fewer in the last. 0: the machine has none for
+    ``dtype``."""
     if machine.tiles(dtype) is None:
         return 0
+    word = together(dtype)
     groups, most = ceil(terms / word), TILE_BYTES // (word * itemsize(dtype))
-    steps = range(ceil(groups / most), 2 * ceil(groups / most) + 1)
-    return next((groups // n for n in steps if groups % n == 0), 0)
+    least = ceil(groups / most)
+    evenly = (groups // n for n in range(least, 2 * least + 1) if groups % n == 0)
+    return next(evenly, ceil(groups / least))
 
 
 def fewer_at_once(most: int) -> tuple[int, ...]:

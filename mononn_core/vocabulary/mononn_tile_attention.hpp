@@ -19,7 +19,7 @@ struct TileAttention : DotAttention<TA, TB, R, T, D, E, MOST, GUARD, tile_steps(
   static constexpr int RT = Rows::PAIR, BLOCK = RT * Rows::R, NV = PANEL / W;
   static constexpr int STEP_OF_KEYS = GROUPS / tile_steps(T, GROUP);
   static constexpr long FLOATS = KEYS + VALUES + (long)BLOCK * TP + (EXACT ? TP : 0);
-  static_assert(D % (STEP * GROUP) == 0 && GROUPS * GROUP * sizeof(TA) <= TP * sizeof(float));
+  static_assert(GROUPS * GROUP * sizeof(TA) <= TP * sizeof(float));
 
   template <class TK, class TV, class Score, class Element, class Points = Rounded>
   static inline void run(Tiles &tiles, const TA *q, long ldq, const TK *k, long ldk, const TV *v, long ldv, float *local,
@@ -40,10 +40,10 @@ struct TileAttention : DotAttention<TA, TB, R, T, D, E, MOST, GUARD, tile_steps(
     }
     tiles.hold<Rows::R, STEP>();
     Dots::panels([&]<int N>(int first) __attribute__((always_inline)) {
-      multiply_tiles<RT, N, STEP, Rows::R, 0, false>(
-          tiles, left, ldq * sizeof(TA), (const TB *)(at.keys + (long)first * (D / GROUP)), N * 64, s + first, TP * sizeof(float), nullptr,
+      multiply_tiles<RT, N, STEP, Rows::R, 0, D % (STEP * GROUP) != 0>(
+          tiles, left, ldq * sizeof(TA), (const TB *)(at.keys + (long)first * (D / GROUP)), N * 64, s + first, TP * sizeof(float), false, nullptr,
           [](auto &&step) __attribute__((always_inline)) {
-            MN_UNROLL for (int d = 0; d < D; d += STEP * GROUP) step(d, D);
+            MN_UNROLL for (int d = 0; d < D; d += STEP * GROUP) step(d, D - d);
           });
     });
     float scale[BLOCK];
@@ -60,7 +60,7 @@ struct TileAttention : DotAttention<TA, TB, R, T, D, E, MOST, GUARD, tile_steps(
     alignas(64) Lane<Sum> results[BLOCK * PANEL];
     for (int p = 0; p < EP / PANEL; ++p) {
       multiply_tiles<RT, NV, STEP_OF_KEYS, Rows::R, 0, false>(
-          tiles, chances, TP * sizeof(float), (const TB *)(at.values + (long)p * GROUPS * PANEL), NV * 64, results, NV * 64, nullptr,
+          tiles, chances, TP * sizeof(float), (const TB *)(at.values + (long)p * GROUPS * PANEL), NV * 64, results, NV * 64, false, nullptr,
           [](auto &&step) __attribute__((always_inline)) {
             MN_NOUNROLL for (int t = 0; t < GROUPS * GROUP; t += STEP_OF_KEYS * GROUP) step(t, GROUPS * GROUP);
           });

@@ -97,7 +97,7 @@ struct Tiles {
 // The first ``bytes`` of a row of a tile, and zeros.
 MN_INLINE void copy_row(void *row, const void *from, long bytes) {
 #if defined(__AVX512BW__)
-  _mm512_store_si512(row, _mm512_maskz_loadu_epi8((1ull << bytes) - 1, from));
+  _mm512_store_si512(row, _mm512_maskz_loadu_epi8(bytes ? ~0ull >> (64 - bytes) : 0, from));
 #else
   __builtin_memset(row, 0, 64);
   __builtin_memcpy(row, from, bytes);
@@ -116,66 +116,86 @@ template <int N, int MOST> struct TileRows {
   static constexpr long start(long t) { return t * R < N - R ? t * R : N - R; }
 };
 
-// RT x CT tiles of sums = A B, stored as rows ``lds`` bytes apart. Rows of A start at a[t], lda bytes apart; a row of B has ``ldb``
+// RT x CT tiles of sums = A B, or += where there are ``more``, stored as rows ``lds`` bytes apart. Rows of A start at a[t], lda bytes apart; a row of B has ``ldb``
 // bytes. ``walk(step)`` calls ``step(at, terms)`` for each STEP groups of terms, ``at`` elements behind the first; where
-// they are not whole (PARTIAL), copies of so many ``terms`` are multiplied. LINES behind ``ahead`` are fetched meanwhile.
+// that are fewer (PARTIAL: there are such), copies with zeros behind them are multiplied. LINES behind ``ahead`` are fetched meanwhile.
 template <int RT, int CT, int STEP, int R, int LINES, bool PARTIAL, class TA, class TB, class Walk>
-MN_INLINE void multiply_tiles(Tiles &tiles, const TA *const (&a)[RT], long lda, const TB *B, long ldb, void *sums, long lds, const char *ahead, Walk &&walk) {
-  each_of<RT * CT>([&]<int T>() __attribute__((always_inline)) { tiles.zero<T>(); });
-  alignas(64) TA copies[PARTIAL ? RT * R : 1][64 / sizeof(TA)];
+MN_INLINE void multiply_tiles(Tiles &tiles, const TA *const (&a)[RT], long lda, const TB *B, long ldb, void *sums, long lds, bool more, const char *ahead, Walk &&walk) {
+  each_of<RT * CT>([&]<int T>() __attribute__((always_inline)) {
+    if (more) tiles.load<T>((char *)sums + T / CT * R * lds + T % CT * 64, lds);
+    else tiles.zero<T>();
+  });
+  constexpr int GROUP = 4 / sizeof(TA);
+  alignas(64) TA rows[PARTIAL ? RT * R : 1][16 * GROUP];
+  alignas(64) TB panel[PARTIAL ? STEP : 1][CT * 16 * GROUP];
   walk([&](long at, long terms) __attribute__((always_inline)) {
     MN_UNROLL for (int line = 0; line < LINES; ++line) __builtin_prefetch(ahead + 64 * line, 0, 2);
     ahead += 64 * LINES;
+    const bool fewer = PARTIAL && terms < STEP * GROUP;
+    if (fewer) {
+      MN_UNROLL for (int i = 0; i < RT; ++i)
+        for (int r = 0; r < R; ++r) copy_row(rows[i * R + r], (const char *)(a[i] + at) + r * lda, terms * sizeof(TA));
+      for (int g = 0; g < STEP; ++g)
+        MN_UNROLL for (int j = 0; j < CT; ++j)
+          copy_row(panel[g] + j * 16 * GROUP, (const char *)B + g * ldb + 64 * j, g * GROUP < terms ? 64 : 0);
+    }
     each_of<CT>([&]<int J>() __attribute__((always_inline)) {
       constexpr int B0 = 6 + J % 2;
-      tiles.load<B0>((const char *)B + 64 * J, ldb);
+      if (fewer) tiles.load<B0>(panel[0] + J * 16 * GROUP, sizeof panel[0]);
+      else tiles.load<B0>((const char *)B + 64 * J, ldb);
       each_of<RT>([&]<int I>() __attribute__((always_inline)) {
         if constexpr (J == 0) {
-          if (PARTIAL && terms < STEP * (int)(4 / sizeof(TA))) {
-            for (int r = 0; r < R; ++r)
-              copy_row(copies[I * R + r], (const char *)(a[I] + at) + r * lda, terms * sizeof(TA));
-            tiles.load<4 + I>(copies[I * R], 64);
-          } else {
-            tiles.load<4 + I>(a[I] + at, lda);
-          }
+          if (fewer) tiles.load<4 + I>(rows[I * R], 64);
+          else tiles.load<4 + I>(a[I] + at, lda);
         }
         tiles.multiply<TA, I * CT + J, 4 + I, B0>();
       });
     });
-    B = (const TB *)((const char *)B + STEP * ldb);
+    B = (const TB *)((const char *)B + (fewer ? (terms + GROUP - 1) / GROUP : STEP) * ldb);
   });
   each_of<RT * CT>([&]<int T>() __attribute__((always_inline)) {
     tiles.store<T>((char *)sums + T / CT * R * lds + T % CT * 64, lds);
   });
 }
 
-// As ``dot``: M x PANEL of C = A B, in blocks of at most MOST rows, STEP groups of terms at a time.
+// As ``dot``: M x PANEL of C = A B, in blocks of at most MOST rows, STEP groups of terms at a time. Blocks take turns
+// with a part of the panel and of their rows that fits the first-level cache: the second one gives half of what four
+// multiplications take in their time.
 template <int M, int PANEL, int MOST, int STEP, class TA, class TB, class Element>
 static inline void tile_dot(Tiles &tiles, const TA *A, long lda, const TB *B, long K, Element &&element) {
   using D = Dot<TA, TB>;
+  using Sum = typename D::Sum;
   using Rows = TileRows<M, MOST>;
   constexpr int RT = Rows::PAIR, R = Rows::R, NV = PANEL / W, CT = NV < 4 / RT ? NV : 4 / RT;
-  const long groups = (K + D::GROUP - 1) / D::GROUP;
+  constexpr int TURNS = Rows::BLOCKS < 4 ? Rows::BLOCKS : 4, PART = 8 * STEP;
   constexpr int PASSES = Rows::BLOCKS * (NV / CT), LINES = (STEP * NV + PASSES - 1) / PASSES;
+  const long groups = (K + D::GROUP - 1) / D::GROUP;
   const char *ahead = (const char *)(B + groups * PANEL * D::GROUP);
-  alignas(64) Lane<typename D::Sum> sums[RT * R * CT * W];
+  alignas(64) Lane<Sum> sums[TURNS][RT * R][PANEL];
   tiles.hold<R, STEP>();
-  for (int b = 0; b < Rows::BLOCKS; ++b) {
-    const TA *a[RT];
-    MN_UNROLL for (int i = 0; i < RT; ++i) a[i] = A + Rows::start(b * RT + i) * lda;
-    MN_NOUNROLL for (int n = 0; n < NV; n += CT) {
-      multiply_tiles<RT, CT, STEP, R, LINES, !D::EXACT>(tiles, a, lda * sizeof(TA), B + n * W * D::GROUP, NV * 64, sums, CT * 64, ahead, [&](auto &&step) __attribute__((always_inline)) {
-        MN_NOUNROLL for (long g = 0; g < groups; g += STEP) step(g * D::GROUP, K - g * D::GROUP);
-      });
-      ahead += groups / STEP * LINES * 64;
-      MN_UNROLL for (int i = 0; i < RT; ++i) {
-        const long t = b * RT + i, first = t * R - Rows::start(t);
-        MN_NOUNROLL for (long r = first; r < R; ++r)
-          MN_UNROLL for (int j = 0; j < CT; ++j)
-            element(t * R - first + r, (long)(n + j) * W, load<typename D::Sum>(sums + ((i * R + r) * CT + j) * W));
+  for (int first = 0; first < Rows::BLOCKS; first += TURNS)
+    for (long from = 0; from < groups; from += PART) {
+      const long to = from + PART < groups ? from + PART : groups;
+      for (int b = first; b < first + TURNS && b < Rows::BLOCKS; ++b) {
+        const TA *a[RT];
+        MN_UNROLL for (int i = 0; i < RT; ++i) a[i] = A + Rows::start(b * RT + i) * lda;
+        auto &mine = sums[b - first];
+        MN_NOUNROLL for (int n = 0; n < NV; n += CT) {
+          multiply_tiles<RT, CT, STEP, R, LINES, true>(
+              tiles, a, lda * sizeof(TA), B + (from * NV + n) * W * D::GROUP, NV * 64, mine[0] + n * W, NV * 64, from > 0, ahead,
+              [&](auto &&step) __attribute__((always_inline)) {
+                MN_NOUNROLL for (long g = from; g < to; g += STEP) step(g * D::GROUP, K - g * D::GROUP);
+              });
+          ahead += (to - from + STEP - 1) / STEP * LINES * 64;
+        }
+        if (to < groups) continue;
+        MN_UNROLL for (int i = 0; i < RT; ++i) {
+          const long t = b * RT + i, start = Rows::start(t);
+          MN_NOUNROLL for (long r = t * R - start; r < R; ++r)
+            MN_UNROLL for (int j = 0; j < NV; ++j) element(start + r, (long)j * W, mn::load<Sum>(mine[i * R + r] + j * W));
+        }
       }
     }
-  }
 }
 
 // ROWS rows of G::OW output pixels in tiles of at most 16 of a row, the last ones of a row overlapping; where windows are
@@ -197,8 +217,8 @@ static inline void tile_conv(Tiles &tiles, const TA *A, const TB *B, Element &&e
   using Run = Runs<G, D, JOINED>;
   using P = TilePixels<G, ROWS, MOST>;
   constexpr int RT = P::PAIR, R = P::R, NV = PANEL / W, CT = NV < 4 / RT ? NV : 4 / RT;
-  static_assert(Run::GROUPS % STEP == 0);
-  constexpr bool PARTIAL = !D::EXACT && Run::WHOLE < Run::GROUPS;
+  constexpr bool PARTIAL = Run::TERMS % (STEP * D::GROUP) != 0;
+  constexpr long STEPS = (Run::GROUPS + STEP - 1) / STEP;
   constexpr long GROUPS = (long)G::KH * Run::COUNT * Run::GROUPS, PANEL_LINES = GROUPS * NV;
   constexpr int PASSES = P::BLOCKS * (NV / CT), LINES = (STEP * NV + PASSES - 1) / PASSES;
   alignas(64) Lane<typename D::Sum> sums[RT * R * CT * W];
@@ -212,14 +232,14 @@ static inline void tile_conv(Tiles &tiles, const TA *A, const TB *B, Element &&e
     }
     MN_NOUNROLL for (int n = 0; n < NV; n += CT) {
       const char *ahead = (const char *)B + 64 * (fetched < PANEL_LINES ? PANEL_LINES + fetched : 0);
-      multiply_tiles<RT, CT, STEP, R, LINES, PARTIAL>(tiles, a, G::SW * G::LDA * sizeof(TA), B + n * W * D::GROUP, NV * 64, sums, CT * 64, ahead,
+      multiply_tiles<RT, CT, STEP, R, LINES, PARTIAL>(tiles, a, G::SW * G::LDA * sizeof(TA), B + n * W * D::GROUP, NV * 64, sums, CT * 64, false, ahead,
                                              [](auto &&step) __attribute__((always_inline)) {
         MN_NOUNROLL for (int kh = 0; kh < G::KH; ++kh)
           MN_NOUNROLL for (int r = 0; r < Run::COUNT; ++r)
             MN_NOUNROLL for (int g = 0; g < Run::GROUPS; g += STEP)
               step(G::at(kh * G::DH, r * G::DW) + g * D::GROUP, Run::TERMS - g * D::GROUP);
       });
-      fetched += GROUPS / STEP * LINES;
+      fetched += G::KH * Run::COUNT * STEPS * LINES;
       MN_UNROLL for (int i = 0; i < RT; ++i) {
         const long t = b * RT + i;
         MN_NOUNROLL for (long p = P::first(t); p < R; ++p) {

@@ -16,6 +16,7 @@ from mononn_core.program.interpret import run
 from mononn_core.runtime.session import Session
 from mononn_core.schedule.schedule import Schedule
 from tests.core.networks import Builder, encoder
+from tests.core.tiles import TILED, built
 
 NARROW = replace(Machine.named("avx512"), features=Machine.named("avx512").features | {"avx512bf16"})
 LIMIT = 2e-2
@@ -105,6 +106,21 @@ def test_answers(name: str) -> None:
             answers.append(session.run(given)["y"])
         np.testing.assert_array_equal(answers[-1], answers[0])
     assert error(answers[0], want) < LIMIT and error(answers[0], seen) < LIMIT
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_answers_of_tile_registers(name: str) -> None:
+    """As they are, and in plain C: near what vectors compute, the same for any number of workers."""
+    stages = compiler.lower(NETWORKS[name](), threads=2, machine=TILED, precision="bf16")
+    given = inputs(stages)
+    want = evaluate(stages.graph, given)["y"]
+    for artifact in built(stages):
+        answers = []
+        for workers in (1, 2, 3):
+            with Session(artifact, threads=workers) as session:
+                answers.append(session.run(given)["y"])
+            np.testing.assert_array_equal(answers[-1], answers[0])
+        assert 1e-5 < error(answers[0], want) < LIMIT
 
 
 def test_what_is_narrow() -> None:

@@ -22,6 +22,7 @@ from mononn_core.program.interpret import run
 from mononn_core.runtime.loading import load as load_artifact
 from mononn_core.runtime.session import Session
 from tests.core.networks import Builder
+from tests.core.tiles import TILED, built
 
 HERE = Machine.probe()
 LEVELS = {"here": HERE, "plain": replace(HERE, features=HERE.level_features)}
@@ -129,6 +130,19 @@ def test_networks(network, form: tuple[str, str, bool]) -> None:  # type: ignore
         assert steps.max() < 1.01 and (steps > 0.01).mean() < 0.01, "more than a rare tie differs"
     for answer in answers if all(integers) else ():
         np.testing.assert_array_equal(answer, answers[0])
+
+
+@pytest.mark.parametrize("network", [perceptron, image, grouped])
+def test_tile_registers_give_the_same_bits(network) -> None:  # type: ignore[no-untyped-def]
+    model = network()
+    stages = compiler.lower(model, threads=2, machine=TILED)
+    x = np.random.default_rng(3).standard_normal(stages.graph.types["x"].shape).astype(np.float32)
+    with Session(compiler.build(compiler.lower(model, threads=2, machine=LEVELS["plain"])), threads=2) as session:
+        want = session.run({"x": x})["y"]
+    for artifact in built(stages):
+        for workers in (1, 2, 3):
+            with Session(artifact, threads=workers) as session:
+                np.testing.assert_array_equal(session.run({"x": x})["y"], want)
 
 
 @pytest.mark.parametrize("level", ["avx2", "avx512vnni"])

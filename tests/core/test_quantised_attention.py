@@ -16,6 +16,7 @@ from mononn_core.program.interpret import run
 from mononn_core.runtime.session import Session
 from tests.core.networks import Builder
 from tests.core.test_quantised import LEVELS
+from tests.core.tiles import TILED, built
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,20 @@ def test_attention(name: str) -> None:
         for answer in answers[1:]:
             np.testing.assert_array_equal(answer, answers[0])
     assert real_products(stages.graph) == {}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_tile_registers(name: str) -> None:
+    form = FORMS[name]
+    stages, given = compiler.lower(network(form), threads=2, machine=TILED), inputs(form)
+    want = evaluate(stages.graph, given)["y"]
+    for artifact in built(stages):
+        answers = []
+        for workers in (1, 3):
+            with Session(artifact, threads=workers) as session:
+                answers.append(session.run(given)["y"])
+        close(answers[0], want)
+        np.testing.assert_array_equal(answers[1], answers[0])
 
 
 @pytest.mark.parametrize("name", ["as tools write it", "signed", "rows without a key"])

@@ -1,0 +1,29 @@
+"""Networks that multiply in tile registers: built for them where this machine has them, and in plain C for any x86-64-v3."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from mononn_core import compiler
+from mononn_core.machine import Machine
+from mononn_core.runtime.artifact import Artifact
+
+PLAIN = Machine.named("avx512")
+TILED = replace(PLAIN, features=PLAIN.features | {"amx-tile", "amx-int8", "amx-bf16", "avx512vnni", "avx512bf16"})
+IN_MEMORY = replace(Machine.named("avx2"), vector_bytes=64)
+"""A processor whose tiles and vectors of 64 bytes are made of what others have too."""
+
+
+def has(machine: Machine) -> bool:
+    """Whether this processor is one."""
+    return machine.features <= Machine.probe().features
+
+
+def built(stages: compiler.CpuStages) -> Iterator[Artifact]:
+    """What runs here of a network lowered for :data:`TILED`."""
+    assert any(phase.task.params.get("tile_groups") for phase in stages.program.phases())
+    if has(IN_MEMORY):
+        yield compiler.build(replace(stages, machine=IN_MEMORY))
+    if has(TILED):
+        yield compiler.build(stages)
