@@ -296,6 +296,26 @@ PEAK(avx512_floats, "avx512f", 64, FMA_Z)
 PEAK(avx512_bf16, "avx512f,avx512bf16", 64, BF16_Z)
 PEAK(avx512_bytes, "avx512f,avx512vnni", 64, DOT_Z)
 PEAK(avx_vnni_bytes, "avx2,avxvnni", 32, DOT_Y)
+#if defined(__clang__) || __GNUC__ >= 11
+/* Tiles of 16 rows of 64 bytes, four of sums in turn (Intel SDM, volume 1, chapter 18). */
+#define TILES(name, features, product)                                                            \
+  __attribute__((target(features))) static void name(long n, int worker, void *argument) {        \
+    (void)worker, (void)argument;                                                                 \
+    unsigned char shapes[64] = {1};                                                               \
+    for (int t = 0; t < 8; t++) shapes[16 + 2 * t] = 64, shapes[48 + t] = 16;                     \
+    __asm__ volatile("ldtilecfg %0" : : "m"(shapes));                                             \
+    for (long i = 0; i < n * 3000; i++)                                                           \
+      __asm__ volatile(product " %%tmm6, %%tmm4, %%tmm0\n\t" product " %%tmm7, %%tmm4, %%tmm1\n\t"      \
+                       product " %%tmm6, %%tmm5, %%tmm2\n\t" product " %%tmm7, %%tmm5, %%tmm3" :);      \
+    __asm__ volatile("tilerelease" :);                                                            \
+  }
+TILES(amx_bf16, "amx-tile,amx-bf16", "tdpbf16ps")
+TILES(amx_bytes, "amx-tile,amx-int8", "tdpbusd")
+#define TILE_PEAKS \
+  {"bf16, tdpbf16ps (AMX)", "amx_bf16", amx_bf16, 16 * 16 * 64}, {"int8, tdpbusd (AMX)", "amx_int8", amx_bytes, 16 * 16 * 128},
+#else
+#define TILE_PEAKS
+#endif
 #elif defined(__aarch64__)
 #define NEON_FMA(k) __asm__ volatile("fmla %0.4s, %1.4s, %2.4s" : "+w"(c##k) : "w"(a), "w"(b));
 #define NEON_DOT(k) __asm__ volatile(".arch_extension dotprod\n\tsdot %0.4s, %1.16b, %2.16b" : "+w"(c##k) : "w"(a), "w"(b));
@@ -309,6 +329,15 @@ typedef struct {
   double operations; /* of one instruction sequence, a multiply-add counted as two */
 } Peak;
 
+/* Whether Linux gives this process the registers: of tiles it must be asked (arch_prctl(2), ARCH_REQ_XCOMP_PERM). */
+static int may_use(const char *feature) {
+#if defined(__x86_64__)
+  if (!strncmp(feature, "amx", 3)) return syscall(SYS_arch_prctl, 0x1023, 18) == 0;
+#endif
+  (void)feature;
+  return 1;
+}
+
 static void peaks(int workers) {
   static const Peak all[] = {
 #if defined(__x86_64__)
@@ -321,6 +350,7 @@ static void peaks(int workers) {
       {"int8, vpmaddubsw vpaddw ymm (AVX2, sums of 16 bits)", "avx2", avx_seven, 64},
       {"int8, vpdpbusd ymm (AVX-VNNI)", "avx_vnni", avx_vnni_bytes, 64},
       {"int8, vpdpbusd zmm (AVX-512)", "avx512_vnni", avx512_bytes, 128},
+      TILE_PEAKS
 #elif defined(__aarch64__)
       {"float32, fmla (NEON)", "asimd", neon_floats, 8},
       {"int8, sdot (NEON)", "asimddp", neon_bytes, 32},
@@ -328,7 +358,7 @@ static void peaks(int workers) {
       {NULL, NULL, NULL, 0},
   };
   for (const Peak *p = all; p->variant; p++)
-    if (has(p->needs)) rate("peak", p->variant, "op/s", p->work, NULL, p->operations * 12000, workers);
+    if (has(p->needs) && may_use(p->needs)) rate("peak", p->variant, "op/s", p->work, NULL, p->operations * 12000, workers);
 }
 
 /* ---- workers that wait for each other */

@@ -14,13 +14,15 @@ from typing import Any
 import numpy as np
 
 from mononn_core.errors import OptionError
-from mononn_core.machine import MULTIPLIED, Machine
+from mononn_core.machine import MULTIPLIED, TILE_ROWS, Machine
 from mononn_core.program import abi
 from mononn_core.runtime.artifact import Artifact
 from mononn_core.runtime.session import Binding, Session
 from mononn_core.runtime.toolchain import HOST, compile_host, compile_shared
 
 CHAINS = 12
+TILES = 4
+"""Sums of their own in vectors, and tiles of them, in a repetition."""
 MOST_WORKERS = 256
 SECONDS_PER_KIND = 0.2
 SECONDS_PER_RUN = 1e-3
@@ -93,6 +95,8 @@ def measure(threads: int) -> Ceilings:
             order[:] = kind, 1, size
             rates[name] = _repetitions_per_second(binding, order)
     a_chain = threads * CHAINS * 2
+    each = {t: a_chain * machine.vector_bytes / 4 * terms for t, terms in MULTIPLIED.items()}
+    each |= {t: threads * TILES * 2 * TILE_ROWS**2 * found.terms for t in MULTIPLIED if (found := machine.tiles(t))}
     return Ceilings(
         threads=threads,
         flops=rates["flops"] * a_chain * _vector_bytes(machine) / 4,
@@ -100,7 +104,7 @@ def measure(threads: int) -> Ceilings:
         cache_bandwidth=rates["cache"] * threads * cached,
         l3_bandwidth=rates["l3"] * threads * shared,
         barrier_seconds=1 / rates["barriers"],
-        products=tuple((t, rates[t] * a_chain * machine.vector_bytes / 4 * terms) for t, terms in MULTIPLIED.items()),
+        products=tuple((t, rates[t] * operations) for t, operations in each.items()),
     )
 
 
@@ -129,7 +133,7 @@ def _vector_bytes(machine: Machine) -> int:
 
 def _artifact(machine: Machine, threads: int, arena: int) -> Artifact:
     register = {"x86_64": "v" if machine.vector_bytes == 64 else "x", "aarch64": "w"}.get(machine.arch, "m")
-    products = (machine.product(dtype) for dtype in MULTIPLIED)
+    products = (found(dtype) for found in (machine.product, machine.tiles) for dtype in MULTIPLIED)
     features = frozenset[str]().union(*(p.needs for p in products if p)) - machine.level_features
     flags = [f"-DVECTOR_BYTES={_vector_bytes(machine)}", f'-DVECTOR_REGISTER="{register}"']
     flags += [f"-DMONONN_VECTOR_BYTES={machine.vector_bytes}", *(f"-m{feature}" for feature in sorted(features))]

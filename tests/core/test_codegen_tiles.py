@@ -107,7 +107,8 @@ def _source() -> str:
                 text = convolution_source(identifier(how, label, kind), case, kind, 32, joined=how == "joined")
                 cheap = f"32, {str(case.cheap).lower()}"
                 text = text.replace("mn::dot_conv", "mn::tile_conv").replace(cheap, f"32, {step}")
-                parts.append(text.replace("(a, b, element)", "(tiles, a, b, element)").replace("{\n", "{\n  mn::Tiles tiles;\n", 1))
+                text = text.replace("(a, b, element)", "(tiles, a, b, element)")
+                parts.append(text.replace("{\n", "{\n  mn::Tiles tiles;\n", 1))
     return "".join(parts)
 
 

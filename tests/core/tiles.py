@@ -1,4 +1,4 @@
-"""Networks that multiply in tile registers: built for them where this machine has them, and in plain C for any x86-64-v3."""
+"""Networks that multiply in tile registers: built for those where this machine has them, and in plain C."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "mononn.h"
-#include "mononn_dot.hpp"
+#include "mononn_tiles.hpp"
 
 typedef float Vec __attribute__((vector_size(VECTOR_BYTES)));
 constexpr int chains = 12;  // enough for two units of four cycles' latency, and fits 16 registers
@@ -47,6 +47,21 @@ template <class TA, class TB> static float dots(int64_t repetitions) {
   return float(sums[0][0]);
 }
 
+template <class TA, class TB> static float products(int64_t repetitions) {
+#if defined(__AMX_TILE__)
+  mn::Tiles tiles;
+  float sums[16 * 16];
+  tiles.hold<16, 16>();
+  mn::each_of<8>([&]<int T>() { tiles.zero<T>(); });
+  for (int64_t i = 0; i < repetitions; i++)
+    mn::each_of<4>([&]<int C>() { tiles.multiply<TA, C, 4 + C / 2, 6 + C % 2>(); });
+  tiles.store<0>(sums, 64);
+  return sums[0];
+#else
+  return dots<TA, TB>(repetitions);
+#endif
+}
+
 static float reads(const unsigned char *from, int64_t repetitions, int64_t bytes) {
   Vec sums[8] = {};
   for (int64_t i = 0; i < repetitions; i++) {
@@ -75,13 +90,14 @@ static void barriers(const mononn_call *call, int worker, int64_t repetitions) {
 }
 
 extern "C" __attribute__((visibility("default"))) int mononn_run(const mononn_call *call, int worker) {
+  mn::TileRegisters registers{call};
   const int64_t *order = static_cast<const int64_t *>(call->inputs[0]);
   float value = 0;
   if (order[0] == 0) value = multiply_adds(order[1]);
   if (order[0] == 1) value = reads(call->arena + worker * order[2], order[1], order[2]);
   if (order[0] == 2) barriers(call, worker, order[1]);
-  if (order[0] == 3) value = dots<mn::bf16, mn::bf16>(order[1]);
-  if (order[0] == 4) value = dots<uint8_t, mn::SevenBits>(order[1]);
+  if (order[0] == 3) value = products<mn::bf16, mn::bf16>(order[1]);
+  if (order[0] == 4) value = products<uint8_t, mn::SevenBits>(order[1]);
   static_cast<float *>(call->outputs[0])[worker] = value;
   return 0;
 }
