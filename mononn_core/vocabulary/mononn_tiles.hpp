@@ -198,10 +198,12 @@ static inline void tile_dot(Tiles &tiles, const TA *A, long lda, const TB *B, lo
     }
 }
 
-// ROWS rows of G::OW output pixels in tiles of at most 16 of a row, the last ones of a row overlapping; where windows are
-// pixels that lie one after the other, all rows are one.
+// ROWS rows of G::OW output pixels in tiles of at most 16 of a row, the last ones of a row overlapping. All rows are one
+// where windows are pixels that lie one after the other, or rows have one pixel. ALONG: elements between a row's windows.
 template <class G, int ROWS, int MOST> struct TilePixels {
-  static constexpr bool FLAT = G::KH == 1 && G::KW == 1 && G::SH == 1 && G::SW == 1 && G::PITCH == G::OW;
+  static constexpr bool DENSE = G::KH == 1 && G::KW == 1 && G::SH == 1 && G::SW == 1 && G::PITCH == G::OW;
+  static constexpr bool FLAT = DENSE || G::OW == 1;
+  static constexpr long ALONG = DENSE ? G::LDA : G::OW == 1 ? G::at(G::SH, 0) : G::at(0, G::SW);
   static constexpr int WIDTH = FLAT ? ROWS * G::OW : G::OW, HEIGHT = FLAT ? 1 : ROWS;
   static constexpr int ACROSS = (WIDTH + 15) / 16, R = (WIDTH + ACROSS - 1) / ACROSS, COUNT = ACROSS * HEIGHT;
   static constexpr int PAIR = COUNT > 1 && MOST > 16 ? 2 : 1, BLOCKS = (COUNT + PAIR - 1) / PAIR;
@@ -228,11 +230,11 @@ static inline void tile_conv(Tiles &tiles, const TA *A, const TB *B, Element &&e
     const TA *a[RT];
     MN_UNROLL for (int i = 0; i < RT; ++i) {
       const long t = b * RT + i < P::COUNT ? b * RT + i : P::COUNT - 1;
-      a[i] = A + G::at(P::row(t) * G::SH, P::column(t) * G::SW);
+      a[i] = A + G::at(P::row(t) * G::SH, 0) + P::column(t) * P::ALONG;
     }
     MN_NOUNROLL for (int n = 0; n < NV; n += CT) {
       const char *ahead = (const char *)B + 64 * (fetched < PANEL_LINES ? PANEL_LINES + fetched : 0);
-      multiply_tiles<RT, CT, STEP, R, LINES, PARTIAL>(tiles, a, G::SW * G::LDA * sizeof(TA), B + n * W * D::GROUP, NV * 64, sums, CT * 64, false, ahead,
+      multiply_tiles<RT, CT, STEP, R, LINES, PARTIAL>(tiles, a, P::ALONG * sizeof(TA), B + n * W * D::GROUP, NV * 64, sums, CT * 64, false, ahead,
                                              [](auto &&step) __attribute__((always_inline)) {
         MN_NOUNROLL for (int kh = 0; kh < G::KH; ++kh)
           MN_NOUNROLL for (int r = 0; r < Run::COUNT; ++r)

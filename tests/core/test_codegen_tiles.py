@@ -53,6 +53,7 @@ TERMS = (1, 2, 3, 4, 5, 7, 8, 31, 33, 64, 67, 80, 99, 147, 768, 1000, 1001, 3072
 MORE_CONVOLUTIONS = {
     "3x3 of whole tiles": Case(c=64, lda=64, rows=4, width=28, n=32),
     "1x1 flat": Case(c=96, lda=96, rows=3, width=14, n=32, kernel=(1, 1)),
+    "one column": Case(c=40, lda=64, rows=37, width=1, n=32, kernel=(3, 1), stride=(2, 1), dilation=(2, 1)),
     "one row of one tile": Case(c=32, lda=32, rows=1, width=7, n=16),
 }
 CASES = {**CONVOLUTIONS, **MORE_CONVOLUTIONS}
