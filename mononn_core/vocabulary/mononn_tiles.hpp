@@ -116,11 +116,13 @@ template <int N, int MOST> struct TileRows {
   static constexpr long start(long t) { return t * R < N - R ? t * R : N - R; }
 };
 
-// RT x CT tiles of sums = A B, or += where there are ``more``, stored as rows ``lds`` bytes apart. Rows of A start at a[t], lda bytes apart; a row of B has ``ldb``
-// bytes. ``walk(step)`` calls ``step(at, terms)`` for each STEP groups of terms, ``at`` elements behind the first; where
-// that are fewer (PARTIAL: there are such), copies with zeros behind them are multiplied. LINES behind ``ahead`` are fetched meanwhile.
+// RT x CT tiles of sums = A B, or += where there are ``more``, in rows ``lds`` bytes apart. Rows of A start at a[t], lda
+// bytes apart; a row of B has ``ldb`` bytes. ``walk(step)`` calls ``step(at, terms)`` for each STEP groups of terms, ``at``
+// elements behind the first; where ``terms`` are fewer (PARTIAL: there are such), copies with zeros behind them are
+// multiplied. LINES lines behind ``ahead`` are fetched into the second-level cache with each step.
 template <int RT, int CT, int STEP, int R, int LINES, bool PARTIAL, class TA, class TB, class Walk>
-MN_INLINE void multiply_tiles(Tiles &tiles, const TA *const (&a)[RT], long lda, const TB *B, long ldb, void *sums, long lds, bool more, const char *ahead, Walk &&walk) {
+MN_INLINE void multiply_tiles(Tiles &tiles, const TA *const (&a)[RT], long lda, const TB *B, long ldb, void *sums,
+                              long lds, bool more, const char *ahead, Walk &&walk) {
   each_of<RT * CT>([&]<int T>() __attribute__((always_inline)) {
     if (more) tiles.load<T>((char *)sums + T / CT * R * lds + T % CT * 64, lds);
     else tiles.zero<T>();
@@ -246,7 +248,8 @@ static inline void tile_conv(Tiles &tiles, const TA *A, const TB *B, Element &&e
         const long t = b * RT + i;
         MN_NOUNROLL for (long p = P::first(t); p < R; ++p) {
           const long x = P::column(t) + p;
-          const long row = P::FLAT ? (long)((unsigned)x / G::OW) : P::row(t), column = P::FLAT ? (long)((unsigned)x % G::OW) : x;
+          const long row = P::FLAT ? (long)((unsigned)x / G::OW) : P::row(t);
+          const long column = P::FLAT ? (long)((unsigned)x % G::OW) : x;
           MN_UNROLL for (int j = 0; j < CT; ++j)
             element(row, column, (long)(n + j) * W, load<typename D::Sum>(sums + ((i * R + p) * CT + j) * W));
         }
