@@ -68,6 +68,7 @@ def cross() -> bytes:
 NETWORKS = {
     "cross": cross,
     "encoder": lambda: encoder(layers=2, tokens=12, width=64, heads=4, hidden=128),
+    "eighty tokens": lambda: encoder(layers=1, tokens=80, width=32, heads=2, hidden=32),
     "odd encoder": lambda: encoder(layers=1, tokens=13, width=60, heads=6, hidden=31),
     "pictures": pictures,
     "perceptron": perceptron,
