@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mononn_core.cost import analytic
 from mononn_core.element import COMPUTE, HALF_WORD
-from mononn_core.machine import Machine
+from mononn_core.machine import MULTIPLIED, Machine
 from mononn_core.templates import winograd, winograd_bytes
 
 
@@ -41,6 +41,9 @@ def cost_constants(machine: Machine | None = None) -> tuple[Constant, ...]:
         Constant("cost.HAND_OFF_SECONDS", analytic.HAND_OFF_SECONDS, "s", "workers never arrive together at a barrier"),
         Constant("cost.SECONDS_PER_ELEMENT", analytic.SECONDS_PER_ELEMENT, "s", "generated loops read or store one"),
     ]
+    if any(map(here.tiles, MULTIPLIED)):
+        meaning = "of the peak of tile registers that the second-level cache can feed"
+        found.append(Constant("cost.TILES_REACH", analytic.TILES_REACH, "", meaning))
     if here.multiplies_words:
         words, direct = winograd.RATE[HALF_WORD], winograd_bytes.DIRECT
         found += [
