@@ -9,8 +9,8 @@ import numpy as np
 
 from mononn_core.element import BYTES, SMALL_FLOATS, WORD, is_float
 from mononn_core.importer.context import Context, converts
-from mononn_core.importer.convolution import Frame, convolve, frame, padded
-from mononn_core.ops.quantise import MOST_TERMS, integer_matmul, recentred
+from mononn_core.importer.convolution import Frame, convolve, frame, padded, windowed
+from mononn_core.ops.quantise import MOST_TERMS, beyond, integer_matmul, recentred
 
 FOUR_BITS = ("int4", "uint4")
 WHOLE = (*FOUR_BITS, *BYTES)
@@ -158,9 +158,9 @@ def convolution_integer(ctx: Context) -> str:
 
 def _integer_convolution(ctx: Context, x: str, x_zero: str, w: str, w_zero: str) -> str:
     f = frame(ctx, ctx.type(w).shape[2:], ctx.type(x).shape[2:])
-    narrow = _bytes_of(ctx, w, w_zero)
-    if narrow is not None and f.rank <= 2 and (not x_zero or ctx.type(x_zero).size == 1):
-        return _of_bytes(ctx, x, x_zero, narrow, f)
+    centred = _centred(ctx, w, w_zero)
+    if centred is not None and f.rank <= 2 and (not x_zero or ctx.type(x_zero).size == 1):
+        return _of_bytes(ctx, x, x_zero, centred, f)
     wide = ctx.add("cast", x, to="int32")
     if x_zero:
         wide = ctx.add("sub", wide, ctx.add("cast", _scalar(ctx, x_zero), to="int32"))
@@ -173,27 +173,41 @@ def _integer_convolution(ctx: Context, x: str, x_zero: str, w: str, w_zero: str)
     return convolve(ctx, wide, weight, f, int(ctx.attr("group", 1)))
 
 
-def _bytes_of(ctx: Context, w: str, zero: str) -> np.ndarray[Any, Any] | None:
-    """Constant weights [M, ...] less their zero point; None where that is not known, int8 does not hold it, or an int32
-    not the sums."""
+def _centred(ctx: Context, w: str, zero: str) -> np.ndarray[Any, Any] | None:
+    """Constant weights [M, ...] less their zero point, int32; None where that is not known, or where an int32 does not
+    hold the sums."""
     value, point = ctx.known(w), ctx.known(zero) if zero else np.zeros((), WORD)
     if value is None or point is None or value[0].size > MOST_TERMS:
         return None
-    point = point.astype(WORD).reshape(-1, *(1,) * (value.ndim - 1)) if point.size > 1 else point.astype(WORD)
-    wide = value.astype(WORD) - point
-    narrow = wide.astype("int8")
-    return narrow if (narrow == wide).all() else None
+    point = point.astype(WORD)
+    return value.astype(WORD) - (point.reshape(-1, *(1,) * (value.ndim - 1)) if point.size > 1 else point)
 
 
 def _of_bytes(ctx: Context, x: str, x_zero: str, weight: np.ndarray[Any, Any], f: Frame) -> str:
-    """The int32 sums of windows over the bytes x, less those of their zero point: x is padded by that."""
-    zero = ctx.reshape(x_zero, ()) if x_zero else ""
+    """The int32 sums of windows over the bytes x, less those of their zero point: x is padded by that. Of weights that
+    int8 does not hold, what is beyond it is a constant a channel, multiplied by the sums of the windows."""
+    zero, group = ctx.reshape(x_zero, ()) if x_zero else "", int(ctx.attr("group", 1))
     x, point = recentred(ctx, _bordered(ctx, x, x_zero, f), zero, "uint8")
     none = (0,) * f.rank
     inside = replace(f, before=none, after=none, overhang=none)
-    total = convolve(ctx, x, ctx.make(weight), inside, int(ctx.attr("group", 1)))
-    sums = weight.reshape(len(weight), -1).sum(1, dtype=WORD).reshape(-1, *(1,) * f.rank)
+    part = beyond(weight, tuple(range(1, weight.ndim)))
+    channels = (-1, *(1,) * f.rank)
+    small = (weight - part.reshape(-1, *(1,) * (weight.ndim - 1))).astype("int8")
+    total = convolve(ctx, x, ctx.make(small), inside, group)
+    if part.any():
+        total = ctx.add(
+            "add", total, ctx.add("mul", _windows(ctx, x, inside, small, group), ctx.make(part.reshape(channels)))
+        )
+    sums = weight.reshape(len(weight), -1).sum(1, dtype=WORD).reshape(channels)
     return ctx.add("sub", total, ctx.add("mul", point, ctx.make(sums))) if point else total
+
+
+def _windows(ctx: Context, x: str, f: Frame, weight: np.ndarray[Any, Any], group: int) -> str:
+    """The int32 sums of the windows over the bytes x that each output channel reads: [N, M or 1, n..]."""
+    if group != 1:
+        return convolve(ctx, x, ctx.make(np.ones_like(weight)), f, group)
+    summed = ctx.add("reduce_sum", ctx.add("cast", x, to=WORD), axes=(1,), keepdims=True)
+    return ctx.add("reduce_sum", windowed(ctx, summed, f, 0), axes=tuple(range(2, 2 + f.rank)), keepdims=False)
 
 
 def _bordered(ctx: Context, x: str, zero: str, f: Frame) -> str:

@@ -219,3 +219,9 @@ def recentred(to: Adder, x: str, zero: str, dtype: str) -> tuple[str, str]:
         point = to.add("add", point, shift) if point else shift
     known = to.known(point) if point else None
     return x, "" if known is not None and not known.any() else point
+
+
+def beyond(wide: np.ndarray[Any, Any], axes: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """What has to be taken off each output channel's weights, of 8 bits less their zero point, so that int8 holds them:
+    0 where it does. ``axes``: all others."""
+    return np.maximum(wide.max(axes) - 127, 0) + np.minimum(wide.min(axes) + 128, 0)

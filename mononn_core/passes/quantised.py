@@ -27,7 +27,7 @@ from mononn_core.element import BYTES, COMPUTE, WORD
 from mononn_core.graph import Graph, Node
 from mononn_core.ops import common, registry
 from mononn_core.ops.common import text
-from mononn_core.ops.quantise import MOST_TERMS, integer_matmul, recentred
+from mononn_core.ops.quantise import MOST_TERMS, beyond, integer_matmul, recentred
 from mononn_core.passes.rewrite import Rewriter, rewrite
 
 DEEPEST = 8
@@ -126,7 +126,7 @@ def problem(rewriter: Rewriter, node: Node) -> str:
         return "an int32 does not hold sums of so many terms"
     if node.op == "matmul":
         return "" if value.ndim == 2 and not node.attrs.get("transpose_b") else "its weights are no matrix"
-    some = _beyond(_centred(rewriter, right)).any() and node.attrs["group"] not in (1, value.shape[3])
+    some = beyond(_centred(rewriter, right), (0, 1, 2)).any() and node.attrs["group"] not in (1, value.shape[3])
     return "less their zero point its weights have more than 8 bits, and it has groups of channels" if some else ""
 
 
@@ -149,7 +149,7 @@ def convolution(rewriter: Rewriter, node: Node) -> str | None:
     assert source is not None
     wide = _centred(rewriter, source)
     x, point = recentred(rewriter, x, _scalar(rewriter, x_zero), "uint8")
-    part = _beyond(wide)
+    part = beyond(wide, (0, 1, 2))
     total = rewriter.add("conv", x, rewriter.make((wide - part).astype("int8")), **dict(node.attrs))
     if part.any():
         total = rewriter.add("add", total, rewriter.add("mul", _windows(rewriter, x, node), rewriter.make(part)))
@@ -157,13 +157,6 @@ def convolution(rewriter: Rewriter, node: Node) -> str | None:
         sums = rewriter.make(-wide.sum((0, 1, 2), dtype=WORD))
         total = rewriter.add("add", total, rewriter.add("mul", point, sums))
     return _scaled(rewriter, total, x_scale, w_scale, w)
-
-
-def _beyond(wide: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """What has to be taken off each output channel's weights, of 8 bits less their zero point, so that int8 holds them:
-    0 where it does."""
-    axes = tuple(range(wide.ndim - 1))
-    return np.maximum(wide.max(axes) - 127, 0) + np.minimum(wide.min(axes) + 128, 0)
 
 
 def _windows(rewriter: Rewriter, x: str, node: Node) -> str:

@@ -35,7 +35,14 @@ CASES = {
     "known only in the run": Case(zero=7, late=True, weight=(16, 2, 3, 3), attributes={"pads": [1] * 4, "group": 4}),
     "signed": Case(x="int8", zero=-3, attributes={"pads": [1, 0, 2, 1], "dilations": [2, 1]}),
     "unsigned weights": Case(x="int8", w="uint8", zero=-3, w_zero=128),
-    "weights of nine bits": Case(x="int8", w="uint8", zero=-3, w_zero=5, through="nest"),
+    "weights of nine bits": Case(x="int8", w="uint8", zero=-3, w_zero=5),
+    "of nine bits, known only in the run": Case(
+        w="uint8", w_zero=250, attributes={"pads": [1, 0, 2, 1], "strides": [2, 1]}
+    ),
+    "of nine bits, in groups": Case(
+        w="uint8", zero=7, late=True, w_zero=130, weight=(16, 2, 3, 3), attributes={"pads": [1] * 4, "group": 4}
+    ),
+    "of nine bits, one pixel": Case(w="uint8", w_zero=120, weight=(16, 8, 1, 1), attributes={}),
     "depthwise": Case(weight=(8, 1, 3, 3), attributes={"pads": [1] * 4, "group": 8}, through="depthwise"),
     "a sequence": Case((2, 8, 30), (16, 8, 5), "int8", zero=4, late=True, attributes={"pads": [2, 2]}),
     "a volume": Case((1, 2, 5, 6, 7), (4, 2, 3, 3, 3), zero=9, attributes={"pads": [1] * 6}, through="nest"),
