@@ -11,7 +11,7 @@ import ctypes
 import struct
 from collections.abc import Sequence
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 ENTRY = "mononn_run"
 STEPS = "mononn_steps"
 """Exported by code that the host launches phase by phase (``step`` of the call): how many executed phases there are,

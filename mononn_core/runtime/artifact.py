@@ -27,13 +27,15 @@ from mononn_core.program import abi
 from mononn_core.runtime.files import write_atomically
 
 MAGIC = b"\x93MONONN\n"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 HEADER = struct.Struct(
     "<8sIIQ8x32s"
 )  # magic, version, sections, bytes of the file, digest of what stands before + table
 SECTION = struct.Struct("<16sQQ32s")  # name, offset, bytes, digest
-PLAN = struct.Struct("<IIQQQII")  # ABI version, threads, arena, scratch, counters, inputs, outputs; then bytes of each
+PLAN = struct.Struct("<IIQQIIII")  # ABI version, threads, arena, scratch, functions, inputs, outputs, 0; see _plan
 SECTIONS = ("manifest", "plan", "texts", "code", "host", "weights")
+CODE = "code:"
+"""The code of a family's further specialisations: "code:1" and so on, behind "code"."""
 GPU_FIRST, CUBIN, GPU_LAST = ("manifest", "texts"), "cubin:", ("weights",)
 """A GPU's file has one section of machine code an architecture, "cubin:sm_90a", sorted, between these."""
 INCLUDED = "header:"
@@ -84,6 +86,8 @@ class Artifact:
             dtype, shape} in the order of the call, machine is {arch, features}, phases are the executed ones in order
             ({id, origin, flops, bytes, tasks, barrier, ...}), sizes are bytes.
         code: shared object that exports ``mononn_run``; empty for a GPU.
+        further: of a network compiled for several shapes, the code of every specialisation but the first, in the order
+            of the manifest's ``further``, which has what they do not have in common with the first.
         host: shared object of runtime/host; empty for a GPU.
         weights: packed constants.
         texts: what people may want to read again: "graph", "program", "source"; a GPU's source is also compiled for
@@ -99,6 +103,12 @@ class Artifact:
     texts: Mapping[str, str] = field(default_factory=dict)
     cubins: Mapping[str, bytes] = field(default_factory=dict)
     unchecked: Unchecked | None = None
+    further: tuple[bytes, ...] = ()
+
+    @property
+    def specialisations(self) -> tuple[Mapping[str, Any], ...]:
+        """The manifest of every shape that the network was compiled for."""
+        return (self.manifest, *({**self.manifest, **other} for other in self.manifest.get("further", ())))
 
     @property
     def target(self) -> str:
@@ -109,6 +119,8 @@ class Artifact:
         for key, kind in REQUIRED.items():
             if not isinstance(self.manifest.get(key), kind):
                 raise ArtifactError(f"the manifest's {key!r} is missing or no {kind.__name__}; compile the model again")
+        if len(self.further) != len(self.manifest.get("further", ())):
+            raise ArtifactError("the manifest tells of other specialisations than there is code for; compile it again")
 
     def save(self, path: str | Path) -> None:
         """Writes the file under a temporary name and renames it. The same artifact gives the same bytes.
@@ -119,7 +131,9 @@ class Artifact:
         texts = zlib.compress(canonical_json(dict(self.texts)), 9)
         sections: dict[str, Buffer] = {"manifest": canonical_json(self.manifest)}
         if self.target == "cpu":
-            sections |= {"plan": _plan(self.manifest), "texts": texts, "code": self.code, "host": self.host}
+            sections |= {"plan": _plan(self.specialisations), "texts": texts, "code": self.code}
+            sections |= {f"{CODE}{i}": code for i, code in enumerate(self.further, 1)}
+            sections["host"] = self.host
         else:
             sections["texts"] = texts
             sections |= {f"{CUBIN}{arch}": self.cubins[arch] for arch in sorted(self.cubins)}
@@ -151,8 +165,9 @@ class Artifact:
         texts = json.loads(zlib.decompress(sections["texts"]))
         code, host = (bytes(sections.get(name, b"")) for name in ("code", "host"))
         cubins = {n.removeprefix(CUBIN): bytes(data) for n, data in sections.items() if n.startswith(CUBIN)}
+        further = tuple(bytes(data) for name, data in sections.items() if name.startswith(CODE))
         unchecked = Unchecked(str(path), table["weights"][2]) if verify else None
-        artifact = Artifact(manifest, code, host, sections["weights"], texts, cubins, unchecked)
+        artifact = Artifact(manifest, code, host, sections["weights"], texts, cubins, unchecked, further)
         artifact.check_runnable(str(path))
         if unchecked is None or (later and artifact.target == "cpu"):
             return artifact
@@ -212,12 +227,20 @@ def tensor_bytes(tensor: Mapping[str, Any]) -> int:
     return int(np.dtype(tensor["dtype"]).itemsize * np.prod(tensor["shape"], dtype=np.int64))
 
 
-def _plan(manifest: Mapping[str, Any]) -> bytes:
-    """What a C program needs of the manifest, as C structs (host/mononn_host.h: mononn_file_plan)."""
-    inputs, outputs = manifest["inputs"], manifest["outputs"]
-    sizes = [tensor_bytes(tensor) for tensor in (*inputs, *outputs)]
-    plan = [manifest[key] for key in ("abi_version", "threads", "arena_bytes", "scratch_bytes", "counters")]
-    return PLAN.pack(*plan, len(inputs), len(outputs)) + struct.pack(f"<{len(sizes)}Q", *sizes)
+def largest(manifests: Sequence[Mapping[str, Any]], key: str) -> int:
+    """What all specialisations need at most."""
+    return max(int(manifest[key]) for manifest in manifests)
+
+
+def _plan(manifests: Sequence[Mapping[str, Any]]) -> bytes:
+    """What a C program needs of the manifests, as C structs (host/mononn_file.h: mononn_file_plan)."""
+    first, words = manifests[0], list[int]()
+    for one in manifests:
+        words += [one["counters"], *map(tensor_bytes, (*one["inputs"], *one["outputs"]))]
+    memory = (largest(manifests, key) for key in ("arena_bytes", "scratch_bytes"))
+    ends = (len(first["inputs"]), len(first["outputs"]))
+    plan = PLAN.pack(first["abi_version"], first["threads"], *memory, len(manifests), *ends, 0)
+    return plan + struct.pack(f"<{len(words)}Q", *words)
 
 
 def _round_up(value: int, unit: int) -> int:
@@ -285,9 +308,18 @@ def _read_table(path: str | Path, view: memoryview) -> dict[str, tuple[int, int,
             raise _altered(path, "the padding between its sections")
         found[raw.rstrip(b"\0").decode()] = (offset, length, expected)
         end = offset + length
-    if not (tuple(found) == SECTIONS or _is_gpus(tuple(found))) or end != size:
+    names = tuple(found)
+    if not (_is_cpus(names) or _is_gpus(names)) or end != size:
         raise ArtifactError(f"{path} lacks sections of this format; compile the model again")
     return found
+
+
+def _is_cpus(names: tuple[str, ...]) -> bool:
+    """Whether these are the sections of a CPU's file."""
+    further = [name for name in names if name.startswith(CODE)]
+    at = SECTIONS.index("code") + 1
+    numbered = [f"{CODE}{i}" for i in range(1, len(further) + 1)]
+    return names == (*SECTIONS[:at], *numbered, *SECTIONS[at:])
 
 
 def _is_gpus(names: tuple[str, ...]) -> bool:

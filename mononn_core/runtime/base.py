@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -35,6 +35,44 @@ class TensorInfo:
 
     def __str__(self) -> str:
         return f"{self.dtype}[{'x'.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class Specialisation:
+    """A network at one set of shapes.
+
+    Attributes:
+        index: among those that the network was compiled for.
+        inputs, outputs: by name, in the order of the call.
+        phases: the manifest's.
+    """
+
+    index: int
+    inputs: Mapping[str, TensorInfo]
+    outputs: Mapping[str, TensorInfo]
+    phases: Sequence[Mapping[str, Any]]
+
+    @staticmethod
+    def of(index: int, manifest: Mapping[str, Any]) -> Specialisation:
+        """What a manifest says of one."""
+        inputs, outputs = (
+            {t["name"]: TensorInfo(t["dtype"], tuple(t["shape"])) for t in manifest[kind]}
+            for kind in ("inputs", "outputs")
+        )
+        return Specialisation(index, inputs, outputs, manifest["phases"])
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the inputs, by name."""
+        return {name: info.shape for name, info in self.inputs.items()}
+
+    def __str__(self) -> str:
+        return words_of(self.shapes)
+
+
+def words_of(shapes: Mapping[str, Sequence[int]]) -> str:
+    """Shapes as a command line has them: "input_ids=1x128 attention_mask=1x128"."""
+    return " ".join(f"{name}={'x'.join(map(str, shape))}" for name, shape in shapes.items())
 
 
 class BaseBinding(ABC):
@@ -70,20 +108,21 @@ class BaseSession(ABC):
         artifact: what was compiled.
         threads: on a CPU the workers, on a GPU the threads of a block.
         workers: how many take part in a run: on a CPU its threads, on a GPU the blocks of the launch.
-        inputs, outputs: by name, in the order of the call.
+        inputs, outputs: by name, in the order of the call; of a network compiled for several shapes the first's.
+        specialisations: what it was compiled for, one or more.
     """
 
     workers: int
 
     def __init__(self, artifact: Artifact, threads: int) -> None:
-        manifest = artifact.manifest
         self.artifact, self.threads = artifact, threads
-        self.inputs = {t["name"]: TensorInfo(t["dtype"], tuple(t["shape"])) for t in manifest["inputs"]}
-        self.outputs = {t["name"]: TensorInfo(t["dtype"], tuple(t["shape"])) for t in manifest["outputs"]}
+        self.specialisations = tuple(Specialisation.of(i, m) for i, m in enumerate(artifact.specialisations))
+        self._by_shapes = {tuple(s.shapes.values()): s for s in self.specialisations}
+        self.inputs, self.outputs = self.specialisations[0].inputs, self.specialisations[0].outputs
 
     @property
     def info(self) -> dict[str, Any]:
-        """A copy of the manifest: phases, barriers, flops, bytes, arena_bytes, weight_bytes, ..."""
+        """A copy of the manifest, of the first specialisation: phases, barriers, flops, bytes, weight_bytes, ..."""
         return dict(self.artifact.manifest)
 
     @abstractmethod
@@ -93,8 +132,9 @@ class BaseSession(ABC):
         """Binds buffers for many runs.
 
         Args:
-            inputs: a value for every name in ``self.inputs``, of exactly that dtype and shape: an array, or anything
-                with ``__dlpack__``; on a CPU C-contiguous ones are read in place, others are copied once, now.
+            inputs: a value for every name in ``self.inputs``, of exactly the dtype and shape there, or in another of
+                ``self.specialisations``: an array, or anything with ``__dlpack__``; on a CPU C-contiguous ones are
+                read in place, others are copied once, now.
             outputs: name to a writable C-contiguous array of the output's dtype and shape; the others are allocated.
             trace: uint64 NumPy array of shape (workers, executed phases, 3) for time stamps in nanoseconds.
 
@@ -128,25 +168,38 @@ class BaseSession(ABC):
     ) -> None:
         self.close()
 
-    def check_given(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any], trace: np.ndarray | None) -> None:
-        """Raises InputError where a name given to :meth:`bind` is wrong or missing, or the trace does not fit."""
+    def choose(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any], trace: np.ndarray | None) -> Specialisation:
+        """The specialisation that takes inputs of these shapes. Raises InputError where there is none, a name given to
+        :meth:`bind` is wrong or missing, or the trace does not fit."""
         _check_names("input", inputs, self.inputs)
         _check_names("output", outputs, self.outputs)
         missing = [name for name in self.inputs if name not in inputs]
         if missing:
             raise InputError(f"input {missing[0]!r} is missing; give {self.inputs[missing[0]]}")
+        chosen = self._chosen(inputs)
         if trace is not None:
-            stamps = (self.workers, len(self.artifact.manifest["phases"]), len(abi.TRACE_POINTS))
+            stamps = (self.workers, len(chosen.phases), len(abi.TRACE_POINTS))
             writable("trace", trace, TensorInfo("uint64", stamps))
+        return chosen
 
-    def explain(self, word: int) -> MononnError:
-        """The error that a run's error word stands for."""
+    def _chosen(self, inputs: Mapping[str, Any]) -> Specialisation:
+        if len(self.specialisations) == 1:  # what does not fit it is told input by input
+            return self.specialisations[0]
+        shapes = {name: tuple(np.shape(inputs[name])) for name in self.inputs}
+        found = self._by_shapes.get(tuple(shapes.values()))
+        if found is None:
+            there = ", or ".join(str(s) for s in self.specialisations)
+            raise InputError(f"the network was not compiled for {words_of(shapes)}; give {there}")
+        return found
+
+    def explain(self, word: int, ran: Specialisation | None = None) -> MononnError:
+        """The error that the error word of a run stands for, of the first specialisation unless ``ran`` says which."""
         code, phase, value = abi.decode_error(word)
         if code == FORKED:
             return MononnError("this session belongs to the process that made it; clone() it after the fork")
         if code == STOPPED:
             return MononnError(CLOSED)
-        phases = self.artifact.manifest["phases"]
+        phases = (ran or self.specialisations[0]).phases
         where = phases[phase] if phase < len(phases) else {}
         text = abi.ERROR_TEXT.get(code, f"the compiled function reported error {code}")
         place = f" in {where.get('origin') or where.get('id')}" if where else ""

@@ -9,14 +9,12 @@ import mmap
 import os
 import tempfile
 import weakref
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from mononn_core.errors import ArtifactError, MononnError
 from mononn_core.program import abi
-from mononn_core.runtime.artifact import Artifact, Buffer, digest
+from mononn_core.runtime.artifact import Artifact, Buffer, digest, largest
 
 SPIN_NANOSECONDS = 100_000
 
@@ -29,10 +27,15 @@ class Plan(ctypes.Structure):
         ("workers", ctypes.c_uint32),
         ("arena_bytes", ctypes.c_uint64),
         ("scratch_bytes", ctypes.c_uint64),
-        ("counters", ctypes.c_uint64),
         ("spin_nanoseconds", ctypes.c_uint64),
-        ("steps", ctypes.c_void_p),
+        ("functions", ctypes.c_uint64),
     )
+
+
+class Function(ctypes.Structure):
+    """``mononn_function`` of host/mononn_host.h."""
+
+    _fields_ = (("entry", ctypes.c_void_p), ("steps", ctypes.c_void_p), ("counters", ctypes.c_uint64))
 
 
 class BindingStruct(ctypes.Structure):
@@ -43,6 +46,7 @@ class BindingStruct(ctypes.Structure):
         ("inputs", ctypes.c_void_p),
         ("outputs", ctypes.c_void_p),
         ("trace", ctypes.c_void_p),
+        ("function", ctypes.c_uint64),
     )
 
 
@@ -151,26 +155,28 @@ class _Copy:
 
 
 class Code:
-    """What clones share: the loaded function, the host runner and the weights. ``steps``: see ``abi.STEPS``."""
-
-    steps: int | None
+    """What clones share: the loaded functions, one a specialisation, the host runner and the weights."""
 
     def __init__(self, artifact: Artifact, share_weights: bool) -> None:
         self.artifact = artifact
-        self.library = Library(artifact.code, "compiled function")
+        self.libraries = [Library(code, "compiled function") for code in (artifact.code, *artifact.further)]
         self.host = _host_library(artifact.host).functions
         self.weights = Weights(artifact, share_weights)
-        try:
-            entry = getattr(self.library.functions, abi.ENTRY)
-        except AttributeError as error:
-            raise ArtifactError(f"the code does not export {abi.ENTRY}; compile the model again") from error
-        self.entry = ctypes.cast(entry, ctypes.c_void_p).value
-        try:
-            steps = ctypes.c_uint32.in_dll(self.library.functions, abi.STEPS)
-        except ValueError:  # one launch runs the whole network
-            self.steps = None
-        else:
-            self.steps = ctypes.addressof(steps)
+        pairs = zip(self.libraries, artifact.specialisations, strict=True)
+        self.functions = [_function(library, manifest["counters"]) for library, manifest in pairs]
+
+
+def _function(library: Library, counters: int) -> Function:
+    """What the host needs to know of a loaded function; raises ArtifactError where it is not there."""
+    try:
+        entry = getattr(library.functions, abi.ENTRY)
+    except AttributeError as error:
+        raise ArtifactError(f"the code does not export {abi.ENTRY}; compile the model again") from error
+    try:
+        steps = ctypes.addressof(ctypes.c_uint32.in_dll(library.functions, abi.STEPS))
+    except ValueError:  # one launch runs the whole network
+        steps = 0
+    return Function(ctypes.cast(entry, ctypes.c_void_p).value, steps or None, counters)
 
 
 class Host:
@@ -179,10 +185,10 @@ class Host:
     def __init__(self, code: Code, workers: int) -> None:
         self.code = code
         self.workers = workers
-        manifest: Mapping[str, Any] = code.artifact.manifest
-        sizes = (manifest["arena_bytes"], manifest["scratch_bytes"], manifest["counters"])
-        plan = Plan(abi.ABI_VERSION, workers, *sizes, SPIN_NANOSECONDS, code.steps)
-        self.address = code.host.mononn_host_create(ctypes.byref(plan), code.entry, code.weights.address)
+        sizes = tuple(largest(code.artifact.specialisations, key) for key in ("arena_bytes", "scratch_bytes"))
+        functions = (Function * len(code.functions))(*code.functions)
+        plan = Plan(abi.ABI_VERSION, workers, *sizes, SPIN_NANOSECONDS, len(functions))
+        self.address = code.host.mononn_host_create(ctypes.byref(plan), functions, code.weights.address)
         if not self.address:
             raise MononnError(
                 f"{workers} workers with {sizes[0] + workers * sizes[1]} bytes of working memory cannot be started; "

@@ -241,7 +241,7 @@ class CudaSession(GpuSession):
         read and written in place; host arrays are copied to the device now (again by :meth:`CudaBinding.upload`)."""
         self.check_open()
         given = dict(outputs or {})
-        self.check_given(inputs, given, trace)
+        self.choose(inputs, given, trace)
         cupy = self.code.cupy
         hosts = {n: np.ascontiguousarray(v) for n, v in inputs.items() if not on_device(v)}
         read, written = {}, {}

@@ -110,7 +110,7 @@ class EmulatedSession(GpuSession):
     ) -> EmulatedBinding:
         self.check_open()
         given = dict(outputs or {})
-        self.check_given(inputs, given, trace)
+        self.choose(inputs, given, trace)
         read = {name: aligned_copy(readable(name, inputs[name], info)) for name, info in self.inputs.items()}
         written = {
             name: writable(name, given[name], info) if name in given else aligned_copy(np.empty(info.shape, info.dtype))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,7 +11,15 @@ import numpy as np
 
 from mononn_core.errors import OptionError
 from mononn_core.runtime.artifact import Artifact
-from mononn_core.runtime.base import STOPPED, BaseBinding, BaseSession, check_apart, readable, writable
+from mononn_core.runtime.base import (
+    STOPPED,
+    BaseBinding,
+    BaseSession,
+    Specialisation,
+    check_apart,
+    readable,
+    writable,
+)
 from mononn_core.runtime.cpu import BindingStruct, Code, Host
 
 MAX_THREADS = 4096
@@ -23,17 +32,18 @@ class Binding(BaseBinding):
         self,
         session: Session,
         host: Host,
+        specialisation: Specialisation,
         inputs: dict[str, np.ndarray],
         outputs: dict[str, np.ndarray],
         trace: np.ndarray | None = None,
     ) -> None:
         self.inputs, self.outputs = inputs, outputs
         self._host = host
-        self._explain = session.explain
+        self._explain = functools.partial(session.explain, ran=specialisation)
         self._keep = (_pointers(inputs.values()), _pointers(outputs.values()), trace)
         trace_address = trace.ctypes.data if trace is not None else None
         self._struct = BindingStruct(
-            host.address, ctypes.addressof(self._keep[0]), ctypes.addressof(self._keep[1]), trace_address
+            host.address, *map(ctypes.addressof, self._keep[:2]), trace_address, specialisation.index
         )
         self._call: Callable[[Any], int] = host.run
         self._argument = ctypes.byref(self._struct)
@@ -82,16 +92,16 @@ class Session(BaseSession):
         trace: np.ndarray | None = None,
     ) -> Binding:
         given = dict(outputs or {})
-        self.check_given(inputs, given, trace)
-        read = {name: readable(name, inputs[name], info) for name, info in self.inputs.items()}
+        chosen = self.choose(inputs, given, trace)
+        read = {name: readable(name, inputs[name], info) for name, info in chosen.inputs.items()}
         written = {
             name: writable(name, given[name], info) if name in given else np.empty(info.shape, info.dtype)
-            for name, info in self.outputs.items()
+            for name, info in chosen.outputs.items()
         }
         check_apart(read, given)
         if self._host is None:
             raise self.explain(STOPPED)
-        return Binding(self, self._host, read, written, trace)
+        return Binding(self, self._host, chosen, read, written, trace)
 
     def clone(self, threads: int | None = None) -> Session:
         """Another session on the same code and weights, with workers and arena of its own; runs beside this one."""

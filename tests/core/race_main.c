@@ -16,9 +16,10 @@ static void *caller(void *argument) {
   int k[1] = {seed};
   const void *inputs[2] = {a, k};
   void *outputs[2] = {y, s};
-  mononn_binding binding = {host, inputs, outputs, NULL};
+  mononn_binding binding = {host, inputs, outputs, NULL, 0};
   for (int run = 0; run < 300; run++) {
     w_sum = 0;
+    binding.function = (uint64_t)(run + seed) / 3 % 2;
     for (int i = 0; i < 64; i++) {
       a[i] = (float)((i * 7 + run + seed) % 11);
       w_sum += a[i] * 2.0f;
@@ -35,8 +36,9 @@ static void *caller(void *argument) {
 int main(void) {
   static float weights[64];
   for (int i = 0; i < 64; i++) weights[i] = 2.0f;
-  const mononn_plan plan = {MONONN_ABI_VERSION, 3, 256, 64, 1, 100000, NULL};
-  host = mononn_host_create(&plan, mononn_run, weights);
+  const mononn_plan plan = {MONONN_ABI_VERSION, 3, 256, 64, 100000, 2};
+  const mononn_function functions[2] = {{mononn_run, NULL, 1}, {mononn_run, NULL, 1}};
+  host = mononn_host_create(&plan, functions, weights);
   if (!host) return 2;
   pthread_t other;
   int seeds[2] = {3, 5};

@@ -107,7 +107,7 @@ def test_without_verify_only_the_weights_go_unread(saved, folder):
 def test_other_format_version(saved, folder):
     data = bytearray(saved)
     struct.pack_into("<I", data, 8, 99)
-    with pytest.raises(ArtifactError, match="has format version 99, this mononn reads 1; compile the model again"):
+    with pytest.raises(ArtifactError, match="has format version 99, this mononn reads 2; compile the model again"):
         Artifact.load(write(folder, bytes(data)))
 
 

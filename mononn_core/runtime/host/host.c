@@ -45,15 +45,26 @@ typedef struct worker {
   pthread_t thread;
 } worker;
 
+/* A function with what it counts its own runs on. */
+typedef struct counted {
+  mononn_function function;
+  uint64_t epoch;
+  unsigned char *sync;
+  uint64_t *counters;
+} counted;
+
 struct mononn_host {
   _Alignas(MONONN_CACHE_LINE) mononn_call call;
   _Atomic uint32_t go; /* on the line of the call's tail, which every worker reads anyway */
   _Alignas(MONONN_CACHE_LINE) pthread_mutex_t turn;
-  mononn_entry entry;
+  mononn_entry entry;    /* of the function that runs */
+  const uint32_t *steps;
+  const counted *current;
+  counted *functions;
+  uint64_t function_count;
   uint64_t error;
   uint64_t spin_nanoseconds;
   uint64_t mapped_bytes;
-  const uint32_t *steps; /* mononn_plan's */
   uint32_t launches;
   worker *crew;
   const volatile uint32_t *alive; /* 1 here, 0 in a forked child */
@@ -193,14 +204,27 @@ static void launch(mononn_host *host, int together) {
   if (crew) await_crew(host, go);
 }
 
+/* Makes a function the one that the workers enter next. */
+static void choose(mononn_host *host, counted *chosen) {
+  if (host->current != chosen) {
+    host->current = chosen;
+    host->entry = chosen->function.entry;
+    host->steps = chosen->function.steps;
+    host->call.sync = chosen->sync;
+    host->call.counters = chosen->counters;
+  }
+  host->call.epoch = ++chosen->epoch;
+}
+
 EXPORT uint64_t mononn_host_run(const mononn_binding *binding) {
   mononn_host *host = binding->host;
   if (!*host->alive) return MONONN_HOST_FORKED;
+  if (binding->function >= host->function_count) return MONONN_HOST_UNKNOWN;
   pthread_mutex_lock(&host->turn);
   uint64_t error = MONONN_HOST_STOPPED;
   if (!host->stop) {
     mononn_call *call = &host->call;
-    call->epoch++;
+    choose(host, &host->functions[binding->function]);
     /* Unchanged fields stay unwritten: the workers are polling their cache line. */
     if (call->inputs != binding->inputs) call->inputs = binding->inputs;
     if (call->outputs != binding->outputs) call->outputs = binding->outputs;
@@ -281,16 +305,22 @@ static int start_crew(mononn_host *host, const int *places) {
   return failure;
 }
 
-EXPORT mononn_host *mononn_host_create(const mononn_plan *plan, mononn_entry entry, const void *weights) {
-  if (plan->abi_version != MONONN_ABI_VERSION || !plan->workers) {
+static uint64_t lines_of(const mononn_plan *plan, const mononn_function *function) {
+  return plan->workers + function->counters;
+}
+
+EXPORT mononn_host *mononn_host_create(const mononn_plan *plan, const mononn_function *functions, const void *weights) {
+  if (plan->abi_version != MONONN_ABI_VERSION || !plan->workers || !plan->functions) {
     errno = EINVAL;
     return NULL;
   }
   const uint64_t workers = plan->workers;
   const uint64_t crew = round_up(sizeof(mononn_host), PAGE);
-  const uint64_t sync = crew + workers * sizeof(worker);
-  const uint64_t counters = sync + workers * MONONN_CACHE_LINE;
-  const uint64_t arena = round_up(counters + plan->counters * MONONN_CACHE_LINE, PAGE);
+  const uint64_t table = crew + workers * sizeof(worker);
+  const uint64_t sync = round_up(table + plan->functions * sizeof(counted), MONONN_CACHE_LINE);
+  uint64_t lines = 0;
+  for (uint64_t i = 0; i < plan->functions; i++) lines += lines_of(plan, &functions[i]);
+  const uint64_t arena = round_up(sync + lines * MONONN_CACHE_LINE, PAGE);
   const uint64_t scratch = arena + round_up(plan->arena_bytes, PAGE);
   const uint64_t bytes = scratch + workers * plan->scratch_bytes;
   const uint32_t *alive = alive_page();
@@ -305,18 +335,22 @@ EXPORT mononn_host *mononn_host_create(const mononn_plan *plan, mononn_entry ent
   host->call = (mononn_call){
       .abi_version = MONONN_ABI_VERSION,
       .workers = plan->workers,
-      .sync = memory + sync,
-      .counters = (uint64_t *)(memory + counters),
       .arena = memory + arena,
       .scratch = memory + scratch,
       .weights = weights,
       .error = &host->error,
   };
   pthread_mutex_init(&host->turn, NULL);
-  host->entry = entry;
+  host->functions = (counted *)(memory + table);
+  host->function_count = plan->functions;
+  unsigned char *line = memory + sync;
+  for (uint64_t i = 0; i < plan->functions; i++) {
+    uint64_t *counters = (uint64_t *)(line + workers * MONONN_CACHE_LINE);
+    host->functions[i] = (counted){functions[i], 0, line, counters};
+    line += lines_of(plan, &functions[i]) * MONONN_CACHE_LINE;
+  }
   host->spin_nanoseconds = plan->spin_nanoseconds;
   host->mapped_bytes = bytes;
-  host->steps = plan->steps;
   host->crew = (worker *)(memory + crew);
   host->alive = alive;
   host->workers = plan->workers;

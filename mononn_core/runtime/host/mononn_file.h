@@ -2,9 +2,12 @@
  *
  *   mononn_file file;
  *   const char *problem = mononn_file_open(&file, "model.mono", 0);   // null: fine; 0: as many workers as compiled for
- *   mononn_binding binding = {file.host, inputs, outputs, NULL};
+ *   mononn_binding binding = {file.host, inputs, outputs, NULL, 0};   // 0: the first of the shapes it was compiled for
  *   uint64_t error = file.run(&binding);
  *   mononn_file_close(&file);
+ *
+ * A file of several shapes has a function for each, in the order they were given to the compiler:
+ * mononn_file_tensor_bytes says what each reads and writes, and mononn_file_function finds one by that.
  *
  * A .mono file holds machine code: open only what you would run as a program. Digests are not compared here; `mononn
  * inspect FILE` does that.
@@ -17,6 +20,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -25,7 +29,7 @@
 #include "mononn_host.h"
 
 #define MONONN_FILE_MAGIC "\x93MONONN\n"
-#define MONONN_FILE_VERSION 1
+#define MONONN_FILE_VERSION 2
 
 typedef struct mononn_file_header {
   char magic[8];
@@ -37,16 +41,16 @@ typedef struct mononn_file_header {
 } mononn_file_header;
 
 typedef struct mononn_file_section {
-  char name[16]; /* zero-padded: manifest, plan, texts, code, host, weights */
+  char name[16]; /* zero-padded: manifest, plan, texts, code, perhaps code:1 and so on, host, weights */
   uint64_t offset, bytes;
   unsigned char digest[32];
 } mononn_file_section;
 
 typedef struct mononn_file_plan {
   uint32_t abi_version, threads;
-  uint64_t arena_bytes, scratch_bytes, counters;
-  uint32_t inputs, outputs;
-  uint64_t tensor_bytes[]; /* of every input, then of every output, in the order of the call */
+  uint64_t arena_bytes, scratch_bytes; /* of the function that needs most */
+  uint32_t functions, inputs, outputs, reserved;
+  uint64_t words[]; /* of every function: counters, then bytes of every input and output in the order of the call */
 } mononn_file_plan;
 
 typedef struct mononn_file {
@@ -59,7 +63,8 @@ typedef struct mononn_file {
   void *weights; /* a copy in huge pages, 64-byte aligned */
   uint64_t weight_bytes;
   void (*release)(void *memory, uint64_t bytes);
-  void *code_library, *host_library;
+  void **code_libraries; /* of every function */
+  void *host_library;
 } mononn_file;
 
 static const void *mononn_file_find(const mononn_file *file, const char *name, uint64_t *bytes) {
@@ -93,10 +98,45 @@ static void *mononn_file_library(const mononn_file *file, const char *name) {
 static void mononn_file_close(mononn_file *file) {
   if (file->host) file->destroy(file->host);
   if (file->weights) file->release(file->weights, file->weight_bytes);
-  if (file->code_library) dlclose(file->code_library);
+  for (uint32_t i = 0; file->code_libraries && i < file->plan->functions; i++)
+    if (file->code_libraries[i]) dlclose(file->code_libraries[i]);
+  free(file->code_libraries);
   if (file->host_library) dlclose(file->host_library);
   if (file->memory) munmap((void *)file->memory, file->bytes);
   memset(file, 0, sizeof *file);
+}
+
+/* What function `which` says of itself in the plan: its counters, then the bytes of its tensors. */
+static const uint64_t *mononn_file_words(const mononn_file *file, uint64_t which) {
+  return file->plan->words + which * (1 + file->plan->inputs + file->plan->outputs);
+}
+
+/* Bytes of every input, then of every output of a function, in the order of the call. */
+static inline const uint64_t *mononn_file_tensor_bytes(const mononn_file *file, uint64_t which) {
+  return mononn_file_words(file, which) + 1;
+}
+
+/* The first function whose inputs have these bytes, in the order of the call; the number of functions where none has. */
+static inline uint64_t mononn_file_function(const mononn_file *file, const uint64_t *input_bytes) {
+  uint64_t which = 0;
+  const uint64_t size = file->plan->inputs * sizeof *input_bytes;
+  while (which < file->plan->functions && memcmp(mononn_file_tensor_bytes(file, which), input_bytes, size)) which++;
+  return which;
+}
+
+/* What is wrong, or null. Fills the functions, which the host copies. */
+static const char *mononn_file_functions(mononn_file *file, mononn_function *functions) {
+  for (uint32_t i = 0; i < file->plan->functions; i++) {
+    char name[16];
+    snprintf(name, sizeof name, i ? "code:%u" : "code", i);
+    void *library = file->code_libraries[i] = mononn_file_library(file, name);
+    if (!library) return "its code cannot be loaded here";
+    *(void **)&functions[i].entry = dlsym(library, "mononn_run");
+    functions[i].steps = (const uint32_t *)dlsym(library, "mononn_steps");
+    functions[i].counters = *mononn_file_words(file, i);
+    if (!functions[i].entry) return "its code lacks a function";
+  }
+  return NULL;
 }
 
 /* What is wrong, or null. */
@@ -106,21 +146,17 @@ static const char *mononn_file_start(mononn_file *file, uint32_t workers) {
   if (header->version != MONONN_FILE_VERSION) return "another format version";
   if (header->bytes != file->bytes) return "truncated";
   file->plan = (const mononn_file_plan *)mononn_file_find(file, "plan", NULL);
-  file->code_library = mononn_file_library(file, "code");
   file->host_library = mononn_file_library(file, "host");
-  if (!file->plan || !file->code_library || !file->host_library) return "its code cannot be loaded here";
+  if (!file->plan || !file->host_library) return "its code cannot be loaded here";
 
-  mononn_host *(*create)(const mononn_plan *, mononn_entry, const void *);
+  mononn_host *(*create)(const mononn_plan *, const mononn_function *, const void *);
   void *(*reserve)(uint64_t bytes);
-  mononn_entry entry;
-  *(void **)&entry = dlsym(file->code_library, "mononn_run");
   *(void **)&create = dlsym(file->host_library, "mononn_host_create");
   *(void **)&file->run = dlsym(file->host_library, "mononn_host_run");
   *(void **)&file->destroy = dlsym(file->host_library, "mononn_host_destroy");
   *(void **)&reserve = dlsym(file->host_library, "mononn_memory_create");
   *(void **)&file->release = dlsym(file->host_library, "mononn_memory_destroy");
-  if (!entry || !create || !file->run || !file->destroy || !reserve || !file->release)
-    return "its code lacks a function";
+  if (!create || !file->run || !file->destroy || !reserve || !file->release) return "its code lacks a function";
 
   const void *weights = mononn_file_find(file, "weights", &file->weight_bytes);
   file->weights = reserve(file->weight_bytes);
@@ -128,11 +164,14 @@ static const char *mononn_file_start(mononn_file *file, uint32_t workers) {
   memcpy(file->weights, weights, file->weight_bytes);
 
   const mononn_file_plan *plan = file->plan;
-  const uint32_t *steps = (const uint32_t *)dlsym(file->code_library, "mononn_steps");
   const mononn_plan wanted = {plan->abi_version,   workers ? workers : plan->threads, plan->arena_bytes,
-                              plan->scratch_bytes, plan->counters,                    100000, steps};
-  file->host = create(&wanted, entry, file->weights);
-  return file->host ? NULL : "no memory or threads for it";
+                              plan->scratch_bytes, 100000,                            plan->functions};
+  mononn_function *functions = (mononn_function *)calloc(plan->functions, sizeof *functions);
+  file->code_libraries = (void **)calloc(plan->functions, sizeof *file->code_libraries);
+  const char *problem = functions && file->code_libraries ? mononn_file_functions(file, functions) : "no memory for it";
+  if (!problem && !(file->host = create(&wanted, functions, file->weights))) problem = "no memory or threads for it";
+  free(functions);
+  return problem;
 }
 
 /* What is wrong, or null. workers 0: as many as the file was compiled for. */

@@ -1,4 +1,5 @@
-/* The host of a compiled network: persistent workers that enter the generated function together.
+/* The host of a compiled network: persistent workers that enter a generated function together. A network compiled for
+ * several shapes has a function for each; they share the workers, the arena and the weights.
  *
  * One host runs one inference at a time; concurrent mononn_host_run calls take turns. The calling thread is worker 0;
  * the other workers inherit its processor affinity. Nothing here allocates or makes a system call in a run, except to
@@ -15,15 +16,21 @@ struct mononn_call;
 typedef struct mononn_host mononn_host;
 typedef int (*mononn_entry)(const struct mononn_call *call, int worker);
 
-/* What a host is made for. Bytes unless a name says otherwise. */
+/* One compiled function. */
+typedef struct mononn_function {
+  mononn_entry entry;
+  const uint32_t *steps;        /* its code's mononn_steps: a launch for every phase; null: one for the whole run */
+  uint64_t counters;            /* elements, each on its own MONONN_CACHE_LINE */
+} mononn_function;
+
+/* What a host is made for. Bytes unless a name says otherwise; of several functions the largest. */
 typedef struct mononn_plan {
   uint32_t abi_version;
   uint32_t workers;
   uint64_t arena_bytes;
   uint64_t scratch_bytes;       /* of one worker: the stride of worker-local memory, a multiple of 64 */
-  uint64_t counters;            /* elements, each on its own MONONN_CACHE_LINE */
   uint64_t spin_nanoseconds;    /* an idle worker spins this long before it sleeps */
-  const uint32_t *steps;        /* the code's mononn_steps: a launch for every phase; null: one for the whole run */
+  uint64_t functions;           /* how many, at least one */
 } mononn_plan;
 
 /* One set of buffers to run with; the caller keeps it, and everything it points to, alive. */
@@ -32,14 +39,17 @@ typedef struct mononn_binding {
   const void *const *inputs;    /* in manifest order, C-contiguous */
   void *const *outputs;
   uint64_t *trace;              /* [workers][executed phases][3] nanoseconds, or null */
+  uint64_t function;            /* which of the host's, from 0 */
 } mononn_binding;
 
 /* Results of mononn_host_run beside 0 and the function's own error words (code | phase << 8 | value << 32). */
 #define MONONN_HOST_FORKED 0xFEu  /* this process is a fork of the one that made the host: its workers are not here */
 #define MONONN_HOST_STOPPED 0xFFu /* mononn_host_stop was called */
+#define MONONN_HOST_UNKNOWN 0xFDu /* the host has no function of that number */
 
-/* Null with errno set: no memory, no threads, or another ABI version (EINVAL). weights must outlive the host. */
-mononn_host *mononn_host_create(const mononn_plan *plan, mononn_entry entry, const void *weights);
+/* Null with errno set: no memory, no threads, or another ABI version or no function (EINVAL). functions are copied;
+ * their code and the weights must outlive the host. */
+mononn_host *mononn_host_create(const mononn_plan *plan, const mononn_function *functions, const void *weights);
 uint64_t mononn_host_run(const mononn_binding *binding);
 /* Waits for the run in progress and ends the workers; later runs are refused. */
 void mononn_host_stop(mononn_host *host);
