@@ -17,7 +17,7 @@ from functools import partial
 import numpy as np
 
 from mononn_core.cli.compile import progress
-from mononn_core.cli.feeds import feeds, shapes_of
+from mononn_core.cli.feeds import feeds, read_inputs, shapes_of
 from mononn_core.compiler import compile as compile_model
 from mononn_core.errors import OptionError
 from mononn_core.importer.reader import load as import_model
@@ -70,7 +70,7 @@ class Bisection:
         self.traced = Traced.load(options.model, self.shapes)
         graph = self.traced.graph
         tensors = {name: TensorInfo(graph.types[name].dtype, graph.types[name].shape) for name in graph.inputs}
-        self.inputs = feeds(tensors, options.input, options.seed)
+        self.inputs = feeds(tensors, read_inputs(tensors, options.input), options.seed)
         progress(f"reference values of {len(self.traced.steps)} tensors", self.started)
         self.reference = self.traced.reference(self.inputs)
         self.nodes = len(self.traced.steps)

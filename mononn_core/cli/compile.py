@@ -9,11 +9,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from mononn_core.cli.feeds import shapes_of
+from mononn_core.cli.feeds import read_shapes, shapes_of
 from mononn_core.cli.gpu import compiled_lines, peak_bytes
-from mononn_core.compiler import CudaStages, Stages, build, lower
+from mononn_core.compiler import CudaStages, Stages, build, build_family, lower
 from mononn_core.errors import OptionError
 from mononn_core.options import Given
+from mononn_core.runtime.artifact import Artifact
 from mononn_core.schedule.cuda.schedule import CudaSchedule, read_schedule
 from mononn_core.schedule.schedule import Schedule
 
@@ -24,24 +25,30 @@ def run(options: argparse.Namespace) -> int:
     if not output.parent.is_dir():
         raise OptionError(f"the folder of {output} does not exist; create it first")
     started = time.perf_counter()
-    stages = stages_of(options.model, options)
-    progress(f"{len(stages.manifest['phases'])} phases; compiling {len(stages.source) >> 10} KiB of source", started)
-    artifact = build(stages)
+    if options.shapes_file:
+        stages, artifact = None, family_of(options, started)
+    else:
+        stages = stages_of(options.model, options)
+        about = f"{len(stages.manifest['phases'])} phases; compiling {len(stages.source) >> 10} KiB of source"
+        progress(about, started)
+        artifact = build(stages)
     progress(f"writing {output}", started)
     artifact.save(output)
     seconds = time.perf_counter() - started
     size = output.stat().st_size
     manifest = artifact.manifest
     if options.json:
-        keys = ("name", "threads", "barriers", "arena_bytes", "weight_bytes", "flops", "cubins", "kernels")
+        keys = ("name", "threads", "barriers", "arena_bytes", "weight_bytes", "flops", "cubins", "kernels", "further")
         facts = {key: manifest[key] for key in keys if key in manifest}
         memory = {"peak_bytes": peak_bytes()}
         print(json.dumps({"output": str(output), "bytes": size, "seconds": seconds, **memory, **facts}))
     else:
         for line in compiled_lines(stages, manifest) if isinstance(stages, CudaStages) else ():
             print(line)
+        shapes = len(artifact.specialisations)
+        what = f"{shapes} shapes" if shapes > 1 else f"{manifest['barriers']} barriers"
         print(
-            f"{output}: {size / 1e6:.1f} MB, {manifest['barriers']} barriers, compiled in {seconds:.1f} s"
+            f"{output}: {size / 1e6:.1f} MB, {what}, compiled in {seconds:.1f} s"
             + (f", at most {peak_bytes() / 1e9:.2f} GB of memory" if isinstance(stages, CudaStages) else "")
         )
     return 0
@@ -49,14 +56,27 @@ def run(options: argparse.Namespace) -> int:
 
 def stages_of(model: str, options: argparse.Namespace) -> Stages:
     """The model lowered with the command's options."""
-    started = time.perf_counter()
-    progress(f"reading {model}", started)
+    progress(f"reading {model}", time.perf_counter())
+    schedule = given_schedule(getattr(options, "given_schedule", ""))
+    return lower(model, shapes=shapes_of(options), schedule=schedule, **compilation(options))
+
+
+def family_of(options: argparse.Namespace, started: float) -> Artifact:
+    """The model compiled for every line of --shapes-file."""
+    if options.shape or options.given_schedule:
+        other = "--shape" if options.shape else "--schedule"
+        raise OptionError(f"{other} and --shapes-file are given; write all shapes in the file, or give one shape")
+    shapes = read_shapes(options.shapes_file)
+    progress(f"compiling {options.model} for {len(shapes)} shapes", started)
+    return build_family(options.model, shapes, **compilation(options))
+
+
+def compilation(options: argparse.Namespace) -> Any:
+    """The command's options as keywords of the compiler."""
     threads = 0 if options.threads is None else options.threads
     if threads < 0 or options.threads == 0:
         raise OptionError(f"--threads {options.threads} is not a positive number; leave it out for every core")
-    chosen: Any = {name: getattr(options, name) for name in Given.__annotations__} | {"threads": threads}
-    schedule = given_schedule(getattr(options, "given_schedule", ""))
-    return lower(model, shapes=shapes_of(options), schedule=schedule, **chosen)
+    return {name: getattr(options, name) for name in Given.__annotations__} | {"threads": threads}
 
 
 def given_schedule(path: str) -> Schedule | CudaSchedule | None:

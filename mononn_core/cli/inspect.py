@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mononn_core.cli.feeds import shapes_of
 from mononn_core.cli.gpu import gpu_summary
 from mononn_core.cli.words import columns, size, tensor_lines
 from mononn_core.errors import OptionError
 from mononn_core.machine import Machine
 from mononn_core.runtime.artifact import MAGIC, Artifact
+from mononn_core.runtime.base import Specialisation
 from mononn_core.runtime.trace import floor_seconds
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints the summary, or one stage's text."""
-    manifest, texts = described(options)
+    manifests, texts = described(options)
+    index = which(manifests, options) if len(manifests) > 1 else 0
+    manifest = manifests[index]
     if options.text:
-        text = texts.get(options.text)
+        text = texts.get(f"{options.text}:{index}" if index else options.text)
         if text is None:
             raise OptionError(f"{options.file} does not hold its {options.text}; inspect the ONNX model instead")
         if options.json and options.text == "schedule":
@@ -43,8 +47,17 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def described(options: argparse.Namespace) -> tuple[Mapping[str, Any], Mapping[str, str]]:
-    """Manifest and texts of a ``.mono`` file, or of what an ONNX model lowers to."""
+def which(manifests: Sequence[Mapping[str, Any]], options: argparse.Namespace) -> int:
+    """The specialisation that the --shape options name, the first without them."""
+    each = [Specialisation.of(i, manifest) for i, manifest in enumerate(manifests)]
+    fits = [s.index for s in each if shapes_of(options).items() <= s.shapes.items()]
+    if not fits:
+        raise OptionError(f"{options.file} was not compiled for that; give {', or '.join(map(str, each))}")
+    return fits[0]
+
+
+def described(options: argparse.Namespace) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, str]]:
+    """Manifests (one a specialisation) and texts of a ``.mono`` file, or of what an ONNX model lowers to."""
     path = Path(options.file)
     try:
         with path.open("rb") as stream:
@@ -53,12 +66,12 @@ def described(options: argparse.Namespace) -> tuple[Mapping[str, Any], Mapping[s
         raise OptionError(f"{path} cannot be read ({error.strerror}); give a .mono file or an ONNX model") from error
     if compiled:
         artifact = Artifact.load(path)
-        return artifact.manifest, artifact.texts
+        return artifact.specialisations, artifact.texts
     # The compiler and onnx are loaded for a model only: a .mono file is inspected without them.
     from mononn_core.cli.compile import stages_of
 
     stages = stages_of(options.file, options)
-    return stages.manifest, stages.texts
+    return (stages.manifest,), stages.texts
 
 
 def summary(manifest: Mapping[str, Any], floors: list[float], machine: Machine) -> str:
@@ -66,9 +79,11 @@ def summary(manifest: Mapping[str, Any], floors: list[float], machine: Machine) 
     phases = manifest["phases"]
     rates = f"{machine.peak_flops_per_core / 1e9:.0f} GFLOP/s a core, {machine.bandwidth / 1e9:.0f} GB/s"
     target = manifest["machine"]
+    shapes = len(manifest.get("further", ())) + 1
+    several = f" of {shapes}, one a shape" if shapes > 1 else ""
     lines = [
         f"{manifest['name']}: mononn {manifest['mononn_version']}, {target.get('level') or target['arch']}, "
-        f"{manifest['threads']} threads, one function",
+        f"{manifest['threads']} threads, one function{several}",
         *tensor_lines(manifest),
         f"  phases  {len(phases)} ({sum(phase['tasks'] for phase in phases)} tasks, {manifest['barriers']} barriers)",
         f"  memory  arena {size(manifest['arena_bytes'])}, scratch {size(manifest['scratch_bytes'])} a worker, "

@@ -10,10 +10,12 @@ import sys
 from argparse import BooleanOptionalAction
 from collections.abc import Sequence
 
+from mononn_core.cli.words import assignment, parse_shape
 from mononn_core.errors import MononnError
 from mononn_core.options import ARCHITECTURES, LAUNCHES, PRECISIONS, TARGETS, Options
 
 BAD_INPUT = 2
+CHOICE = "of a file of several shapes, run the one with an input so: input_ids=1x128; repeat for more"
 
 
 class Parser(argparse.ArgumentParser):
@@ -54,12 +56,15 @@ def parser() -> Parser:
     sub.add_argument("-o", "--output", required=True, metavar="OUT.mono")
     _compilation(sub)
     _switches(sub)
+    help_text = "several shapes in one file: a line for each, as input_ids=1x128 attention_mask=1x128"
+    sub.add_argument("--shapes-file", default="", metavar="FILE", help=help_text)
     help_text = "use this schedule, as mononn inspect --schedule prints one, in place of the cost model's"
     sub.add_argument("--schedule", dest="given_schedule", default="", metavar="FILE", help=help_text)
 
     sub = commands.add_parser("run", help="run a .mono file on given or seeded inputs")
     sub.add_argument("artifact", metavar="OUT.mono")
     _inputs(sub)
+    _shapes(sub, CHOICE)
     sub.add_argument("--repeat", type=int, default=1, metavar="N", help="time N runs after the first")
     sub.add_argument("--output", metavar="DIR", help="write every output to DIR/NAME.npy")
     _threads(sub)
@@ -97,6 +102,7 @@ def _trace(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--below", type=float, metavar="PERCENT", help=below)
     sub.add_argument("--model", action="store_true", help="print what the cost model expected beside what was measured")
     _inputs(sub)
+    _shapes(sub, CHOICE)
     sub.add_argument("--repeat", type=int, default=20, metavar="N", help="runs the table's medians are over")
     _threads(sub)
 
@@ -105,9 +111,10 @@ def _model(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("model", metavar="MODEL.onnx")
 
 
-def _shapes(sub: argparse.ArgumentParser) -> None:
-    help_text = "static shape of an input, as input_ids=1x128; repeat for more"
-    sub.add_argument("--shape", action="append", default=[], type=shape, metavar="NAME=1x128", help=help_text)
+def _shapes(
+    sub: argparse.ArgumentParser, help_text: str = "static shape of an input, as input_ids=1x128; repeat for more"
+) -> None:
+    sub.add_argument("--shape", action="append", default=[], type=parse_shape, metavar="NAME=1x128", help=help_text)
 
 
 def _compilation(sub: argparse.ArgumentParser) -> None:
@@ -137,20 +144,3 @@ def _inputs(sub: argparse.ArgumentParser) -> None:
     help_text = "an input's value; the others are drawn from --seed"
     sub.add_argument("--input", action="append", default=[], type=assignment, metavar="NAME=FILE.npy", help=help_text)
     sub.add_argument("--seed", type=int, default=0, metavar="N")
-
-
-def assignment(text: str) -> tuple[str, str]:
-    """ "NAME=VALUE" as a pair; the name may hold "=" if the value does not."""
-    name, equals, value = text.rpartition("=")
-    if not (name and equals and value):
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
-    return name, value
-
-
-def shape(text: str) -> tuple[str, tuple[int, ...]]:
-    """ "NAME=1x128" as (name, extents)."""
-    name, value = assignment(text)
-    extents = value.split("x")
-    if not all(extent.isdigit() for extent in extents):
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=1x128")
-    return name, tuple(int(extent) for extent in extents)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mononn_core.cli.feeds import feeds
+from mononn_core.cli.feeds import chosen
 from mononn_core.errors import OptionError
 from mononn_core.runtime.base import BaseBinding
 from mononn_core.runtime.files import write_atomically
@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
     if options.repeat < 1:
         raise OptionError(f"--repeat {options.repeat} runs nothing; give a positive number")
     with load(options.artifact, options.threads) as session:
-        binding = session.bind(feeds(session.inputs, options.input, options.seed))
+        binding = session.bind(chosen(session, options)[1])
         binding.run()
         results = binding.results()
         times = _times(binding, options.repeat) if options.repeat > 1 else {}

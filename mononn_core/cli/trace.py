@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from mononn_core.cli.feeds import feeds
+from mononn_core.cli.feeds import chosen
 from mononn_core.errors import OptionError, ToolchainError
 from mononn_core.gpu import Gpu
 from mononn_core.machine import Machine
@@ -25,8 +25,9 @@ def run(options: argparse.Namespace) -> int:
     if options.below is not None and not 0 < options.below <= 100:
         raise OptionError(f"--below {options.below:g} is no share of a ceiling; give a percentage over 0, at most 100")
     with load(options.artifact, options.threads) as session:
-        stamps = trace.record(session, feeds(session.inputs, options.input, options.seed), options.repeat)
-        manifest = session.info
+        one, inputs = chosen(session, options)
+        stamps = trace.record(session, inputs, options.repeat)
+        manifest = session.artifact.specialisations[one.index]
         if options.table or options.json or options.model:
             phases = trace.table(stamps, manifest, roofs(session))
     if options.output:

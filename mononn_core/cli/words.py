@@ -1,7 +1,8 @@
-"""Words and columns that several commands print."""
+"""Words and columns that several commands read and print."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -28,3 +29,20 @@ def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     for row in rows:
         middle = (c.rjust(w) for c, w in zip(row[1:-1], widths[1:-1], strict=True))
         yield "  ".join([row[0].ljust(widths[0]), *middle, row[-1]]).rstrip()
+
+
+def assignment(text: str) -> tuple[str, str]:
+    """ "NAME=VALUE" as a pair; the name may hold "=" if the value does not."""
+    name, equals, value = text.rpartition("=")
+    if not (name and equals and value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """ "NAME=1x128" as (name, extents)."""
+    name, value = assignment(text)
+    extents = value.split("x")
+    if not all(extent.isdigit() for extent in extents):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=1x128")
+    return name, tuple(int(extent) for extent in extents)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from mononn_core.compiler.cpu import CpuStages, assemble, lower_imported, manifest
 from mononn_core.compiler.cuda import CudaStages, cuda_variants, fit_costs, variant_names
 from mononn_core.compiler.cuda import lower_imported as lower_cuda
+from mononn_core.compiler.family import build_family as build_imported_family
 from mononn_core.compiler.stages import Stages
 from mononn_core.errors import OptionError
+from mononn_core.importer import Imported
 from mononn_core.importer import load as import_model
 from mononn_core.machine import Machine
 from mononn_core.options import Given, Options
@@ -61,17 +63,40 @@ def lower(
 def compile(  # noqa: A001 (the name users expect)
     model: str | Path | bytes,
     *,
-    shapes: Shapes | None = None,
+    shapes: Shapes | Sequence[Shapes] | None = None,
     machine: Machine | None = None,
     **options: Unpack[Given],
 ) -> BaseSession:
     """Compile an ONNX model into one function and load it; the arguments and errors are :func:`lower`'s.
 
+    Of several ``shapes`` there is a function for each, see :func:`build_family`; a run takes the one for the shapes of
+    its inputs.
+
     Raises:
         ToolchainError: there is no C++ or CUDA compiler, or it refused the source.
         DeviceError: the target is "cuda" and no GPU here can run it.
     """
+    if isinstance(shapes, Sequence):
+        return open_session(build_family(model, shapes, machine=machine, **options))
     return open_session(build(lower(model, shapes=shapes, machine=machine, **options)))
+
+
+def build_family(
+    model: str | Path | bytes,
+    shapes: Sequence[Shapes],
+    *,
+    machine: Machine | None = None,
+    **options: Unpack[Given],
+) -> Artifact:
+    """Compile an ONNX model for several shapes into one artifact: a function for each, one copy of what is equal among
+    their packed weights, memory for the largest. The arguments are otherwise :func:`lower`'s; for a CPU only.
+
+    Raises:
+        OptionError: no shapes, too many, or the same twice.
+        ModelError, ShapeError, UnsupportedError: the model cannot be compiled for one of them; the message says which.
+        ToolchainError: there is no C++ compiler, or it refused the source.
+    """
+    return build_imported_family(Imported(model), shapes, Options(**options), machine or Machine.probe())
 
 
 def build(stages: Stages) -> Artifact:
@@ -80,6 +105,6 @@ def build(stages: Stages) -> Artifact:
 
 
 __all__ = [
-    "CpuStages", "CudaStages", "Stages", "assemble", "build", "compile", "cuda_variants", "fit_costs", "lower",
-    "lower_imported", "manifest", "variant_names",
+    "CpuStages", "CudaStages", "Stages", "assemble", "build", "build_family", "compile", "cuda_variants", "fit_costs",
+    "lower", "lower_imported", "manifest", "variant_names",
 ]  # fmt: skip

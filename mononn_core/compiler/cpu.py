@@ -13,6 +13,7 @@ import numpy as np
 from mononn_core.codegen.cpu import print_program
 from mononn_core.codegen.storage import Storage
 from mononn_core.compiler.packing import describe_program, multiplied, pack_weights
+from mononn_core.compiler.pool import Pool
 from mononn_core.compiler.proof import prove
 from mononn_core.compiler.stages import Stages
 from mononn_core.decide.cpu import CpuScheduler
@@ -25,7 +26,7 @@ from mononn_core.options import Options
 from mononn_core.passes import pipeline
 from mononn_core.program.ir import Program
 from mononn_core.runtime.artifact import Artifact
-from mononn_core.runtime.toolchain import compile_host, compile_shared
+from mononn_core.runtime.toolchain import Compiled, compile_host, compile_shared
 from mononn_core.schedule.groups import CpuGroups
 from mononn_core.schedule.schedule import Schedule
 from mononn_core.version import VERSION
@@ -61,14 +62,17 @@ class CpuStages(Stages[Schedule]):
         return assemble(self.program, self.lowered.weights, self.source, self.manifest, self.machine, self.texts)
 
 
-def lower_imported(graph: Graph, options: Options, machine: Machine, schedule: Schedule | None = None) -> CpuStages:
-    """From an imported Graph on: passes, schedule (or the one given), proof, source.
+def lower_imported(
+    graph: Graph, options: Options, machine: Machine, schedule: Schedule | None = None, pool: Pool | None = None
+) -> CpuStages:
+    """From an imported Graph on: passes, schedule (or the one given), proof, source. ``pool``: of constants that other
+    specialisations have, and that this one's are to be placed in.
 
     Raises:
         UnsupportedError: there is no form for an operator, or no memory for the network.
     """
     try:
-        return _lowered(graph, options, machine, schedule)
+        return _lowered(graph, options, machine, schedule, pool)
     except MemoryError as error:
         most = max((t.nbytes for t in graph.types.values()), default=0)
         raise UnsupportedError(
@@ -77,17 +81,21 @@ def lower_imported(graph: Graph, options: Options, machine: Machine, schedule: S
         ) from error
 
 
-def _lowered(graph: Graph, options: Options, machine: Machine, schedule: Schedule | None) -> CpuStages:
+def _lowered(
+    graph: Graph, options: Options, machine: Machine, schedule: Schedule | None, pool: Pool | None
+) -> CpuStages:
     kind = PRECISIONS[options.precision]
     if kind != COMPUTE and machine.product(kind) is None:
         raise OptionError(f"this processor multiplies no {kind}, so that fp32 is faster; compile with precision fp32")
     optimized = pipeline.run(graph, options.target)
-    groups = CpuGroups(pipeline.prepare(optimized, options.target), options, machine)
+    groups = CpuGroups(pipeline.prepare(optimized, options.target), options, machine, pool.panels if pool else {})
     if max((groups.graph.types[name].nbytes for name in groups.views.stored), default=0) * PROOF > _memory():
         raise MemoryError
     scheduler = CpuScheduler(groups)
     lowered = lower(groups, scheduler.legal(schedule))
     prove(lowered.program, schedule is not None)
+    if pool is not None:
+        lowered = pool.place(lowered, groups)
     chosen = f"target {options.target}, precision {options.precision}, threads {options.threads}, {machine.level}"
     comment = f"mononn {VERSION}, {chosen}"
     source = print_program(lowered.program, comment, options.launch)
@@ -103,11 +111,16 @@ def assemble(
     texts: Mapping[str, str],
 ) -> Artifact:
     """Compile a Program's ``source`` and pack its constants; ``about`` is its :func:`manifest`."""
-    more = (f"-m{feature}" for feature in sorted(product_features(program, machine)))
-    flags = (f"-DMONONN_VECTOR_BYTES={machine.vector_bytes}", *more)
-    compiled = compile_shared(source, machine=machine, extra_flags=flags)
+    compiled = compile_program(program, source, machine)
     about = {**about, "compile_command": compiled.command}
     return Artifact(about, compiled.code, compile_host(machine).code, pack_weights(program, weights), texts)
+
+
+def compile_program(program: Program, source: str, machine: Machine) -> Compiled:
+    """The shared object of a Program's ``source``."""
+    more = (f"-m{feature}" for feature in sorted(product_features(program, machine)))
+    flags = (f"-DMONONN_VECTOR_BYTES={machine.vector_bytes}", *more)
+    return compile_shared(source, machine=machine, extra_flags=flags)
 
 
 def product_features(program: Program, machine: Machine) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 from typing import Any
 
@@ -21,11 +21,14 @@ from mononn_core.version import VERSION
 
 def pack_weights(program: Program, weights: Mapping[str, np.ndarray]) -> memoryview:
     """All constants in the layouts the Program reads them in."""
-    blob = np.zeros(program.weight_bytes, np.uint8)
-    for buffer in program.buffers:
-        if buffer.space == "weight":
-            part = blob[buffer.offset : buffer.offset + buffer.nbytes].view(buffer.dtype)
-            _pack(part, buffer, weights[buffer.id])
+    return pack(((b, weights[b.id]) for b in program.buffers if b.space == "weight"), program.weight_bytes)
+
+
+def pack(stored: Iterable[tuple[Buffer, np.ndarray]], nbytes: int) -> memoryview:
+    """Placed buffers and their values as ``nbytes`` bytes."""
+    blob = np.zeros(nbytes, np.uint8)
+    for buffer, value in stored:
+        _pack(blob[buffer.offset : buffer.offset + buffer.nbytes].view(buffer.dtype), buffer, value)
     return blob.data
 
 

@@ -22,10 +22,11 @@ from mononn_core.importer import (
     sequence,
     signal,
 )
-from mononn_core.importer.reader import load
+from mononn_core.importer.reader import Imported, load
 from mononn_core.importer.survey import check
 
 __all__ = [
+    "Imported",
     "check",
     "contrib",
     "control",

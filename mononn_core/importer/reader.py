@@ -40,14 +40,25 @@ def load(source: str | Path | bytes, shapes: Shapes | None = None, values: Value
     Raises ModelError (not ONNX, damaged, external data), ShapeError (a dimension is unknown or does not fit) and
     UnsupportedError (an operator, attribute or type without a form); each names the node or the input.
     """
-    model = read_model(source)
-    importer = Importer(model)
-    fixed = {name: np.asarray(value) for name, value in (values or {}).items()}
-    given = {**(shapes or {}), **{name: value.shape for name, value in fixed.items()}}
-    importer.declare(input_types(model, given), fixed)
-    for node in model.graph.node:
-        importer.convert(plain_node(node), importer.scope, importer.opsets, "")
-    return importer.finish()
+    return Imported(source).graph(shapes, values)
+
+
+class Imported:
+    """An ONNX model that was read once; errors are :func:`load`'s."""
+
+    def __init__(self, source: str | Path | bytes) -> None:
+        self.model = read_model(source)
+        self._stored = initializers(self.model.graph)
+
+    def graph(self, shapes: Shapes | None = None, values: Values | None = None) -> Graph:
+        """Its Graph at these shapes."""
+        importer = Importer(self.model, self._stored)
+        fixed = {name: np.asarray(value) for name, value in (values or {}).items()}
+        given = {**(shapes or {}), **{name: value.shape for name, value in fixed.items()}}
+        importer.declare(input_types(self.model, given), fixed)
+        for node in self.model.graph.node:
+            importer.convert(plain_node(node), importer.scope, importer.opsets, "")
+        return importer.finish()
 
 
 def declared_inputs(model: onnx.ModelProto) -> dict[str, tuple[str, Dims]]:
@@ -120,8 +131,9 @@ def _match(name: str, dims: Dims, shape: Sequence[int], symbols: dict[str, int])
 class Importer:
     """Converts ONNX nodes in order into a Builder; scopes map ONNX names to Graph tensors."""
 
-    def __init__(self, model: onnx.ModelProto) -> None:
+    def __init__(self, model: onnx.ModelProto, stored: Values | None = None) -> None:
         self.model = model
+        self.stored = initializers(model.graph) if stored is None else stored
         self.builder = Builder()
         self.opsets = {("" if o.domain in DEFAULT_DOMAINS else o.domain): int(o.version) for o in model.opset_import}
         if "" in self.opsets:
@@ -138,7 +150,7 @@ class Importer:
         for name, value in fixed.items():
             self.scope[name] = self.builder.constant(value, name, types[name].dtype)
         self.builder.reserve(o.name for o in self.model.graph.output)
-        for name, value in initializers(self.model.graph).items():
+        for name, value in self.stored.items():
             self.scope[name] = self.builder.constant(value, name)
 
     def convert(self, node: OnnxNode, scope: Scope, opsets: Mapping[str, int], prefix: str) -> None:

@@ -168,11 +168,13 @@ class BaseSession(ABC):
     ) -> None:
         self.close()
 
-    def choose(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any], trace: np.ndarray | None) -> Specialisation:
+    def choose(
+        self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None, trace: np.ndarray | None = None
+    ) -> Specialisation:
         """The specialisation that takes inputs of these shapes. Raises InputError where there is none, a name given to
         :meth:`bind` is wrong or missing, or the trace does not fit."""
         _check_names("input", inputs, self.inputs)
-        _check_names("output", outputs, self.outputs)
+        _check_names("output", outputs or {}, self.outputs)
         missing = [name for name in self.inputs if name not in inputs]
         if missing:
             raise InputError(f"input {missing[0]!r} is missing; give {self.inputs[missing[0]]}")

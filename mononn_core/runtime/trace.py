@@ -76,7 +76,7 @@ def record(session: BaseSession, inputs: Mapping[str, Any], runs: int = 20) -> n
     """
     if runs < 1:
         raise OptionError(f"{runs} runs leave nothing to trace; give a positive number")
-    phases = len(session.info["phases"])
+    phases = len(session.choose(inputs).phases)
     if not phases:
         raise OptionError("this network executes no phase; there is nothing to trace")
     buffer = np.zeros((session.workers, phases, len(abi.TRACE_POINTS)), np.uint64)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from mononn_core.element import BYTES, COMPUTE, PRECISIONS, together
 from mononn_core.graph import Graph, Node
 from mononn_core.machine import Machine
@@ -23,16 +26,22 @@ EXACT_TERMS = (1 << 24) // (255 * 128)
 
 class CpuGroups:
     """The groups of a network for one machine and ``options.threads`` owners. ``prefetch`` and
-    ``precision``: what is decided of these."""
+    ``precision``: what is decided of these. ``panels``: columns of the panels that other specialisations of the
+    network have packed a constant in; they hold for this one too where weights are read from beyond the second-level
+    caches, at a rate that any panel keeps up with."""
 
-    def __init__(self, graph: Graph, options: Options, machine: Machine) -> None:
+    def __init__(
+        self, graph: Graph, options: Options, machine: Machine, panels: Mapping[str, int] = MappingProxyType({})
+    ) -> None:
         self.graph, self.machine = graph, machine
         self.owners, self.prefetch, self.precision = options.threads, options.prefetch, options.precision
         self.stages, self.views = fuse(graph, options.fuse, options.epilogues, joined=True)
         precision, lanes = PRECISIONS[options.precision], machine.lanes(COMPUTE)
         storage, products = narrowed(self.stages, self.views, precision, lanes)
         products |= exact_in_floats(self.stages, graph, machine)
-        self.builder = PhaseBuilder(self.views, machine, storage, products)
+        weights = sum(constant.nbytes for constant in graph.constants.values())
+        shared = panels if weights > machine.l2_bytes * self.owners else {}
+        self.builder = PhaseBuilder(self.views, machine, storage, products, shared)
         self.by_name = {stage.own: (number, stage) for number, stage in enumerate(self.stages)}
         self._built: dict[GroupSchedule, tuple[Item, ...]] = {}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 
@@ -23,11 +24,19 @@ LARGEST_SEVEN_BITS = 64
 class PhaseBuilder(TaskBuilder):
     """Builds phases for a CPU: every task has an owner."""
 
-    def __init__(self, views: Views, machine: Machine, storage: Mapping[str, str], products: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        views: Views,
+        machine: Machine,
+        storage: Mapping[str, str],
+        products: Mapping[str, str],
+        panels: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
         """``products``: a contraction's result -> the type that its operands are multiplied in, where that is none of
-        the Graph's. ``storage``: see :class:`mononn_core.schedule.binder.OperandBinder`."""
+        the Graph's. ``panels``: columns of the panels that a product's constant is to be packed in.
+        ``storage``: see :class:`mononn_core.schedule.binder.OperandBinder`."""
         super().__init__(views, storage, COMPUTE)
-        self.machine, self.products = machine, products
+        self.machine, self.products, self.panels = machine, products, panels
         self.lanes = machine.lanes(COMPUTE)
         self._small: dict[str, bool] = {}
 

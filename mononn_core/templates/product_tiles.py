@@ -72,7 +72,9 @@ class TiledProduct(CpuScheduled):
         rows, blocks = (p.m, 1) if p.batch > 1 else _blocks(ceil(p.m / by_rows), p.k * size, by_rows, builder.machine)
         few = 4 if rows <= TILE_ROWS else 2
         widest = few if _is_tiled(stage, builder) else self.widest(rows)
-        panel, least = widest * builder.lanes, self.panel_vectors[0] * builder.lanes
+        assert stage.root is not None
+        panel = builder.panels.get(stage.root.inputs[1], widest * builder.lanes)
+        least = self.panel_vectors[0] * builder.lanes
         while panel > least and panel * by_columns > max(width, least):
             panel //= 2
         while partition.segments > 1 and panel > least and (width // by_columns) % panel:

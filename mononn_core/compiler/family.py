@@ -1,0 +1,79 @@
+"""A family: one network at several shapes as one artifact, with one copy of the packed constants and one arena.
+
+Every specialisation takes the road of a network alone, so that it runs as fast as that. Packed constants of the same
+values in the same layout are stored once, whichever specialisation came with them first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from math import prod
+from typing import Any
+
+from mononn_core.compiler.cpu import compile_program, lower_imported
+from mononn_core.compiler.pool import Pool
+from mononn_core.errors import MononnError, OptionError
+from mononn_core.importer.reader import Imported
+from mononn_core.machine import Machine
+from mononn_core.options import Options
+from mononn_core.runtime.artifact import Artifact
+from mononn_core.runtime.base import words_of
+from mononn_core.runtime.toolchain import Compiled, compile_host
+
+Shapes = Mapping[str, tuple[int, ...]]
+MOST = 256
+"""Specialisations of one artifact."""
+
+
+def build_family(model: Imported, shapes: Sequence[Shapes], options: Options, machine: Machine) -> Artifact:
+    """One artifact with a specialisation for each of ``shapes``, in their order.
+
+    Raises:
+        OptionError: no shapes, too many, the same twice, or another target than a CPU.
+        ModelError, ShapeError, UnsupportedError: the model cannot be compiled at one of the shapes; the message says at
+            which.
+        ToolchainError: there is no C++ compiler, or it refused the source.
+    """
+    _check(shapes, options)
+    pool, code = Pool(), dict[int, Future[Compiled]]()
+    manifests, texts = dict[int, dict[str, Any]](), dict[str, str]()
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as compilers:
+        for index in sorted(range(len(shapes)), key=lambda i: -_elements(shapes[i])):
+            try:
+                stages = lower_imported(model.graph(shapes[index]), options, machine, pool=pool)
+            except MononnError as error:
+                raise type(error)(f"at {words_of(shapes[index])}: {error}") from error
+            code[index] = compilers.submit(compile_program, stages.program, stages.source, machine)
+            manifests[index] = stages.manifest
+            texts |= {f"{name}:{index}" if index else name: text for name, text in stages.texts.items()}
+    compiled = [code[index].result() for index in range(len(shapes))]
+    for index, about in manifests.items():
+        about |= {"compile_command": compiled[index].command, "weight_bytes": pool.nbytes}
+    features = {feature for about in manifests.values() for feature in about["machine"]["features"]}
+    first = manifests[0]
+    first |= {"machine": {**first["machine"], "features": sorted(features)}}
+    others = (manifests[index].items() for index in range(1, len(shapes)))
+    further = [{key: value for key, value in about if key != "machine" and value != first[key]} for about in others]
+    about = {**first, "further": further} if further else first
+    host = compile_host(machine).code
+    return Artifact(about, compiled[0].code, host, pool.pack(), texts, further=tuple(c.code for c in compiled[1:]))
+
+
+def _check(shapes: Sequence[Shapes], options: Options) -> None:
+    if options.on_gpu:
+        raise OptionError(f"a file of several shapes is a CPU's, the target is {options.target}; compile one a shape")
+    if not 1 <= len(shapes) <= MOST:
+        raise OptionError(f"{len(shapes)} shapes are given for one file; give 1 to {MOST}")
+    seen: dict[tuple[tuple[str, tuple[int, ...]], ...], int] = {}
+    for number, given in enumerate(shapes, 1):
+        key = tuple(sorted((name, tuple(shape)) for name, shape in given.items()))
+        if key in seen:
+            raise OptionError(f"shapes {seen[key]} and {number} are both {words_of(given)}; give each once")
+        seen[key] = number
+
+
+def _elements(shapes: Shapes) -> int:
+    """Of all inputs: the largest are compiled first, since panels that suit many rows serve few ones as well."""
+    return sum(prod(shape) for shape in shapes.values())
