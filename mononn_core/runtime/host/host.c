@@ -1,15 +1,19 @@
-/* Persistent workers around one generated function; see mononn_host.h. C11, pthreads and futexes. */
+/* Persistent workers around generated functions; see mononn_host.h. C11 that is C++20 as well, pthreads and futexes. */
+#ifndef _GNU_SOURCE
 #define _GNU_SOURCE
+#endif
 #include "mononn_host.h"
 
+#include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stddef.h>
+#include <stdalign.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -20,9 +24,11 @@
 
 #include "mononn.h"
 
-_Static_assert(sizeof(mononn_call) + sizeof(uint32_t) <= MONONN_CACHE_LINE, "the call and its `go` share two lines");
+static_assert(sizeof(mononn_call) + sizeof(uint32_t) <= MONONN_CACHE_LINE, "the call and its `go` share two lines");
 
+#ifndef EXPORT
 #define EXPORT __attribute__((visibility("default")))
+#endif
 #define HUGE_PAGE ((uint64_t)2 << 20)
 #define PAGE ((uint64_t)4096)
 #ifndef MADV_WIPEONFORK
@@ -38,8 +44,8 @@ _Static_assert(sizeof(mononn_call) + sizeof(uint32_t) <= MONONN_CACHE_LINE, "the
 #define SPINS_BEFORE_SLEEP 1024 /* some tens of microseconds: longer than workers differ, shorter than a time slice */
 
 typedef struct worker {
-  _Alignas(MONONN_CACHE_LINE) _Atomic uint32_t done; /* the last launch this worker has finished */
-  _Atomic uint32_t awaited;                          /* the caller sleeps until `done` changes */
+  alignas(MONONN_CACHE_LINE) uint32_t done; /* the last launch this worker has finished */
+  uint32_t awaited;                          /* the caller sleeps until `done` changes */
   int index;
   mononn_host *host;
   pthread_t thread;
@@ -54,9 +60,9 @@ typedef struct counted {
 } counted;
 
 struct mononn_host {
-  _Alignas(MONONN_CACHE_LINE) mononn_call call;
-  _Atomic uint32_t go; /* on the line of the call's tail, which every worker reads anyway */
-  _Alignas(MONONN_CACHE_LINE) pthread_mutex_t turn;
+  alignas(MONONN_CACHE_LINE) mononn_call call;
+  uint32_t go; /* on the line of the call's tail, which every worker reads anyway */
+  alignas(MONONN_CACHE_LINE) pthread_mutex_t turn;
   mononn_entry entry;    /* of the function that runs */
   const uint32_t *steps;
   const counted *current;
@@ -89,7 +95,7 @@ static uint64_t now(void) {
   return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static void futex(_Atomic uint32_t *word, int operation, uint32_t value) {
+static void futex(uint32_t *word, int operation, uint32_t value) {
   syscall(SYS_futex, word, operation | FUTEX_PRIVATE_FLAG, value, NULL, NULL, 0);
 }
 
@@ -108,7 +114,7 @@ static uint32_t await_run(mononn_host *host, uint32_t seen) {
   uint32_t spins = 0;
   for (uint64_t deadline = UINT64_MAX, time = 0; time < deadline;) {
     for (int i = 0; i < SPINS_PER_LOOK; i++) {
-      const uint32_t go = atomic_load_explicit(&host->go, memory_order_acquire);
+      const uint32_t go = __atomic_load_n(&host->go, __ATOMIC_ACQUIRE);
       if (run_number(go) != seen) return run_number(go);
       relax(host, spins++);
     }
@@ -117,25 +123,24 @@ static uint32_t await_run(mononn_host *host, uint32_t seen) {
   }
   for (;;) {
     uint32_t go = seen;
-    atomic_compare_exchange_strong_explicit(&host->go, &go, seen | SLEEPING, memory_order_acquire,
-                                            memory_order_acquire);
+    __atomic_compare_exchange_n(&host->go, &go, seen | SLEEPING, 0, __ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE);
     if (run_number(go) != seen) return run_number(go);
     futex(&host->go, FUTEX_WAIT, seen | SLEEPING);
-    go = atomic_load_explicit(&host->go, memory_order_acquire);
+    go = __atomic_load_n(&host->go, __ATOMIC_ACQUIRE);
     if (run_number(go) != seen) return run_number(go);
   }
 }
 
 static void *worker_main(void *argument) {
-  worker *self = argument;
+  worker *self = (worker *)argument;
   mononn_host *host = self->host;
   prctl(PR_SET_NAME, "mononn-worker");
   for (uint32_t seen = 0;;) {
     seen = await_run(host, seen);
     if (host->stop) return NULL;
     host->entry(&host->call, self->index);
-    atomic_store(&self->done, seen);
-    if (atomic_load(&self->awaited)) futex(&self->done, FUTEX_WAKE, 1);
+    __atomic_store_n(&self->done, seen, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&self->awaited, __ATOMIC_SEQ_CST)) futex(&self->done, FUTEX_WAKE, 1);
   }
 }
 
@@ -144,16 +149,16 @@ static void await_crew(mononn_host *host, uint32_t go) {
   for (uint32_t i = 1; i < host->workers; i++) {
     worker *member = &host->crew[i];
     uint32_t spins = host->crowded ? SPINS_BEFORE_SLEEP : 0;
-    while (atomic_load_explicit(&member->done, memory_order_acquire) != go && spins++ < SPINS_BEFORE_SLEEP) pause_cpu();
+    while (__atomic_load_n(&member->done, __ATOMIC_ACQUIRE) != go && spins++ < SPINS_BEFORE_SLEEP) pause_cpu();
     if (spins < SPINS_BEFORE_SLEEP) continue;
-    atomic_store(&member->awaited, 1);
-    for (uint32_t done; (done = atomic_load(&member->done)) != go;) futex(&member->done, FUTEX_WAIT, done);
-    atomic_store(&member->awaited, 0);
+    __atomic_store_n(&member->awaited, 1, __ATOMIC_SEQ_CST);
+    for (uint32_t done; (done = __atomic_load_n(&member->done, __ATOMIC_SEQ_CST)) != go;) futex(&member->done, FUTEX_WAIT, done);
+    __atomic_store_n(&member->awaited, 0, __ATOMIC_SEQ_CST);
   }
 }
 
 static void announce(mononn_host *host, uint32_t go) {
-  const uint32_t before = atomic_exchange_explicit(&host->go, go, memory_order_acq_rel);
+  const uint32_t before = __atomic_exchange_n(&host->go, go, __ATOMIC_ACQ_REL);
   if (before & SLEEPING) futex(&host->go, FUTEX_WAKE, INT_MAX);
 }
 
@@ -161,22 +166,24 @@ static void announce(mononn_host *host, uint32_t go) {
 static int leads_core(int processor) {
   char path[96];
   snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", processor);
-  FILE *file = fopen(path, "r");
-  int first = processor;
-  if (file && fscanf(file, "%d", &first) != 1) first = processor;
-  if (file) fclose(file);
-  return first == processor;
+  const int file = open(path, O_RDONLY | O_CLOEXEC);
+  char list[16]; /* "0,64\n" or "0-1\n" */
+  const ssize_t length = file < 0 ? -1 : read(file, list, sizeof list);
+  if (file >= 0) close(file);
+  int first = 0, digits = 0;
+  while (digits < length && list[digits] >= '0' && list[digits] <= '9') first = first * 10 + (list[digits++] - '0');
+  return digits == 0 || first == processor;
 }
 
 /* A place for every worker: whole cores first, and the next session's after this one's. Left to itself the scheduler
  * may keep two workers on one processor for good, as they take turns sleeping, with another idle beside it. */
 static void find_places(mononn_host *host, const cpu_set_t *allowed, int *places) {
-  static _Atomic uint32_t next;
+  static uint32_t next;
   int order[CPU_SETSIZE], count = 0;
   for (int others = 0; others < 2; others++)
     for (int p = 0; p < CPU_SETSIZE; p++)
       if (CPU_ISSET(p, allowed) && leads_core(p) != others) order[count++] = p;
-  const uint32_t first = atomic_fetch_add(&next, host->workers);
+  const uint32_t first = __atomic_fetch_add(&next, host->workers, __ATOMIC_SEQ_CST);
   CPU_ZERO(&host->taken);
   for (uint32_t i = 0; i < host->workers; i++) {
     places[i] = order[(first + i) % (uint32_t)count];
@@ -261,7 +268,7 @@ EXPORT void mononn_host_destroy(mononn_host *host) {
 
 EXPORT void *mononn_memory_create(uint64_t bytes) {
   const uint64_t size = round_up(bytes, HUGE_PAGE);
-  char *raw = mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  char *raw = (char *)mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (raw == MAP_FAILED) return NULL;
   char *start = (char *)round_up((uintptr_t)raw, HUGE_PAGE);
   if (start != raw) munmap(raw, (size_t)(start - raw));
@@ -274,7 +281,7 @@ EXPORT void *mononn_memory_create(uint64_t bytes) {
 EXPORT void mononn_memory_destroy(void *memory, uint64_t bytes) { munmap(memory, round_up(bytes, HUGE_PAGE)); }
 
 static const uint32_t *alive_page(void) {
-  uint32_t *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  uint32_t *page = (uint32_t *)mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED) return NULL;
   madvise(page, PAGE, MADV_WIPEONFORK); /* Linux 4.14; without it a fork goes unnoticed */
   *page = 1;
@@ -324,7 +331,7 @@ EXPORT mononn_host *mononn_host_create(const mononn_plan *plan, const mononn_fun
   const uint64_t scratch = arena + round_up(plan->arena_bytes, PAGE);
   const uint64_t bytes = scratch + workers * plan->scratch_bytes;
   const uint32_t *alive = alive_page();
-  unsigned char *memory = alive ? mononn_memory_create(bytes) : NULL;
+  unsigned char *memory = alive ? (unsigned char *)mononn_memory_create(bytes) : NULL;
   if (!memory) {
     if (alive) munmap((void *)alive, PAGE);
     errno = ENOMEM;
@@ -332,21 +339,22 @@ EXPORT mononn_host *mononn_host_create(const mononn_plan *plan, const mononn_fun
   }
 
   mononn_host *host = (mononn_host *)memory;
-  host->call = (mononn_call){
-      .abi_version = MONONN_ABI_VERSION,
-      .workers = plan->workers,
-      .arena = memory + arena,
-      .scratch = memory + scratch,
-      .weights = weights,
-      .error = &host->error,
-  };
+  host->call.abi_version = MONONN_ABI_VERSION;
+  host->call.workers = plan->workers;
+  host->call.arena = memory + arena;
+  host->call.scratch = memory + scratch;
+  host->call.weights = (const unsigned char *)weights;
+  host->call.error = &host->error;
   pthread_mutex_init(&host->turn, NULL);
   host->functions = (counted *)(memory + table);
   host->function_count = plan->functions;
   unsigned char *line = memory + sync;
   for (uint64_t i = 0; i < plan->functions; i++) {
     uint64_t *counters = (uint64_t *)(line + workers * MONONN_CACHE_LINE);
-    host->functions[i] = (counted){functions[i], 0, line, counters};
+    counted *one = &host->functions[i];
+    one->function = functions[i];
+    one->sync = line;
+    one->counters = counters;
     line += lines_of(plan, &functions[i]) * MONONN_CACHE_LINE;
   }
   host->spin_nanoseconds = plan->spin_nanoseconds;
