@@ -139,8 +139,8 @@ def _sanitized(sanitizer: str, folder: Path, broken: bool) -> tuple[int, str]:
     here = Path(__file__).parent
     host = (toolchain.HOST / "host.c").read_text()
     if broken:
-        host = host.replace("memory_order_release)", "memory_order_relaxed)")
-        host = host.replace("memory_order_acq_rel", "memory_order_relaxed")
+        assert "__ATOMIC_ACQ_REL" in host
+        host = host.replace("__ATOMIC_ACQ_REL", "__ATOMIC_RELAXED")
     (folder / "host.c").write_text(host)
     (folder / "mononn.h").write_text(toolchain.abi.header())
     flags = [f"-fsanitize={sanitizer}", "-O1", "-g", "-I.", f"-I{toolchain.HOST}", "-Wall", "-Wextra", "-Werror"]
