@@ -14,6 +14,8 @@ PRECISIONS = tuple(element.PRECISIONS)
 LAUNCHES = ("once", "phases", "graph")
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
 ON_GPU = ("cuda", "cuda-emulated")
+FORMS = ("shared", "static", "object", "source", "wheel")
+"""What a compiled network can be written as beside a .mono file."""
 
 
 @dataclass(frozen=True)

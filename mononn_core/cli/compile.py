@@ -12,6 +12,7 @@ from typing import Any
 from mononn_core.cli.feeds import read_shapes, shapes_of
 from mononn_core.cli.gpu import compiled_lines, peak_bytes
 from mononn_core.compiler import CudaStages, Stages, build, build_family, lower
+from mononn_core.emit import emit
 from mononn_core.errors import OptionError
 from mononn_core.options import Given
 from mononn_core.runtime.artifact import Artifact
@@ -24,6 +25,8 @@ def run(options: argparse.Namespace) -> int:
     output = Path(options.output)
     if not output.parent.is_dir():
         raise OptionError(f"the folder of {output} does not exist; create it first")
+    if options.emit == "mono" and options.weights:
+        raise OptionError("a .mono file has its weights inside; leave --weights out, or choose another --emit")
     started = time.perf_counter()
     if options.shapes_file:
         stages, artifact = None, family_of(options, started)
@@ -33,15 +36,30 @@ def run(options: argparse.Namespace) -> int:
         progress(about, started)
         artifact = build(stages)
     progress(f"writing {output}", started)
-    artifact.save(output)
+    written = [output]
+    if options.emit == "mono":
+        artifact.save(output)
+    else:
+        written = emit(artifact, options.emit, output, options.weights)
     seconds = time.perf_counter() - started
-    size = output.stat().st_size
+    output, size = written[0], sum(file.stat().st_size for file in written)
     manifest = artifact.manifest
     if options.json:
         keys = ("name", "threads", "barriers", "arena_bytes", "weight_bytes", "flops", "cubins", "kernels", "further")
         facts = {key: manifest[key] for key in keys if key in manifest}
         memory = {"peak_bytes": peak_bytes()}
-        print(json.dumps({"output": str(output), "bytes": size, "seconds": seconds, **memory, **facts}))
+        print(
+            json.dumps(
+                {
+                    "output": str(output),
+                    "files": [str(file) for file in written],
+                    "bytes": size,
+                    "seconds": seconds,
+                    **memory,
+                    **facts,
+                }
+            )
+        )
     else:
         for line in compiled_lines(stages, manifest) if isinstance(stages, CudaStages) else ():
             print(line)

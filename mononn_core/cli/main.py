@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from mononn_core.cli.words import assignment, parse_shape
 from mononn_core.errors import MononnError
-from mononn_core.options import ARCHITECTURES, LAUNCHES, PRECISIONS, TARGETS, Options
+from mononn_core.options import ARCHITECTURES, FORMS, LAUNCHES, PRECISIONS, TARGETS, Options
 
 BAD_INPUT = 2
 CHOICE = "of a file of several shapes, run the one with an input so: input_ids=1x128; repeat for more"
@@ -53,11 +53,15 @@ def parser() -> Parser:
 
     sub = commands.add_parser("compile", help="an ONNX model to one .mono file")
     _model(sub)
-    sub.add_argument("-o", "--output", required=True, metavar="OUT.mono")
+    sub.add_argument("-o", "--output", required=True, metavar="OUT")
     _compilation(sub)
     _switches(sub)
     help_text = "several shapes in one file: a line for each, as input_ids=1x128 attention_mask=1x128"
     sub.add_argument("--shapes-file", default="", metavar="FILE", help=help_text)
+    help_text = "what to write: a .mono file, a library with a C header, its one C++ file, or a Python wheel"
+    sub.add_argument("--emit", choices=("mono", *FORMS), default="mono", help=help_text)
+    help_text = "of a library: inside it, or beside it in a file of their own (default: beside source, else inside)"
+    sub.add_argument("--weights", choices=("inside", "beside"), default="", help=help_text)
     help_text = "use this schedule, as mononn inspect --schedule prints one, in place of the cost model's"
     sub.add_argument("--schedule", dest="given_schedule", default="", metavar="FILE", help=help_text)
 

@@ -15,7 +15,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,6 +99,10 @@ class Compiler(HostCompiler):
         options = ",".join(("-Wl", "--as-needed", *LINK))
         return [*self.program, "-shared", "-nostartfiles", "object.o", "-o", "object.so", options]
 
+    def archive_command(self) -> list[str]:
+        tool = [*self.program, "ar"] if self.is_zig else ["ar"]
+        return [*tool, "rcsD", "object.a", "object.o"]
+
 
 def find_compiler() -> Compiler:
     """As :func:`find_host_compiler`."""
@@ -137,6 +141,39 @@ def compile_shared(
     if entry:
         write_cached(entry, code)
     return Compiled(code, shown)
+
+
+def library_flags(machine: Machine, features: Sequence[str]) -> str:
+    """For people: how to compile a library's one C++ file."""
+    flags = (*machine.compiler_flags, *(f"-m{feature}" for feature in features))
+    return shlex.join(("-O3", *STANDARD["c++"], "-ffp-contract=fast", "-fno-math-errno", "-pthread", *flags))
+
+
+def build_library(
+    source: str, form: str, *, machine: Machine, features: Sequence[str], files: Mapping[str, bytes | memoryview]
+) -> bytes:
+    """A library's one C++ file as an object file, a static or a shared library (``form``); nothing is cached.
+
+    Args:
+        features: beyond the machine's level.
+        files: what the source includes, by name.
+
+    Raises:
+        ToolchainError: no compiler, or it refused the source; the message holds its first error line.
+    """
+    compiler = find_compiler()
+    flags = tuple(f"-m{feature}" for feature in features)
+    with tempfile.TemporaryDirectory(prefix="mononn-") as name:
+        work = Path(name)
+        (work / "source.cpp").write_text(source, encoding="utf-8")
+        for file, data in files.items():
+            (work / file).write_bytes(data)
+        _call(compiler.compile_command(machine, "c++", flags), work)
+        if form == "object":
+            return (work / "object.o").read_bytes()
+        shared = form == "shared"
+        _call(compiler.link_command() if shared else compiler.archive_command(), work)
+        return (work / ("object.so" if shared else "object.a")).read_bytes()
 
 
 def compile_host(machine: Machine) -> Compiled:

@@ -12,6 +12,10 @@
 extern "C" {
 #endif
 
+#ifndef MONONN_HOST_API
+#define MONONN_HOST_API
+#endif
+
 struct mononn_call;
 typedef struct mononn_host mononn_host;
 typedef int (*mononn_entry)(const struct mononn_call *call, int worker);
@@ -49,16 +53,16 @@ typedef struct mononn_binding {
 
 /* Null with errno set: no memory, no threads, or another ABI version or no function (EINVAL). functions are copied;
  * their code and the weights must outlive the host. */
-mononn_host *mononn_host_create(const mononn_plan *plan, const mononn_function *functions, const void *weights);
-uint64_t mononn_host_run(const mononn_binding *binding);
+MONONN_HOST_API mononn_host *mononn_host_create(const mononn_plan *plan, const mononn_function *functions, const void *weights);
+MONONN_HOST_API uint64_t mononn_host_run(const mononn_binding *binding);
 /* Waits for the run in progress and ends the workers; later runs are refused. */
-void mononn_host_stop(mononn_host *host);
+MONONN_HOST_API void mononn_host_stop(mononn_host *host);
 /* Stops and frees; nothing may use the host any more. */
-void mononn_host_destroy(mononn_host *host);
+MONONN_HOST_API void mononn_host_destroy(mononn_host *host);
 
 /* Zeroed memory that starts on a huge page and asks for more of them; null if there is none. */
-void *mononn_memory_create(uint64_t bytes);
-void mononn_memory_destroy(void *memory, uint64_t bytes);
+MONONN_HOST_API void *mononn_memory_create(uint64_t bytes);
+MONONN_HOST_API void mononn_memory_destroy(void *memory, uint64_t bytes);
 
 #ifdef __cplusplus
 }
