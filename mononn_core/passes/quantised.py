@@ -18,14 +18,13 @@ Cases 0 to 3 are exact, up to the rounding of scales; 3 has fewer roundings than
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from mononn_core.element import BYTES, COMPUTE, WORD
 from mononn_core.graph import Graph, Node
-from mononn_core.ops import common, registry
+from mononn_core.ops import registry
 from mononn_core.ops.common import text
 from mononn_core.ops.quantise import MOST_TERMS, beyond, integer_matmul, recentred
 from mononn_core.passes.rewrite import Rewriter, rewrite
@@ -161,15 +160,15 @@ def convolution(rewriter: Rewriter, node: Node) -> str | None:
 
 def _windows(rewriter: Rewriter, x: str, node: Node) -> str:
     """The int32 sums of a convolution's windows over the image x, of all channels or of each."""
-    w, shape = rewriter.type(node.inputs[1]).shape, rewriter.type(node.output).shape
+    w = rewriter.type(node.inputs[1]).shape
     if node.attrs["group"] != 1:
         return rewriter.add("conv", x, rewriter.make(np.ones(w, "int8")), **dict(node.attrs))
     summed = rewriter.add("reduce_sum", rewriter.add("cast", x, to=WORD), axes=(3,), keepdims=True)
-    (sh, sw), (dh, dw) = common.integers(node.attrs, "strides"), common.integers(node.attrs, "dilations")
-    sizes, steps = (*shape[:3], 1), (1, sh, sw, 1)
-    taps = ((0, i * dh, j * dw, 0) for i in range(w[0]) for j in range(w[1]))
-    found = [rewriter.add("slice", summed, starts=tap, sizes=sizes, steps=steps) for tap in taps]
-    return reduce(lambda a, b: rewriter.add("add", a, b), found)
+    if w[:2] != (1, 1) or node.attrs["strides"] != (1, 1):
+        steps = {key: node.attrs[key] for key in ("strides", "dilations")}
+        windows = rewriter.add("windows", summed, axis=1, kernel=w[:2], **steps)
+        summed = rewriter.add("reduce_sum", windows, axes=(1, 2), keepdims=False)
+    return summed
 
 
 def _dequantised(rewriter: Rewriter, node: Node) -> list[tuple[str, ...]]:

@@ -119,11 +119,13 @@ class _Region:
         self.rewriter, self.end = rewriter, end
         self.move: Node | None = None
         self.members: list[Node] = []
+        self.begun = 0
 
     def visit(self, node: Node) -> bool:
         """Whether ``node`` and what it reads down to the move belong to it."""
         shape = self.rewriter.type(node.output).shape
-        if registry.get(node.op).kind != "elementwise" or node.op == "identity" or len(self.members) >= MOST_OPERATORS:
+        self.begun += 1
+        if registry.get(node.op).kind != "elementwise" or node.op == "identity" or self.begun > MOST_OPERATORS:
             return False
         if shape != self.rewriter.type(self.end.output).shape:
             return False

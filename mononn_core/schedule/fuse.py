@@ -31,6 +31,8 @@ IN_WORDS = ("add", "sub", "mul", "neg", "where", "cast")
 """Operators that vectors of words have."""
 MOST_AGAIN = 16
 """Evaluations of operators for an element, in all the windows that show it; what would take more is stored."""
+DEEPEST = 40
+"""Operators one inside the other in what is evaluated for an element; what lies deeper is stored."""
 MOST_STEPS = 64
 """Operators of a chain whose results are read several times, each as often as it stands in the code."""
 
@@ -114,6 +116,7 @@ class _Fusion:
         self.producers = graph.producers()
         self.position = {node.outputs[0]: number for number, node in enumerate(graph.nodes)}
         self.absorbed: dict[str, str] = {}  # output of a chained node (or root) -> stored tensor
+        self.depth: dict[str, int] = {}  # operators around what is not stored, where it is evaluated
         self.found: list[FusionGroup] = []
         self.stored: set[str] = set()
         self.joined: set[str] = set()  # concatenations that the stages of their inputs store
@@ -154,14 +157,22 @@ class _Fusion:
             if name not in self.absorbed and self._must_store(node):
                 self._store(FusionGroup(name, None, (node,)))
                 self.absorbed[name] = name
+            elif name not in self.absorbed:
+                self.depth[name] = self._depth(node)
         return self.found
+
+    def _depth(self, node: Node) -> int:
+        return 1 + max((self.depth.get(r.outputs[0], 0) for r in self.consumers[node.outputs[0]]), default=0)
 
     def _root(self, node: Node) -> None:
         chain: list[Node] = []
         name = node.output
         bare = not self.epilogues and is_template(node, self.graph)
         steps = 1
-        while self.enabled and node.op != "recurrence" and (not chain or chain[-1].op not in ("pad", "concat")):
+        last = ("pad", "concat")
+        while (
+            self.enabled and node.op != "recurrence" and not (chain and chain[-1].op in last) and len(chain) < DEEPEST
+        ):
             following, steps = self._following(name, steps)
             if not following or (bare and registry.get(following[-1].op).kind == "elementwise"):
                 break
@@ -171,6 +182,7 @@ class _Fusion:
             name = chain.pop().inputs[0]
         for output in (node.output, *(n.output for n in chain)):
             self.absorbed[output] = name
+        self.depth |= {n.output: around for around, n in enumerate(reversed(chain))}
         self._store(FusionGroup(name, node, tuple(chain)))
 
     def _wanted_dequantised(self, name: str) -> bool:
@@ -232,7 +244,7 @@ class _Fusion:
 
     def _must_store(self, node: Node) -> bool:
         name = node.outputs[0]
-        if name in self.graph.outputs or not self.enabled:
+        if name in self.graph.outputs or not self.enabled or self._depth(node) > DEEPEST:
             return True
         if registry.get(node.op).kind in ("movement",) and self._is_view(name):
             return any(self._needs_storage(name, reader, view=True) for reader in self.consumers[name])

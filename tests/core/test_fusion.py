@@ -12,6 +12,7 @@ from mononn_core import compiler
 from mononn_core.ops.evaluate import run as evaluate
 from mononn_core.program.interpret import run
 from mononn_core.runtime.session import Session
+from mononn_core.schedule.fuse import DEEPEST
 from tests.core.networks import Builder
 
 ROWS, COLUMNS = 19, 37
@@ -119,3 +120,19 @@ def test_an_image_with_a_gate() -> None:
     want = evaluate(stages.graph, {"x": x})["y"]
     with Session(compiler.build(stages), threads=2) as session:
         np.testing.assert_allclose(session.run({"x": x})["y"], want, rtol=1e-4, atol=1e-5 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("first", ["input", "product", "softmax"])
+def test_hundreds_of_operators_one_after_the_other(first: str) -> None:
+    """What is evaluated for an element is bounded: the compiler recurses over it, and so do compilers of C++."""
+    b, x = Builder("long"), "x"
+    if first != "input":
+        x = b.linear("x", COLUMNS, COLUMNS) if first == "product" else b.add("Softmax", "x", axis=-1)
+    for number in range(600):
+        shifted = b.add("Add", b.add("Sin", x), "x")
+        x = b.add("Tanh", shifted, output="y" if number == 599 else "")
+    stages = compiler.lower(b.model({"x": (TensorProto.FLOAT, (2, COLUMNS))}, {"y": (2, COLUMNS)}), threads=2)
+    assert 1800 / DEEPEST - 1 <= len(stages.manifest["phases"]) <= 1800 / DEEPEST + 3
+    x = np.random.default_rng(0).standard_normal((2, COLUMNS)).astype(np.float32)
+    with Session(compiler.build(stages), threads=2) as session:
+        np.testing.assert_allclose(session.run({"x": x})["y"], evaluate(stages.graph, {"x": x})["y"], atol=1e-5)

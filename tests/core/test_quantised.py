@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx import TensorProto
+from onnx.reference import ReferenceEvaluator
 
 from mononn_core import compiler
 from mononn_core.compiler.cpu import product_features
@@ -21,6 +22,7 @@ from mononn_core.passes.pipeline import real_products
 from mononn_core.program.interpret import run
 from mononn_core.runtime.loading import load as load_artifact
 from mononn_core.runtime.session import Session
+from tests.core.models import model, node
 from tests.core.networks import Builder
 from tests.core.tiles import TILED, built
 
@@ -313,3 +315,25 @@ def test_weights_that_are_joined_and_quantised_again_are_constants() -> None:
     x = np.random.default_rng(3).standard_normal((7, 40)).astype(np.float32)
     with Session(compiler.build(stages), threads=2) as session:
         np.testing.assert_allclose(session.run({"x": x})["y"], real(load(model), x), rtol=1e-5, atol=1e-5)
+
+
+def test_a_large_window_of_weights_of_nine_bits_is_summed_in_a_loop() -> None:
+    """A patch of 16x16 pixels, u8 weights less a zero point: 256 taps are no chain of 256 sums."""
+    random = np.random.default_rng(0)
+    constants = {
+        "xs": np.float32(0.02), "xz": np.uint8(120), "ws": np.float32(0.01), "wz": np.uint8(3), "ys": np.float32(2),
+        "yz": np.uint8(128), "w": random.integers(0, 256, (8, 3, 16, 16)).astype(np.uint8),
+    }  # fmt: skip
+    names = "x xs xz w ws wz ys yz"
+    proto = model(
+        [node("QLinearConv", names, "y", strides=[16, 16])], [("x", "uint8", (1, 3, 32, 48))], ["y"], constants
+    )
+    x = random.integers(0, 256, (1, 3, 32, 48)).astype(np.uint8)
+    stages = compiler.lower(proto.SerializeToString(), threads=2)
+    assert [p.task.template for p in stages.program.phases()].count("conv") == 1
+    with Session(compiler.build(stages), threads=2) as session:
+        found = session.run({"x": x})["y"].astype(int)
+    want = ReferenceEvaluator(proto).run(None, {"x": x})[0].astype(int)
+    assert len(stages.source) < 20_000
+    assert np.abs(found - want).max() <= 1
+    assert (found != want).mean() < 0.02
