@@ -354,3 +354,14 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().out.startswith(f"{tmp_path}/libx.a: ")
     assert run("-o", str(tmp_path / "x.mono"), "--weights", "beside") == 2
     assert "a .mono file has its weights inside" in capsys.readouterr().err
+
+
+def test_the_page_names_the_functions_that_there_are() -> None:
+    page = (EXAMPLES.parents[1] / "docs" / "shipping.md").read_text()
+    text = " ".join(header("bert", artifact(), True).split())
+    for line in (line.strip() for line in page.splitlines() if line.startswith("    ") and line.endswith(";")):
+        assert line in text, line
+    for word in re.findall(r"`(bert_\w+)`", page):
+        assert word in text, word
+    for form in FORMS:
+        assert f"| `{form}` |" in page
