@@ -12,7 +12,7 @@ import numpy as np
 
 from mononn_core.cli.words import parse_shape
 from mononn_core.errors import InputError, OptionError
-from mononn_core.runtime.base import BaseSession, Specialisation, TensorInfo, words_of
+from mononn_core.runtime.base import BaseSession, Specialisation, TensorInfo, fitting, words_of
 
 
 def shapes_of(options: argparse.Namespace) -> dict[str, tuple[int, ...]]:
@@ -61,11 +61,11 @@ def chosen(session: BaseSession, options: argparse.Namespace) -> tuple[Specialis
     shapes = {**shapes_of(options), **{name: value.shape for name, value in given.items()}}
     if unknown := [name for name in shapes if name not in session.inputs]:
         raise OptionError(f"the network has no input {unknown[0]!r}; its inputs are {', '.join(session.inputs)}")
-    fits = [s for s in session.specialisations if shapes.items() <= s.shapes.items()]
-    if not fits and (len(session.specialisations) > 1 or options.shape):
+    one = fitting(session.specialisations, shapes)
+    if one is None and (len(session.specialisations) > 1 or options.shape):
         there = ", or ".join(str(s) for s in session.specialisations)
         raise OptionError(f"the network was not compiled for {words_of(shapes)}; give {there}")
-    one = fits[0] if fits else session.specialisations[0]
+    one = one or session.specialisations[0]
     return one, feeds(one.inputs, given, options.seed)
 
 

@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from math import prod
 from typing import Any
 
+from mononn_core.compiler.batch import apart
 from mononn_core.compiler.cpu import compile_program, lower_imported
 from mononn_core.compiler.pool import Pool
 from mononn_core.errors import MononnError, OptionError
@@ -25,6 +26,8 @@ from mononn_core.runtime.toolchain import Compiled, compile_host
 Shapes = Mapping[str, tuple[int, ...]]
 MOST = 256
 """Specialisations of one artifact."""
+MOST_PROVEN = 32
+"""Batches below one that is compiled which are looked at, each a Graph of its own."""
 
 
 def build_family(model: Imported, shapes: Sequence[Shapes], options: Options, machine: Machine) -> Artifact:
@@ -51,6 +54,7 @@ def build_family(model: Imported, shapes: Sequence[Shapes], options: Options, ma
     compiled = [code[index].result() for index in range(len(shapes))]
     for index, about in manifests.items():
         about |= {"compile_command": compiled[index].command, "weight_bytes": pool.nbytes}
+        about["least_batch"] = _least_batch(model, shapes, index)
     features = {feature for about in manifests.values() for feature in about["machine"]["features"]}
     first = manifests[0]
     first |= {"machine": {**first["machine"], "features": sorted(features)}}
@@ -72,6 +76,28 @@ def _check(shapes: Sequence[Shapes], options: Options) -> None:
         if key in seen:
             raise OptionError(f"shapes {seen[key]} and {number} are both {words_of(given)}; give each once")
         seen[key] = number
+
+
+def _least_batch(model: Imported, shapes: Sequence[Shapes], index: int) -> int:
+    """The smallest batch that is proven to run as the first entries of that in ``shapes[index]``, down to the next
+    smaller one that is compiled; 0 where there is none."""
+    large, least = model.graph(shapes[index]), 0
+    whole = {name: large.types[name].shape for name in large.inputs}
+    if not whole or not all(whole.values()):
+        return 0
+    batch = next(iter(whole.values()))[0]
+    for few in range(batch - 1, max(batch - MOST_PROVEN, 1) - 1, -1):
+        smaller = {name: (few, *shape[1:]) for name, shape in whole.items()}
+        if any(given.items() <= smaller.items() for given in shapes):
+            break
+        try:
+            proven = apart(large, model.graph(smaller))
+        except MononnError:  # the model is of this batch alone
+            break
+        if not proven:
+            break
+        least = few
+    return least
 
 
 def _elements(shapes: Shapes) -> int:

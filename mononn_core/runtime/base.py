@@ -45,12 +45,14 @@ class Specialisation:
         index: among those that the network was compiled for.
         inputs, outputs: by name, in the order of the call.
         phases: the manifest's.
+        least_batch: fewer entries than the inputs have along their first axis may be given down to this many; 0: not.
     """
 
     index: int
     inputs: Mapping[str, TensorInfo]
     outputs: Mapping[str, TensorInfo]
     phases: Sequence[Mapping[str, Any]]
+    least_batch: int = 0
 
     @staticmethod
     def of(index: int, manifest: Mapping[str, Any]) -> Specialisation:
@@ -59,15 +61,44 @@ class Specialisation:
             {t["name"]: TensorInfo(t["dtype"], tuple(t["shape"])) for t in manifest[kind]}
             for kind in ("inputs", "outputs")
         )
-        return Specialisation(index, inputs, outputs, manifest["phases"])
+        return Specialisation(index, inputs, outputs, manifest["phases"], manifest.get("least_batch", 0))
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of the inputs, by name."""
         return {name: info.shape for name, info in self.inputs.items()}
 
+    @property
+    def batch(self) -> int:
+        """Entries along the first axis of the inputs, where there may be fewer; else 0."""
+        return next(iter(self.inputs.values())).shape[0] if self.least_batch else 0
+
+    def fitted(self, shapes: Mapping[str, Sequence[int]]) -> Specialisation | None:
+        """This one where inputs of ``shapes`` (of some or all, by name) are its own, or the same of the smaller batch
+        that they have; None where they do not fit."""
+        if shapes.items() <= self.shapes.items():
+            return self
+        first = {shape[0] if shape else 0 for shape in map(tuple, shapes.values())}
+        few = first.pop()
+        if first or not self.least_batch <= few < self.batch:
+            return None
+        inputs, outputs = (
+            {name: TensorInfo(info.dtype, (few, *info.shape[1:])) for name, info in ends.items()}
+            for ends in (self.inputs, self.outputs)
+        )
+        smaller = Specialisation(self.index, inputs, outputs, self.phases, self.least_batch)
+        return smaller if shapes.items() <= smaller.shapes.items() else None
+
     def __str__(self) -> str:
-        return words_of(self.shapes)
+        fewer = f" (or a batch from {self.least_batch} on)" if self.least_batch else ""
+        return words_of(self.shapes) + fewer
+
+
+def fitting(specialisations: Sequence[Specialisation], shapes: Mapping[str, Sequence[int]]) -> Specialisation | None:
+    """What runs inputs of ``shapes``: the first that is of these, else the one of the fewest entries that they are
+    fewer of, for as many; None where there is none."""
+    found = [(one.batch if fits is not one else 0, fits) for one in specialisations if (fits := one.fitted(shapes))]
+    return min(found, key=lambda pair: pair[0])[1] if found else None
 
 
 def words_of(shapes: Mapping[str, Sequence[int]]) -> str:
@@ -117,7 +148,6 @@ class BaseSession(ABC):
     def __init__(self, artifact: Artifact, threads: int) -> None:
         self.artifact, self.threads = artifact, threads
         self.specialisations = tuple(Specialisation.of(i, m) for i, m in enumerate(artifact.specialisations))
-        self._by_shapes = {tuple(s.shapes.values()): s for s in self.specialisations}
         self.inputs, self.outputs = self.specialisations[0].inputs, self.specialisations[0].outputs
 
     @property
@@ -171,8 +201,8 @@ class BaseSession(ABC):
     def choose(
         self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None, trace: np.ndarray | None = None
     ) -> Specialisation:
-        """The specialisation that takes inputs of these shapes. Raises InputError where there is none, a name given to
-        :meth:`bind` is wrong or missing, or the trace does not fit."""
+        """The specialisation that takes inputs of these shapes, as for so many entries where they are fewer. Raises
+        InputError where there is none, a name given to :meth:`bind` is wrong or missing, or the trace does not fit."""
         _check_names("input", inputs, self.inputs)
         _check_names("output", outputs or {}, self.outputs)
         missing = [name for name in self.inputs if name not in inputs]
@@ -185,10 +215,11 @@ class BaseSession(ABC):
         return chosen
 
     def _chosen(self, inputs: Mapping[str, Any]) -> Specialisation:
-        if len(self.specialisations) == 1:  # what does not fit it is told input by input
-            return self.specialisations[0]
+        only = self.specialisations[0]
+        if len(self.specialisations) == 1 and not only.least_batch:  # what does not fit it is told input by input
+            return only
         shapes = {name: tuple(np.shape(inputs[name])) for name in self.inputs}
-        found = self._by_shapes.get(tuple(shapes.values()))
+        found = fitting(self.specialisations, shapes)
         if found is None:
             there = ", or ".join(str(s) for s in self.specialisations)
             raise InputError(f"the network was not compiled for {words_of(shapes)}; give {there}")

@@ -54,6 +54,33 @@ class Binding(BaseBinding):
             raise self._explain(word)
 
 
+class PartBinding(Binding):
+    """Buffers of fewer entries of a batch than the function computes: every run copies them into and out of whole ones,
+    whose further entries are zeros."""
+
+    def __init__(
+        self,
+        session: Session,
+        host: Host,
+        specialisation: Specialisation,
+        inputs: dict[str, np.ndarray],
+        outputs: dict[str, np.ndarray],
+        trace: np.ndarray | None = None,
+    ) -> None:
+        whole = session.specialisations[specialisation.index]
+        self._sent = {name: np.zeros(info.shape, info.dtype) for name, info in whole.inputs.items()}
+        self._received = {name: np.empty(info.shape, info.dtype) for name, info in whole.outputs.items()}
+        super().__init__(session, host, whole, self._sent, self._received, trace)
+        self.inputs, self.outputs = inputs, outputs
+
+    def run(self) -> None:
+        for name, value in self.inputs.items():
+            self._sent[name][: len(value)] = value
+        super().run()
+        for name, value in self.outputs.items():
+            value[...] = self._received[name][: len(value)]
+
+
 class Session(BaseSession):
     """A network on its workers: the calling thread and ``threads - 1`` persistent ones, with one arena.
 
@@ -101,7 +128,8 @@ class Session(BaseSession):
         check_apart(read, given)
         if self._host is None:
             raise self.explain(STOPPED)
-        return Binding(self, self._host, chosen, read, written, trace)
+        kind = Binding if chosen is self.specialisations[chosen.index] else PartBinding
+        return kind(self, self._host, chosen, read, written, trace)
 
     def clone(self, threads: int | None = None) -> Session:
         """Another session on the same code and weights, with workers and arena of its own; runs beside this one."""
