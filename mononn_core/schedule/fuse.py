@@ -22,7 +22,7 @@ from mononn_core.ops.registry import is_template
 from mononn_core.program.expr import Const, Expr
 from mononn_core.program.simplify import linear
 from mononn_core.schedule.operands import ImageView, RowsView, contraction_axes, unit_stride
-from mononn_core.schedule.views import Views
+from mononn_core.schedule.views import Views, stored_behind
 
 ROOT_KINDS = ("contraction", "row", "reduction")
 LIGHT, SMALL = ("add", "sub", "mul"), 8
@@ -386,22 +386,6 @@ def dependencies(stage: FusionGroup, views: Views) -> set[str]:
     nodes = ((stage.root,) if stage.root else ()) + stage.chain
     inside = {n.outputs[0] for n in nodes}
     return stored_behind((n for node in nodes for n in node.inputs if n not in inside), views)
-
-
-def stored_behind(names: Iterable[str], views: Views) -> set[str]:
-    """Stored tensors (not inputs or constants) that an evaluation of ``names`` reads."""
-    producers, found = views.graph.producers(), set[str]()
-    pending, seen = [n for n in names if n], set[str]()
-    while pending:
-        name = pending.pop()
-        if name in seen or name not in producers:
-            continue
-        seen.add(name)
-        if name in views.stored:
-            found.add(name)
-        else:
-            pending.extend(n for n in producers[name].inputs if n)
-    return found
 
 
 def _order(stages: list[FusionGroup], graph: Graph) -> tuple[FusionGroup, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from mononn_core.graph import Graph, Node, TensorType
 from mononn_core.ops import registry
 from mononn_core.ops.common import delinearise, linearise
@@ -75,3 +77,19 @@ def matrix_index(shape: tuple[int, ...], index: tuple[Expr, ...]) -> tuple[Expr,
 def tensor_index(shape: tuple[int, ...], row: Expr, column: Expr) -> tuple[Expr, ...]:
     """The tensor index of matrix element (row, column)."""
     return (*delinearise(row, shape[:-1]), column) if shape else ()
+
+
+def stored_behind(names: Iterable[str], views: Views) -> set[str]:
+    """Stored tensors (not inputs or constants) that an evaluation of ``names`` reads."""
+    producers, found = views.graph.producers(), set[str]()
+    pending, seen = [n for n in names if n], set[str]()
+    while pending:
+        name = pending.pop()
+        if name in seen or name not in producers:
+            continue
+        seen.add(name)
+        if name in views.stored:
+            found.add(name)
+        else:
+            pending.extend(n for n in producers[name].inputs if n)
+    return found
