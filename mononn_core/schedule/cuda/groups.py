@@ -16,9 +16,9 @@ from mononn_core.schedule.cuda.parts import PartsViews
 from mononn_core.schedule.cuda.schedule import CudaGroup, CudaSchedule
 from mononn_core.schedule.cuda.template import SUM, PlannedPhase, cuda_scheduled
 from mononn_core.schedule.cuda.tiles import LAUNCHES, Target
-from mononn_core.schedule.fuse import FusionGroup, border_of, dependencies, fuse, stored_behind
+from mononn_core.schedule.fuse import FusionGroup, border_of, dependencies, fuse
 from mononn_core.schedule.schedule import Partition
-from mononn_core.schedule.views import Views
+from mononn_core.schedule.views import Views, stored_behind
 
 NORMS = ("layer_norm", "rms_norm")
 BORDER = 32
