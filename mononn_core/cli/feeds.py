@@ -12,7 +12,7 @@ import numpy as np
 
 from mononn_core.cli.words import parse_shape
 from mononn_core.errors import InputError, OptionError
-from mononn_core.runtime.base import BaseSession, Specialisation, TensorInfo, fitting, words_of
+from mononn_core.runtime.base import BaseSession, Specialisation, TensorInfo, fitting
 
 
 def shapes_of(options: argparse.Namespace) -> dict[str, tuple[int, ...]]:
@@ -55,17 +55,14 @@ def chosen(session: BaseSession, options: argparse.Namespace) -> tuple[Specialis
     each of its inputs, see :func:`feeds`.
 
     Raises:
-        OptionError: there is none.
+        InputError, OptionError: there is none, or no such input.
     """
     given = read_inputs(session.inputs, options.input)
     shapes = {**shapes_of(options), **{name: value.shape for name, value in given.items()}}
     if unknown := [name for name in shapes if name not in session.inputs]:
         raise OptionError(f"the network has no input {unknown[0]!r}; its inputs are {', '.join(session.inputs)}")
-    one = fitting(session.specialisations, shapes)
-    if one is None and (len(session.specialisations) > 1 or options.shape):
-        there = ", or ".join(str(s) for s in session.specialisations)
-        raise OptionError(f"the network was not compiled for {words_of(shapes)}; give {there}")
-    one = one or session.specialisations[0]
+    several = len(session.specialisations) > 1 or options.shape or session.specialisations[0].least_batch
+    one = fitting(session.specialisations, shapes) if several else session.specialisations[0]
     return one, feeds(one.inputs, given, options.seed)
 
 

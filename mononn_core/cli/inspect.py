@@ -14,14 +14,15 @@ from mononn_core.cli.words import columns, size, tensor_lines
 from mononn_core.errors import OptionError
 from mononn_core.machine import Machine
 from mononn_core.runtime.artifact import MAGIC, Artifact
-from mononn_core.runtime.base import Specialisation
+from mononn_core.runtime.base import Specialisation, fitting
 from mononn_core.runtime.trace import floor_seconds
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints the summary, or one stage's text."""
     manifests, texts = described(options)
-    index = which(manifests, options) if len(manifests) > 1 else 0
+    each = [Specialisation.of(i, manifest) for i, manifest in enumerate(manifests)]
+    index = fitting(each, shapes_of(options)).index if len(each) > 1 else 0
     manifest = manifests[index]
     if options.text:
         text = texts.get(f"{options.text}:{index}" if index else options.text)
@@ -45,15 +46,6 @@ def run(options: argparse.Namespace) -> int:
     else:
         print(summary(manifest, floors, machine))
     return 0
-
-
-def which(manifests: Sequence[Mapping[str, Any]], options: argparse.Namespace) -> int:
-    """The specialisation that the --shape options name, the first without them."""
-    each = [Specialisation.of(i, manifest) for i, manifest in enumerate(manifests)]
-    fits = [s.index for s in each if shapes_of(options).items() <= s.shapes.items()]
-    if not fits:
-        raise OptionError(f"{options.file} was not compiled for that; give {', or '.join(map(str, each))}")
-    return fits[0]
 
 
 def described(options: argparse.Namespace) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, str]]:

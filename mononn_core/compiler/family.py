@@ -16,6 +16,7 @@ from mononn_core.compiler.batch import apart
 from mononn_core.compiler.cpu import compile_program, lower_imported
 from mononn_core.compiler.pool import Pool
 from mononn_core.errors import MononnError, OptionError
+from mononn_core.graph import Graph
 from mononn_core.importer.reader import Imported
 from mononn_core.machine import Machine
 from mononn_core.options import Options
@@ -45,16 +46,16 @@ def build_family(model: Imported, shapes: Sequence[Shapes], options: Options, ma
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as compilers:
         for index in sorted(range(len(shapes)), key=lambda i: -_elements(shapes[i])):
             try:
-                stages = lower_imported(model.graph(shapes[index]), options, machine, pool=pool)
+                graph = model.graph(shapes[index])
+                stages = lower_imported(graph, options, machine, pool=pool)
             except MononnError as error:
                 raise type(error)(f"at {words_of(shapes[index])}: {error}") from error
             code[index] = compilers.submit(compile_program, stages.program, stages.source, machine)
-            manifests[index] = stages.manifest
+            manifests[index] = {**stages.manifest, "least_batch": _least_batch(model, graph, shapes)}
             texts |= {f"{name}:{index}" if index else name: text for name, text in stages.texts.items()}
     compiled = [code[index].result() for index in range(len(shapes))]
     for index, about in manifests.items():
         about |= {"compile_command": compiled[index].command, "weight_bytes": pool.nbytes}
-        about["least_batch"] = _least_batch(model, shapes, index)
     features = {feature for about in manifests.values() for feature in about["machine"]["features"]}
     first = manifests[0]
     first |= {"machine": {**first["machine"], "features": sorted(features)}}
@@ -78,11 +79,10 @@ def _check(shapes: Sequence[Shapes], options: Options) -> None:
         seen[key] = number
 
 
-def _least_batch(model: Imported, shapes: Sequence[Shapes], index: int) -> int:
-    """The smallest batch that is proven to run as the first entries of that in ``shapes[index]``, down to the next
-    smaller one that is compiled; 0 where there is none."""
-    large, least = model.graph(shapes[index]), 0
-    whole = {name: large.types[name].shape for name in large.inputs}
+def _least_batch(model: Imported, large: Graph, shapes: Sequence[Shapes]) -> int:
+    """The smallest batch that is proven to run as the first entries of that of ``large``, down to the next smaller one
+    of ``shapes``; 0 where there is none."""
+    whole, least = {name: large.types[name].shape for name in large.inputs}, 0
     if not whole or not all(whole.values()):
         return 0
     batch = next(iter(whole.values()))[0]

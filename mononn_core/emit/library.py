@@ -109,7 +109,6 @@ def _constants(name: str, artifact: Artifact, inside: bool) -> Iterator[str]:
         "MONONN_NAME": name,
         "mn": f"{name}_mn",  # apart from another network's, compiled for another processor
         "MONONN_API": '__attribute__((visibility("default")))',
-        "EXPORT": "static __attribute__((unused))",
         "MONONN_HOST_API": "static __attribute__((unused))",
         "MONONN_VECTOR_BYTES": manifest["machine"]["vector_bytes"],
         "MONONN_THREADS": manifest["threads"],

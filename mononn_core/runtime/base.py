@@ -94,11 +94,14 @@ class Specialisation:
         return words_of(self.shapes) + fewer
 
 
-def fitting(specialisations: Sequence[Specialisation], shapes: Mapping[str, Sequence[int]]) -> Specialisation | None:
+def fitting(specialisations: Sequence[Specialisation], shapes: Mapping[str, Sequence[int]]) -> Specialisation:
     """What runs inputs of ``shapes``: the first that is of these, else the one of the fewest entries that they are
-    fewer of, for as many; None where there is none."""
+    fewer of, for as many. Raises InputError where there is none."""
     found = [(one.batch if fits is not one else 0, fits) for one in specialisations if (fits := one.fitted(shapes))]
-    return min(found, key=lambda pair: pair[0])[1] if found else None
+    if not found:
+        there = ", or ".join(map(str, specialisations))
+        raise InputError(f"the network was not compiled for {words_of(shapes)}; give {there}")
+    return min(found, key=lambda pair: pair[0])[1]
 
 
 def words_of(shapes: Mapping[str, Sequence[int]]) -> str:
@@ -218,12 +221,7 @@ class BaseSession(ABC):
         only = self.specialisations[0]
         if len(self.specialisations) == 1 and not only.least_batch:  # what does not fit it is told input by input
             return only
-        shapes = {name: tuple(np.shape(inputs[name])) for name in self.inputs}
-        found = fitting(self.specialisations, shapes)
-        if found is None:
-            there = ", or ".join(str(s) for s in self.specialisations)
-            raise InputError(f"the network was not compiled for {words_of(shapes)}; give {there}")
-        return found
+        return fitting(self.specialisations, {name: tuple(np.shape(inputs[name])) for name in self.inputs})
 
     def explain(self, word: int, ran: Specialisation | None = None) -> MononnError:
         """The error that the error word of a run stands for, of the first specialisation unless ``ran`` says which."""

@@ -17,7 +17,8 @@ from mononn_core.errors import OptionError
 from mononn_core.machine import MULTIPLIED, TILE_ROWS, Machine
 from mononn_core.program import abi
 from mononn_core.runtime.artifact import Artifact
-from mononn_core.runtime.session import Binding, Session
+from mononn_core.runtime.base import BaseBinding
+from mononn_core.runtime.session import Session
 from mononn_core.runtime.toolchain import HOST, compile_host, compile_shared
 
 CHAINS = 12
@@ -108,7 +109,7 @@ def measure(threads: int) -> Ceilings:
     )
 
 
-def _repetitions_per_second(binding: Binding, order: np.ndarray) -> float:
+def _repetitions_per_second(binding: BaseBinding, order: np.ndarray) -> float:
     """The best of many short runs: a ceiling is what the cores can do while nobody else uses them. A run is made longer
     until one takes long enough, and its rate no longer grows with that: it may have taken long waiting for a core."""
     best, until = 0.0, time.perf_counter() + SECONDS_PER_KIND
@@ -121,7 +122,7 @@ def _repetitions_per_second(binding: Binding, order: np.ndarray) -> float:
             return best
 
 
-def _seconds(binding: Binding) -> float:
+def _seconds(binding: BaseBinding) -> float:
     started = time.perf_counter()
     binding.run()
     return time.perf_counter() - started

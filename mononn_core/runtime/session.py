@@ -54,31 +54,18 @@ class Binding(BaseBinding):
             raise self._explain(word)
 
 
-class PartBinding(Binding):
-    """Buffers of fewer entries of a batch than the function computes: every run copies them into and out of whole ones,
-    whose further entries are zeros."""
+class PartBinding(BaseBinding):
+    """Buffers of fewer entries of a batch than ``whole`` computes: every run copies them to and from its own."""
 
-    def __init__(
-        self,
-        session: Session,
-        host: Host,
-        specialisation: Specialisation,
-        inputs: dict[str, np.ndarray],
-        outputs: dict[str, np.ndarray],
-        trace: np.ndarray | None = None,
-    ) -> None:
-        whole = session.specialisations[specialisation.index]
-        self._sent = {name: np.zeros(info.shape, info.dtype) for name, info in whole.inputs.items()}
-        self._received = {name: np.empty(info.shape, info.dtype) for name, info in whole.outputs.items()}
-        super().__init__(session, host, whole, self._sent, self._received, trace)
-        self.inputs, self.outputs = inputs, outputs
+    def __init__(self, whole: Binding, inputs: dict[str, np.ndarray], outputs: dict[str, np.ndarray]) -> None:
+        self.whole, self.inputs, self.outputs = whole, inputs, outputs
 
     def run(self) -> None:
         for name, value in self.inputs.items():
-            self._sent[name][: len(value)] = value
-        super().run()
+            self.whole.inputs[name][: len(value)] = value
+        self.whole.run()
         for name, value in self.outputs.items():
-            value[...] = self._received[name][: len(value)]
+            value[...] = self.whole.outputs[name][: len(value)]
 
 
 class Session(BaseSession):
@@ -117,7 +104,7 @@ class Session(BaseSession):
         inputs: Mapping[str, Any],
         outputs: Mapping[str, np.ndarray] | None = None,
         trace: np.ndarray | None = None,
-    ) -> Binding:
+    ) -> BaseBinding:
         given = dict(outputs or {})
         chosen = self.choose(inputs, given, trace)
         read = {name: readable(name, inputs[name], info) for name, info in chosen.inputs.items()}
@@ -128,8 +115,12 @@ class Session(BaseSession):
         check_apart(read, given)
         if self._host is None:
             raise self.explain(STOPPED)
-        kind = Binding if chosen is self.specialisations[chosen.index] else PartBinding
-        return kind(self, self._host, chosen, read, written, trace)
+        whole = self.specialisations[chosen.index]
+        if chosen is whole:
+            return Binding(self, self._host, whole, read, written, trace)
+        sent = {name: np.zeros(info.shape, info.dtype) for name, info in whole.inputs.items()}
+        received = {name: np.empty(info.shape, info.dtype) for name, info in whole.outputs.items()}
+        return PartBinding(Binding(self, self._host, whole, sent, received, trace), read, written)
 
     def clone(self, threads: int | None = None) -> Session:
         """Another session on the same code and weights, with workers and arena of its own; runs beside this one."""

@@ -14,7 +14,7 @@ from onnx import TensorProto
 from mononn_core import compiler
 from mononn_core.cli.main import main
 from mononn_core.compiler.batch import apart
-from mononn_core.errors import InputError
+from mononn_core.errors import InputError, MononnError
 from mononn_core.importer import Imported
 from mononn_core.ops.evaluate import run as evaluate
 from mononn_core.runtime import loading
@@ -223,7 +223,7 @@ def test_whatever_is_proven_is_so(names: list[str], many: int, data: st.DataObje
 
     try:
         large, small = graphs(body, many, few)
-    except Exception:
+    except MononnError:  # a slice of nothing, say
         return
     if apart(large, small):
         x = feed(many)

@@ -26,9 +26,6 @@
 
 static_assert(sizeof(mononn_call) + sizeof(uint32_t) <= MONONN_CACHE_LINE, "the call and its `go` share two lines");
 
-#ifndef EXPORT
-#define EXPORT __attribute__((visibility("default")))
-#endif
 #define HUGE_PAGE ((uint64_t)2 << 20)
 #define PAGE ((uint64_t)4096)
 #ifndef MADV_WIPEONFORK
@@ -223,7 +220,7 @@ static void choose(mononn_host *host, counted *chosen) {
   host->call.epoch = ++chosen->epoch;
 }
 
-EXPORT uint64_t mononn_host_run(const mononn_binding *binding) {
+MONONN_HOST_API uint64_t mononn_host_run(const mononn_binding *binding) {
   mononn_host *host = binding->host;
   if (!*host->alive) return MONONN_HOST_FORKED;
   if (binding->function >= host->function_count) return MONONN_HOST_UNKNOWN;
@@ -249,7 +246,7 @@ EXPORT uint64_t mononn_host_run(const mononn_binding *binding) {
   return error;
 }
 
-EXPORT void mononn_host_stop(mononn_host *host) {
+MONONN_HOST_API void mononn_host_stop(mononn_host *host) {
   if (!*host->alive) return;
   pthread_mutex_lock(&host->turn);
   if (!host->stop) {
@@ -260,13 +257,13 @@ EXPORT void mononn_host_stop(mononn_host *host) {
   pthread_mutex_unlock(&host->turn);
 }
 
-EXPORT void mononn_host_destroy(mononn_host *host) {
+MONONN_HOST_API void mononn_host_destroy(mononn_host *host) {
   mononn_host_stop(host);
   munmap((void *)host->alive, PAGE);
   mononn_memory_destroy(host, host->mapped_bytes);
 }
 
-EXPORT void *mononn_memory_create(uint64_t bytes) {
+MONONN_HOST_API void *mononn_memory_create(uint64_t bytes) {
   const uint64_t size = round_up(bytes, HUGE_PAGE);
   char *raw = (char *)mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (raw == MAP_FAILED) return NULL;
@@ -278,7 +275,7 @@ EXPORT void *mononn_memory_create(uint64_t bytes) {
   return start;
 }
 
-EXPORT void mononn_memory_destroy(void *memory, uint64_t bytes) { munmap(memory, round_up(bytes, HUGE_PAGE)); }
+MONONN_HOST_API void mononn_memory_destroy(void *memory, uint64_t bytes) { munmap(memory, round_up(bytes, HUGE_PAGE)); }
 
 static const uint32_t *alive_page(void) {
   uint32_t *page = (uint32_t *)mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -316,7 +313,7 @@ static uint64_t lines_of(const mononn_plan *plan, const mononn_function *functio
   return plan->workers + function->counters;
 }
 
-EXPORT mononn_host *mononn_host_create(const mononn_plan *plan, const mononn_function *functions, const void *weights) {
+MONONN_HOST_API mononn_host *mononn_host_create(const mononn_plan *plan, const mononn_function *functions, const void *weights) {
   if (plan->abi_version != MONONN_ABI_VERSION || !plan->workers || !plan->functions) {
     errno = EINVAL;
     return NULL;

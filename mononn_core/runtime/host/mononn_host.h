@@ -13,7 +13,7 @@ extern "C" {
 #endif
 
 #ifndef MONONN_HOST_API
-#define MONONN_HOST_API
+#define MONONN_HOST_API __attribute__((visibility("default")))
 #endif
 
 struct mononn_call;
