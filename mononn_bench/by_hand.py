@@ -45,7 +45,7 @@ Folders = Mapping[str, Path]
 
 def measure(options: Namespace) -> int:
     """Measure one case; 0 even where a system fails, which the record says."""
-    course, contestants = _case(options, twin=True)
+    course, contestants = case_of(options, twin=True)
     name = course.model_folder.name
     output: Path = options.output or Path(".cache/by-hand") / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{name}.json"
     settings = replace(
@@ -54,8 +54,8 @@ def measure(options: Namespace) -> int:
         order_seed=secrets.randbits(32) if options.order_seed is None else options.order_seed,
     )  # fmt: skip
     course = replace(course, settings=settings, scratch=output.absolute().parent / f".{output.stem}.scratch")
-    record = measure_case(contestants, course, machine_name=_machine(options), command="", say=_say)
-    record = replace(record, command=_command(record) + _own_file(options))
+    record = measure_case(contestants, course, machine_name=machine_of(options), command="", say=_say)
+    record = replace(record, command=_command(record) + own_file(options))
     write_record(record, output)
     print(summary(record))
     print(f"\n{output}")
@@ -100,13 +100,13 @@ def _profiled(options: Namespace, output: Path) -> tuple[CaseProfile, Path]:
     """A case's profile, and the file that it was written to, beside its timeline."""
     from mononn_bench.analysis.table import case_name
 
-    course, contestants = _case(options, twin=False)
+    course, contestants = case_of(options, twin=False)
     course = replace(course, scratch=output.absolute() / f".{course.model_folder.name}.scratch")
     model = read_record(ModelRecord, course.model_folder / "model.json")
     systems = ",".join(contestant.label for contestant in contestants)
-    command = f"mononn-bench profile --model {_name(model)} --systems {shlex.quote(systems)} --output profiles"
-    command += _precision(course.precision) + _own_file(options)
-    record, spans = profile_case(contestants, course, machine_name=_machine(options), command=command, say=_say)
+    command = f"mononn-bench profile --model {name_of(model)} --systems {shlex.quote(systems)} --output profiles"
+    command += precision_option(course.precision) + own_file(options)
+    record, spans = profile_case(contestants, course, machine_name=machine_of(options), command=command, say=_say)
     case = case_name(model, course.precision, course.target)
     write_record(record, output / f"{case}.json")
     write_text(output / f"{case}.perfetto.json", timeline(spans))
@@ -132,12 +132,12 @@ def bricks(options: Namespace) -> int:
         target = options.target
         environments = {s: plan.environments[environment_of(s, target)].folder for s in plan.systems(target)}
     cores = tuple(sorted(os.sched_getaffinity(0))[: options.threads])
-    machine = _machine(options) or name_here(len(cores), [])
+    machine = machine_of(options) or name_here(len(cores), [])
     output: Path = options.output or Path(".cache/by-hand/bricks") / f"{folder.name}.json"
     scratch = output.absolute().parent / f".{output.stem}.scratch"
     model = read_record(ModelRecord, folder / "model.json")
     lengths = ",".join(map(str, options.lengths))
-    command = f"mononn-bench bricks --model {_name(model)} --systems {shlex.quote(','.join(environments))}"
+    command = f"mononn-bench bricks --model {name_of(model)} --systems {shlex.quote(','.join(environments))}"
     record = brick_case(
         folder.absolute(),
         [_entrant(name, where, cores, options.precision, options.database) for name, where in environments.items()],
@@ -146,7 +146,7 @@ def bricks(options: Namespace) -> int:
         precision=options.precision,
         machine_name=machine,
         database=options.database / machine,
-        command=f"{command} --lengths {lengths}{_precision(options.precision)}{_own_file(options)}",
+        command=f"{command} --lengths {lengths}{precision_option(options.precision)}{own_file(options)}",
         say=_say,
     )
     write_record(record, output)
@@ -181,7 +181,7 @@ def tune(options: Namespace) -> int:
         return subprocess.run(command, env=_variables(plan), check=False).returncode
 
 
-def _case(options: Namespace, *, twin: bool) -> tuple[Course, list[Contestant]]:
+def case_of(options: Namespace, *, twin: bool) -> tuple[Course, list[Contestant]]:
     """What stands, or is made first, for the options of `measure` and `profile`."""
     builds, environments = dict(options.build), dict(options.environment)
     folder: Path | None = options.model_folder
@@ -209,14 +209,14 @@ def _case(options: Namespace, *, twin: bool) -> tuple[Course, list[Contestant]]:
     return replace(course, defaults=True in views), contestants
 
 
-def _machine(options: Namespace) -> str:
+def machine_of(options: Namespace) -> str:
     """The name that this machine's record gives it; empty without a record. OtherMachineError on another machine."""
     if options.machine is None:
         return ""
     return require_machine(options.machine, options.threads, options.target).machine.name
 
 
-def _name(model: ModelRecord) -> str:
+def name_of(model: ModelRecord) -> str:
     """A case's name: the model's, and its batch where that is not 1."""
     return model.name if model.batch == 1 else f"{model.name}-b{model.batch}"
 
@@ -367,11 +367,11 @@ def _command(record: CaseRecord) -> str:
     weights = " --weights pretrained" if record.model.weights == "pretrained" else ""
     cold = " --cold" if settings.cold else ""
     cold += " --defaults" if record.view == "defaults" else ""
-    cold += _precision(record.precision)
-    return f"mononn-bench measure --model {_name(record.model)} --systems {systems} {numbers}{cold}{weights}"
+    cold += precision_option(record.precision)
+    return f"mononn-bench measure --model {name_of(record.model)} --systems {systems} {numbers}{cold}{weights}"
 
 
-def _own_file(options: Namespace) -> str:
+def own_file(options: Namespace) -> str:
     """The options that name a user's file and its shapes; none of a catalogued model."""
     if not options.path:
         return ""
@@ -383,7 +383,7 @@ def _by(sizes: Sequence[int]) -> str:
     return "x".join(map(str, sizes))
 
 
-def _precision(precision: str) -> str:
+def precision_option(precision: str) -> str:
     return "" if precision == "fp32" else f" --precision {precision}"
 
 

@@ -14,6 +14,8 @@ from mononn_bench import by_hand, commands
 from mononn_bench.errors import BenchError, DiskFullError
 from mononn_bench.measure.worker import die_with_parent
 from mononn_bench.record import Settings
+from mononn_bench.start.command import start
+from mononn_bench.started import StartSettings
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -29,6 +31,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_profile(steps)
     _add_explain(steps)
     _add_bricks(steps)
+    _add_start(steps)
     _add_tune(steps)
     report = _add(steps, "report", commands.report, "tables and figures from records")
     report.add_argument("records", nargs="*", type=Path, metavar="RECORD")
@@ -103,6 +106,16 @@ def _add_bricks(steps: Steps) -> None:
     parser.add_argument("--lengths", type=_lengths, default=[1, 2, 4, 8], metavar="1,2,4", help="layers of a brick")
     parser.add_argument("--database", type=Path, default=Path(".cache/bricks"), metavar="FOLDER",
                         help="what is known of bricks, by machine, system and version")  # fmt: skip
+    parser.add_argument("--output", type=Path, help="the record")
+
+
+def _add_start(steps: Steps) -> None:
+    parser = _add(steps, "start", start, "from the start of a process to its first answer, and what processes hold")
+    _add_case(parser)
+    parser.add_argument("--warm", type=_positive, default=StartSettings.warm, help="starts with files in memory")
+    parser.add_argument("--cold", type=_counted, default=StartSettings.cold, help="starts with files dropped from it")
+    parser.add_argument("--processes", type=_positive, default=StartSettings.processes, help="at once, for memory")
+    parser.add_argument("--seed", type=int, default=0, help="of the order of starts")
     parser.add_argument("--output", type=Path, help="the record")
 
 
@@ -186,6 +199,10 @@ def _shape(text: str) -> tuple[str, tuple[int, ...]]:
 
 def _lengths(text: str) -> list[int]:
     return [_positive(part.strip()) for part in text.split(",")]
+
+
+def _counted(text: str) -> int:
+    return 0 if text == "0" else _positive(text)
 
 
 def _positive(text: str) -> int:

@@ -31,13 +31,14 @@ CORE = (
 )
 SUITE = (
     ("cli", "gpu_suite"),
+    ("start",),
     ("commands",),
     ("by_hand", "doctor"),
     ("workflow",),
     ("profile", "bricks"),
     ("report", "measure"),
     ("analysis", "systems"),
-    ("models", "profiled", "bricked"),
+    ("models", "profiled", "bricked", "started"),
     ("record",),
     ("codec",),
     ("errors", "files"),
@@ -56,11 +57,12 @@ ONLY = {
         "errors",
     },
     "mononn_core.emulate": {"vocabulary", "program.abi", "machine", "host_compiler", "options", "errors"},
-    "mononn_bench.analysis": {"record", "profiled", "bricked", "codec", "errors"},
+    "mononn_bench.analysis": {"record", "profiled", "bricked", "started", "codec", "errors"},
 }
 IMPORTS_ONNX = ("mononn_core/importer/", "mononn_core/backend.py", "mononn_bench/", "tests/")
 IMPORTS_CORE = ("mononn_core/", "mononn_bench/systems/mononn.py", "mononn_bench/systems/xla.py", "tests/")
 IMPORTS_CORE += ("mononn_bench/profile/trace.py", "mononn_bench/commands.py", "mononn_bench/gpu_suite/ours.py")
+IMPORTS_CORE += ("mononn_bench/start/emitted.py",)
 
 
 def python_files(*folders):

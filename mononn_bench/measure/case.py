@@ -84,10 +84,10 @@ def _measure(
     available = available_bytes()
     with ExitStack() as stack:
         checked = _checked(contestants, course, tallies, available, model, stack, say)
-        judged = _judge(contestants, course, model, reference, tallies)
+        judged = judge(contestants, course, model, reference, tallies)
         running = [c for c in contestants if c.build.stands and judged[c.label].status in ("ok", "undertuned")]
         rounds, in_pairs = _rounds(running, checked, course, tallies, available, sentinel, model, say)
-    judged = _judge(contestants, course, model, reference, tallies)
+    judged = judge(contestants, course, model, reference, tallies)
     created = datetime.now(UTC)
     return CaseRecord(
         run_id=f"{created:%Y%m%dT%H%M%S}-{uuid4().hex[:8]}",
@@ -242,7 +242,7 @@ def _separated(family: list[Contestant]) -> list[list[Contestant]]:
     return [[contestant] for contestant in family]
 
 
-def _judge(
+def judge(
     contestants: Sequence[Contestant],
     course: Course,
     model: ModelRecord,

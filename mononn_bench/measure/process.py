@@ -67,12 +67,14 @@ class Limits:
 @dataclass(frozen=True)
 class Memory:
     """What a worker's group holds, in bytes, by the kernel's counters: resident set and its high-water mark (VmRSS,
-    VmHWM), proportional set, and what lies in transparent huge pages (AnonHugePages).
+    VmHWM), proportional set, what of that no file stands behind (Pss_Anon), and what lies in transparent huge pages
+    (AnonHugePages).
     """
 
     resident: int
     peak: int
     proportional: int
+    anonymous: int
     huge: int
 
 
@@ -187,15 +189,7 @@ class Worker:
 
     def memory(self) -> Memory:
         """What the worker's group holds now, and has held at most since `forget_peak`."""
-        members = group_members(self.pid)
-        rolled = [_kernel_bytes(pid, "smaps_rollup") for pid in members]
-        status = [_kernel_bytes(pid, "status") for pid in members]
-        return Memory(
-            sum(one.get("VmRSS", 0) for one in status),
-            sum(one.get("VmHWM", 0) for one in status),
-            sum(one.get("Pss", 0) for one in rolled),
-            sum(one.get("AnonHugePages", 0) for one in rolled),
-        )
+        return memory_of(self.pid)
 
     def forget_peak(self) -> None:
         """Set the high-water mark to what is resident now; where that is not allowed it stays."""
@@ -240,10 +234,13 @@ class Worker:
         code = self._process.wait()
         if code < 0:
             return WorkerFailedError("failed", f"ended by {signal.Signals(-code).name} in {call}")
-        lines = self._log.read_text(errors="replace").strip().splitlines()
-        return WorkerFailedError(
-            "failed", f"exited with status {code} in {call}: {lines[-1][:200] if lines else 'silent'}"
-        )
+        return WorkerFailedError("failed", f"exited with status {code} in {call}: {last_line(self._log)}")
+
+
+def last_line(log: Path) -> str:
+    """The last thing that a process said."""
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1][:200] if lines else "silent"
 
 
 def worker_command(
@@ -281,6 +278,20 @@ def group_members(group: int) -> list[int]:
             if int(fields[2]) == group:
                 found.append(int(entry.name))
     return found
+
+
+def memory_of(group: int) -> Memory:
+    """What the processes of a group hold; nothing of one that is gone."""
+    members = group_members(group)
+    rolled = [_kernel_bytes(pid, "smaps_rollup") for pid in members]
+    status = [_kernel_bytes(pid, "status") for pid in members]
+    return Memory(
+        sum(one.get("VmRSS", 0) for one in status),
+        sum(one.get("VmHWM", 0) for one in status),
+        sum(one.get("Pss", 0) for one in rolled),
+        sum(one.get("Pss_Anon", 0) for one in rolled),
+        sum(one.get("AnonHugePages", 0) for one in rolled),
+    )
 
 
 def proportional_bytes(pid: int) -> int:

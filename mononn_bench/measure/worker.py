@@ -58,7 +58,7 @@ class Server:
 
     def build(self, **task: Any) -> dict[str, Any]:
         """Build a model; seconds, options and what the adapter says."""
-        made = _task(**task)
+        made = task_of(**task)
         require_defaults(made, self._system)
         made.build_folder.mkdir(parents=True)
         started = time.perf_counter()
@@ -69,7 +69,7 @@ class Server:
 
     def load(self, inputs: str, sets: int, **task: Any) -> dict[str, Any]:
         """Load a build and bind buffers; milliseconds of the load alone. `inputs` is an npz with `<set>/in/<name>`."""
-        made = _task(**task)
+        made = task_of(**task)
         self._system = type(self._system)()
         with np.load(inputs) as stored:
             self._sets = [{t.name: stored[f"{i}/in/{t.name}"] for t in made.model.inputs} for i in range(sets)]
@@ -192,7 +192,7 @@ def summarise(samples: list[int]) -> dict[str, Any]:
     }
 
 
-def _task(
+def task_of(
     model_folder: str,
     build_folder: str,
     threads: int,
@@ -201,6 +201,7 @@ def _task(
     defaults: bool = False,
     kept: str = "",
 ) -> Task:
+    """What a request names by its folders."""
     model = read_record(ModelRecord, Path(model_folder) / "model.json")
     own, outliving = Path(build_folder), Path(kept) if kept else None
     return Task(model, Path(model_folder), own, threads, precision, target, defaults, outliving)

@@ -29,8 +29,9 @@ class ProfileServer(Server):
     """Loads, binds and warms up inside the profiler, since most must be there before the session is."""
 
     def profile(self, scratch: str, **load: Any) -> dict[str, Any]:
-        """Tool, steps and the spans of the last of some runs. The levels take turns, each in a load of its own: the run
-        as a whole, then its steps, under the profiler. `load` holds the arguments of that request.
+        """Tool, steps and the spans of the last of some runs that has any: counters in whole microseconds can miss all
+        steps of a small network. The levels take turns, each in a load of its own: the run as a whole, then its steps,
+        under the profiler. `load` holds the arguments of that request.
         """
         family = self._system.family
         if family not in PROFILERS:
@@ -61,7 +62,7 @@ class ProfileServer(Server):
             turns.append(profiler(subject))
             plain += found
         seen = replace(turns[-1], runs=[run for turn in turns for run in turn.runs])
-        spans = seen.runs[-1]
+        spans = next((run for run in reversed(seen.runs) if run), [])
         first = min((span.start_ns for span in spans), default=0)
         return {
             "tool": tool,

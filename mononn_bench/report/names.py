@@ -29,11 +29,14 @@ def has_rivals(systems: Sequence[str]) -> bool:
     return len({system.partition("@")[0] for system in systems}) > 1
 
 
-def report_files(cases: Sequence[str], systems: Sequence[str], bricks: bool = False) -> list[str]:
+def report_files(
+    cases: Sequence[str], systems: Sequence[str], bricks: bool = False, studies: Sequence[str] = ()
+) -> list[str]:
     """Every file that a report of these cases and systems leaves for certain, relative to its folder; `bricks`: models
-    were cut into bricks too.
+    were cut into bricks too; `studies`: what else was measured.
     """
     tables = [f"tables/{name}" for name in (*(TABLES if cases else ()), *network_files(cases))]
     tables += [f"tables/{name}" for name in BRICKS if bricks]
-    figures = [*(FIGURES if cases and has_rivals(systems) else ()), *(["bricks"] if bricks else [])]
+    tables += [f"tables/{name}.{suffix}" for name in studies for suffix in ("md", "csv")]
+    figures = [*(FIGURES if cases and has_rivals(systems) else ()), *(["bricks"] if bricks else []), *studies]
     return [PAGE, *tables, *(f"figures/{name}.{suffix}" for name in figures for suffix in FORMATS)]

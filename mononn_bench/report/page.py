@@ -19,6 +19,7 @@ from mononn_bench.report.explain import explain_grid, levels_grid, rivals
 from mononn_bench.report.grids import Grid
 from mononn_bench.report.layers import layer_grids
 from mononn_bench.report.names import REPEATED
+from mononn_bench.report.studies import Shown
 from mononn_bench.report.tables import case_grid, same_grid, speed_grid
 
 TEMPLATES = Path(__file__).with_name("page")
@@ -66,9 +67,10 @@ def page_html(
     profiles: Mapping[str, CaseProfile] | None = None,
     bricks: Sequence[Grid] = (),
     given: Sequence[Grid] = (),
+    studies: Sequence[Shown] = (),
 ) -> str:
     """The page of a table, of the records it was made from, in the same order, of figures as SVG texts by name, of
-    profiles by case, of what bricks say, and of what the machine gives.
+    profiles by case, of what bricks say, of what the machine gives, and of further studies.
     """
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
@@ -90,7 +92,8 @@ def page_html(
         "blind_spots": list(words.blind_spots(table)),
         "tuning": list(words.tuning(table)) or ["No system of this run tunes."],
         "pictures": {name: Markup(_inline(svg)) for name, svg in pictures.items()},
-        "captions": CAPTIONS,
+        "captions": {**CAPTIONS, **{shown.study.name: shown.study.caption for shown in studies}},
+        "studies": studies,
         "machine": _machine(records),
         "levels": levels_grid(profiles),
         "bricks": bricks,

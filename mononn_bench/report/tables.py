@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -36,9 +36,11 @@ def cells_csv(cells: Sequence[Cell]) -> str:
     return str(cells_frame(cells).map(_six_digits).to_csv(index=False, lineterminator="\n"))
 
 
-def rows_csv(rows: Sequence[DataclassInstance]) -> str:
-    """Dataclasses of one kind as CSV: a header of their fields, a row each, floats with six significant digits."""
-    frame = pd.DataFrame([asdict(row) for row in rows], dtype=object)
+def rows_csv(rows: Sequence[DataclassInstance | Mapping[str, Any]]) -> str:
+    """Dataclasses of one kind, or mappings, as CSV: a header of their fields, a row each, floats with six significant
+    digits.
+    """
+    frame = pd.DataFrame([row if isinstance(row, Mapping) else asdict(row) for row in rows], dtype=object)
     return str(frame.map(_six_digits).to_csv(index=False, lineterminator="\n"))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from mononn_bench.analysis.bricks import brick_rows
 from mononn_bench.analysis.layers import kernels, kinds, layers
@@ -21,6 +22,7 @@ from mononn_bench.report.layers import layer_grids
 from mononn_bench.report.machine import machine_grids
 from mononn_bench.report.names import PAGE
 from mononn_bench.report.page import page_html
+from mononn_bench.report.studies import STUDIES, Shown, draw_studies, read_studies
 from mononn_bench.report.tables import rows_csv, speed_grid, write_tables
 
 
@@ -28,17 +30,17 @@ def write_report(records: Sequence[Path], folder: Path, primitives: Path | None 
     """Read case records, in the order of the table's rows, and write `folder`/tables, figures and report.html;
     `primitives` is the record of what the machine gives.
 
-    Returns the text of speedup.md. Without records the report is of bricks alone. Raises RecordError for a file that is
-    no case record.
+    Returns the text of speedup.md. Without records the report is of bricks and studies alone. Raises RecordError for a
+    file that is no case record.
     """
     read = [read_record(CaseRecord, path) for path in records]
-    cut = read_bricks(folder / "bricks")
+    cut, studied = read_bricks(folder / "bricks"), read_studies(folder)
     table = make_table(read)
     if read:
         write_tables(table, folder / "tables")
     else:
-        table = replace(table, machine=cut[0].machine if cut else "")
-    pictures = write_figures(draw_figures(table, cut), folder / "figures")
+        table = replace(table, machine=_machine(cut, studied))
+    pictures = write_figures({**draw_figures(table, cut), **draw_studies(studied)}, folder / "figures")
     profiles = {
         c.name: read_record(CaseProfile, path) for c in table.cases if (path := _profile(folder, c.name)).exists()
     }
@@ -48,7 +50,8 @@ def write_report(records: Sequence[Path], folder: Path, primitives: Path | None 
     machine = machine_grids(given) if given else []
     if given:
         write_text(folder / "tables" / "machine.md", "\n".join(map(markdown, machine)))
-    write_text(folder / PAGE, page_html(table, read, pictures, profiles, brick_grids(cut, given), machine))
+    shown = write_studies(studied, folder / "tables")
+    write_text(folder / PAGE, page_html(table, read, pictures, profiles, brick_grids(cut, given), machine, shown))
     return markdown(speed_grid(table))
 
 
@@ -80,6 +83,21 @@ def write_bricks(models: Sequence[BrickedModel], primitives: Primitives | None, 
     if models:
         write_text(folder / "bricks.md", "\n".join(markdown(grid) for grid in brick_grids(models, primitives)))
         write_text(folder / "bricks.csv", rows_csv(brick_rows(models)))
+
+
+def write_studies(records: Mapping[str, Sequence[Any]], folder: Path) -> list[Shown]:
+    """Write the tables of every study with records into `folder`, as text and as CSV; what the page shows of them."""
+    shown = [Shown(study, study.grids(records[study.name])) for study in STUDIES if study.name in records]
+    for one in shown:
+        name = one.study.name
+        write_text(folder / f"{name}.md", "\n".join(map(markdown, one.grids)))
+        write_text(folder / f"{name}.csv", rows_csv(one.study.rows(records[name])))
+    return shown
+
+
+def _machine(cut: Sequence[BrickedModel], studied: Mapping[str, Sequence[Any]]) -> str:
+    """The machine's name where there are no cases."""
+    return next(iter([*(m.machine for m in cut), *(r.machine.name for found in studied.values() for r in found)]), "")
 
 
 def _profile(folder: Path, case: str) -> Path:

@@ -62,6 +62,15 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class StartChoice:
+    """How first answers are measured: starts of each system with warm and with cold files, processes at once."""
+
+    warm: int
+    cold: int
+    processes: int
+
+
+@dataclass(frozen=True)
 class WorkflowConfig:
     """A whole configuration, defaults filled in, every name known, `auto` settled."""
 
@@ -79,6 +88,7 @@ class WorkflowConfig:
     environments: Mapping[str, str]
     profile: bool
     bricks: tuple[int, ...]
+    start: StartChoice | None
     defaults: bool
     tuning_seconds: float
 
@@ -96,8 +106,9 @@ def load_config(mapping: Mapping[str, Any]) -> WorkflowConfig:
     filled = _with_defaults(mapping, schema)
     for name in filled["systems"]:
         get_system(name)
-    if filled["defaults"] and filled["bricks"]:
-        raise ConfigError("Bricks are measured with every system's options set: leave defaults or bricks out.")
+    for key, what in (("bricks", "Bricks"), ("start", "First answers")):
+        if filled["defaults"] and filled.get(key, []) != []:
+            raise ConfigError(f"{what} are measured with every system's options set: leave defaults or {key} out.")
     filled = settled(filled)
     return WorkflowConfig(
         machine=filled["machine"],
@@ -114,6 +125,7 @@ def load_config(mapping: Mapping[str, Any]) -> WorkflowConfig:
         environments=filled["environments"],
         profile=filled["profile"],
         bricks=tuple(filled["bricks"]),
+        start=StartChoice(**filled["start"]) if "start" in filled else None,
         defaults=filled["defaults"],
         tuning_seconds=filled["tuning"]["seconds"],
     )

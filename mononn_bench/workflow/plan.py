@@ -37,7 +37,7 @@ from mononn_bench.workflow.parts import (
 )
 
 PACKAGE = ROOT / "mononn_bench"
-RECORDS = tuple(PACKAGE / name for name in ("record.py", "profiled.py", "bricked.py"))
+RECORDS = tuple(PACKAGE / name for name in ("record.py", "profiled.py", "bricked.py", "started.py"))
 DRIVER = "driver"
 NOT_EXPORTING = ("zoo.py", "wide.py", "grouped.py", "quantise.py")
 """What of models/ makes no exported model: of the catalogue its entry counts, and an 8-bit file is made of what was
@@ -154,7 +154,9 @@ class Plan:
     @property
     def report(self) -> list[Path]:
         """Everything the report leaves: tables, figures and the page."""
-        return [self.results / name for name in report_files(list(self.cases), self.config.systems, bool(self.bricks))]
+        studies = [name for name, paths in self.studies.items() if paths]
+        files = report_files(list(self.cases), self.config.systems, bool(self.bricks), studies)
+        return [self.results / name for name in files]
 
     @property
     def page(self) -> Path:
@@ -185,6 +187,30 @@ class Plan:
         wanted = self.config.bricks
         groups = [name for name, builds in self.groups.items() if wanted and builds[0].target != CUDA]
         return [self.results / "bricks" / f"{name}.json" for name in groups]
+
+    @property
+    def studies(self) -> dict[str, list[Path]]:
+        """The records of what is measured beside cases and bricks, by the study's name (report/studies.py)."""
+        return {"start": self.starts}
+
+    @property
+    def starts(self) -> list[Path]:
+        """Each model's first answers; none where the configuration does not ask for them, and none on a GPU."""
+        wanted = self.config.start
+        groups = [name for name, builds in self.groups.items() if wanted and builds[0].target != CUDA]
+        return [self.results / "start" / f"{name}.json" for name in groups]
+
+    def start_options(self, group: str) -> str:
+        """How `mononn-bench start` is told what to start, and how often."""
+        how = self.config.start
+        assert how is not None
+        counts = [f"--warm={how.warm}", f"--cold={how.cold}", f"--processes={how.processes}"]
+        return shlex.join([*case_options(self.groups[group]), *counts, f"--seed={self.config.measuring.seed}"])
+
+    @cached_property
+    def start_identity(self) -> str:
+        """What first answers are measured by."""
+        return source_id([PACKAGE / "start", PACKAGE / "measure", PACKAGE / "started.py"])
 
     @property
     def primitives(self) -> list[Path]:

@@ -66,7 +66,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _show(plan: Plan) -> None:
-    for name in ([SPEED] if plan.cases else []) + ([BRICKS[0]] if plan.bricks else []):
+    for name in (
+        ([SPEED] if plan.cases else [])
+        + ([BRICKS[0]] if plan.bricks else [])
+        + [f"{name}.md" for name, paths in plan.studies.items() if paths]
+    ):
         print((plan.results / "tables" / name).read_text())
     print(f"page:    {plan.results / PAGE}")
     print(f"tables:  {plan.results / 'tables'}\nfigures: {plan.results / 'figures'}\nrecords: {plan.results / 'raw'}")

@@ -6,17 +6,21 @@ import json
 import stat
 from pathlib import Path
 
+import onnx
 import pytest
 
 from mononn_bench.measure.runner import Course
+from mononn_bench.models.folder import write_user_model
+from mononn_bench.models.reference import write_reference
 from mononn_bench.profile import nsight
 from mononn_bench.profile.case import profile_case
 from mononn_bench.profile.profilers import chrome_spans, onnxruntime_spans
 from mononn_bench.profile.timeline import operators, timeline
 from mononn_bench.profiled import CaseProfile, Operator, Span
 from mononn_bench.report.explain import places, rivals
-from tests.bench.conftest import QUICK, Contestants
+from tests.bench.conftest import QUICK, Contestants, linear_model
 
+WIDTH = 512
 TIMES = """Generating SQLite file x.sqlite from x.nsys-rep
 Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name
 20.0,"1,000",5,200.0,200.0,190,210,5.0,softmax<float>
@@ -29,6 +33,16 @@ COUNTERS = """==PROF== Connected to process 1
 "1","1","softmax<float>","dram__bytes.sum","byte","1,500"
 "2","1","softmax<float>","dram__bytes.sum","byte","500"
 """
+
+
+@pytest.fixture(scope="module")
+def linear_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The linear model, wide enough for counters in whole microseconds."""
+    folder = tmp_path_factory.mktemp("wide")
+    onnx.save(linear_model(WIDTH), folder / "mine.onnx")
+    write_user_model("linear", folder / "mine.onnx", {"x": (1, WIDTH)}, folder / "model")
+    write_reference(folder / "model", seed=0)
+    return folder / "model"
 
 
 def profiled(

@@ -5,7 +5,7 @@ import pytest
 from mononn_bench.errors import BenchError
 from mononn_bench.files import ROOT
 from mononn_bench.models.zoo import get_model
-from mononn_bench.workflow.config import ConfigError, load_config, named, read_comparison, read_config
+from mononn_bench.workflow.config import ConfigError, StartChoice, load_config, named, read_comparison, read_config
 from mononn_bench.workflow.plan import make_plan, plan_of
 
 LEAST = {"models": {"mlp": None}, "systems": ["mononn"]}
@@ -20,9 +20,15 @@ def test_defaults_are_filled_in():
     assert config.models[0].weights == "seeded"
 
 
-def test_bricks_have_no_defaults():
-    with pytest.raises(ConfigError, match="leave defaults or bricks out"):
-        load_config({**LEAST, "defaults": True, "bricks": [1]})
+@pytest.mark.parametrize(("key", "value"), [("bricks", [1]), ("start", {})])
+def test_further_studies_have_no_defaults(key, value):
+    with pytest.raises(ConfigError, match=f"leave defaults or {key} out"):
+        load_config({**LEAST, "defaults": True, key: value})
+
+
+def test_first_answers_are_asked_for_by_a_key_of_their_own():
+    assert load_config(LEAST).start is None
+    assert load_config({**LEAST, "start": {"cold": 0}}).start == StartChoice(warm=15, cold=0, processes=8)
 
 
 @pytest.mark.parametrize(

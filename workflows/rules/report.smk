@@ -8,6 +8,7 @@ rule report:
         plan.profiles,
         plan.bricks,
         plan.primitives,
+        list(plan.studies.values()),
         records=[case.record for case in plan.cases.values()],
     output:
         page=report(plan.page, caption="../report/page.rst", category="Page"),
