@@ -6,6 +6,7 @@ import argparse
 import importlib
 import os
 import sys
+from itertools import chain
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -33,7 +34,7 @@ html_theme_options = {
     "fixed_sidebar": True,
 }
 html_sidebars = {"**": ["about.html", "searchfield.html", "navigation.html"]}
-html_copy_source = False
+html_copy_source = html_show_copyright = False
 html_extra_path = ["index.html"]
 myst_heading_anchors = 4
 autodoc_member_order = "bysource"
@@ -49,8 +50,8 @@ class Commands(Directive):
     def run(self) -> list[nodes.Node]:
         module, _, function = self.arguments[0].partition(":")
         top: argparse.ArgumentParser = getattr(importlib.import_module(module), function)()
-        steps = next(a for a in top._actions if isinstance(a, argparse._SubParsersAction))
-        return [_help(top), *map(_section, steps.choices.values())]
+        steps = [a.choices.values() for a in top._actions if isinstance(a, argparse._SubParsersAction)]
+        return [_help(top), *map(_section, chain(*steps))]
 
 
 def _help(parser: argparse.ArgumentParser) -> nodes.Node:
