@@ -155,7 +155,7 @@ class BaseSession(ABC):
 
     @property
     def info(self) -> dict[str, Any]:
-        """A copy of the manifest, of the first specialisation: phases, barriers, flops, bytes, weight_bytes, ..."""
+        """A copy of the first specialisation's manifest (phases, barriers, flops, bytes, weight_bytes, ...)."""
         return dict(self.artifact.manifest)
 
     @abstractmethod
