@@ -28,6 +28,7 @@ include: "workflows/rules/build.smk"
 include: "workflows/rules/measure.smk"
 include: "workflows/rules/profile.smk"
 include: "workflows/rules/bricks.smk"
+include: "workflows/rules/lengths.smk"
 include: "workflows/rules/report.smk"
 
 

@@ -32,12 +32,13 @@ CORE = (
 SUITE = (
     ("cli", "gpu_suite"),
     ("commands",),
+    ("lengths_by_hand",),
     ("by_hand", "doctor"),
     ("workflow",),
-    ("profile", "bricks"),
+    ("profile", "bricks", "lengths"),
     ("report", "measure"),
     ("analysis", "systems"),
-    ("models", "profiled", "bricked"),
+    ("models", "profiled", "bricked", "served"),
     ("record",),
     ("codec",),
     ("errors", "files"),
@@ -56,10 +57,11 @@ ONLY = {
         "errors",
     },
     "mononn_core.emulate": {"vocabulary", "program.abi", "machine", "host_compiler", "options", "errors"},
-    "mononn_bench.analysis": {"record", "profiled", "bricked", "codec", "errors"},
+    "mononn_bench.analysis": {"record", "profiled", "bricked", "served", "codec", "errors"},
 }
 IMPORTS_ONNX = ("mononn_core/importer/", "mononn_core/backend.py", "mononn_bench/", "tests/")
 IMPORTS_CORE = ("mononn_core/", "mononn_bench/systems/mononn.py", "mononn_bench/systems/xla.py", "tests/")
+IMPORTS_CORE += ("mononn_bench/lengths/serving.py",)
 IMPORTS_CORE += ("mononn_bench/profile/trace.py", "mononn_bench/commands.py", "mononn_bench/gpu_suite/ours.py")
 
 

@@ -9,6 +9,7 @@ PAGE = "report.html"
 SPEED = "speedup.md"
 TABLES = ("cells.csv", SPEED, "speedup.tex")
 BRICKS = ("bricks.md", "bricks.csv", "machine.md")
+LENGTHS = ("lengths.md", "lengths.csv", "lengths.tex")
 FIGURES = ("speedup", "latency", "roofline", "accuracy")
 """Drawn wherever systems are compared. A/A comparisons (aa) and variants of our own (ablation) are drawn where they
 were measured.
@@ -29,11 +30,14 @@ def has_rivals(systems: Sequence[str]) -> bool:
     return len({system.partition("@")[0] for system in systems}) > 1
 
 
-def report_files(cases: Sequence[str], systems: Sequence[str], bricks: bool = False) -> list[str]:
+def report_files(
+    cases: Sequence[str], systems: Sequence[str], bricks: bool = False, lengths: bool = False
+) -> list[str]:
     """Every file that a report of these cases and systems leaves for certain, relative to its folder; `bricks`: models
-    were cut into bricks too.
+    were cut into bricks too; `lengths`: requests of many lengths were answered too.
     """
     tables = [f"tables/{name}" for name in (*(TABLES if cases else ()), *network_files(cases))]
-    tables += [f"tables/{name}" for name in BRICKS if bricks]
+    tables += [f"tables/{name}" for name in (*(BRICKS if bricks else ()), *(LENGTHS if lengths else ()))]
     figures = [*(FIGURES if cases and has_rivals(systems) else ()), *(["bricks"] if bricks else [])]
+    figures += ["lengths"] if lengths else []
     return [PAGE, *tables, *(f"figures/{name}.{suffix}" for name in figures for suffix in FORMATS)]

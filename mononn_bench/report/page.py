@@ -33,6 +33,7 @@ CAPTIONS = {
     "ablation": "What each decision of the compiler is worth: time without it over time with it.",
     "bricks": "Networks rebuilt from bricks of so many layers: the share of them whose time comes as near as that to "
     "the measured one. Grey: 5 and 10 %. In brackets: how many could be rebuilt.",
+    "lengths": "Medians over requests that are padded to the same length, and how many there are of each (grey).",
     "aa": "A system measured against itself: a ratio whose interval excludes 1 is a false alarm.",
 }
 
@@ -66,9 +67,10 @@ def page_html(
     profiles: Mapping[str, CaseProfile] | None = None,
     bricks: Sequence[Grid] = (),
     given: Sequence[Grid] = (),
+    lengths: Sequence[Grid] = (),
 ) -> str:
     """The page of a table, of the records it was made from, in the same order, of figures as SVG texts by name, of
-    profiles by case, of what bricks say, and of what the machine gives.
+    profiles by case, of what bricks say, of what the machine gives, and of requests of many lengths.
     """
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
@@ -95,6 +97,7 @@ def page_html(
         "levels": levels_grid(profiles),
         "bricks": bricks,
         "given": given,
+        "lengths": lengths,
         "records": records,
         "words": words,
         "is_variant": is_variant,

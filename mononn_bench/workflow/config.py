@@ -62,6 +62,22 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class Lengths:
+    """How requests of many lengths are measured, as in ServingSettings; `memory_models` are those whose memory is read
+    after `memory_requests` (all where there is none), `distribution` a file in place of the shipped one.
+    """
+
+    rounds: int
+    cycles: int
+    requests: int
+    step: int
+    memory_requests: int
+    memory_models: tuple[str, ...]
+    distribution: str
+    seed: int
+
+
+@dataclass(frozen=True)
 class WorkflowConfig:
     """A whole configuration, defaults filled in, every name known, `auto` settled."""
 
@@ -79,6 +95,7 @@ class WorkflowConfig:
     environments: Mapping[str, str]
     profile: bool
     bricks: tuple[int, ...]
+    lengths: Lengths | None
     defaults: bool
     tuning_seconds: float
 
@@ -98,6 +115,8 @@ def load_config(mapping: Mapping[str, Any]) -> WorkflowConfig:
         get_system(name)
     if filled["defaults"] and filled["bricks"]:
         raise ConfigError("Bricks are measured with every system's options set: leave defaults or bricks out.")
+    if filled["defaults"] and "lengths" in filled:
+        raise ConfigError("Requests are answered with every system's options set: leave defaults or lengths out.")
     filled = settled(filled)
     return WorkflowConfig(
         machine=filled["machine"],
@@ -114,6 +133,7 @@ def load_config(mapping: Mapping[str, Any]) -> WorkflowConfig:
         environments=filled["environments"],
         profile=filled["profile"],
         bricks=tuple(filled["bricks"]),
+        lengths=_lengths(filled),
         defaults=filled["defaults"],
         tuning_seconds=filled["tuning"]["seconds"],
     )
@@ -180,6 +200,16 @@ def _model_choices(entries: Mapping[str, Any]) -> tuple[ModelChoice, ...]:
             raise ConfigError(f"Model {name!r} has a path, and so its own weights; remove the key weights.")
         choices.append(choice)
     return tuple(choices)
+
+
+def _lengths(filled: Mapping[str, Any]) -> Lengths | None:
+    if "lengths" not in filled:
+        return None
+    given = filled["lengths"]
+    unknown = [name for name in given["memory_models"] if name not in filled["models"]]
+    if unknown:
+        raise ConfigError(f"lengths.memory_models names {unknown[0]!r}, which is none of the models: correct it.")
+    return Lengths(**{**given, "memory_models": tuple(given["memory_models"])})
 
 
 def _check_catalogued(choice: ModelChoice) -> None:

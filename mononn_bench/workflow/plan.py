@@ -24,6 +24,7 @@ from mononn_bench.workflow.identity import (
     requirements_id,
     source_id,
 )
+from mononn_bench.workflow.lengths import LengthsPlan
 from mononn_bench.workflow.machine import CUDA
 from mononn_bench.workflow.parts import (
     Build,
@@ -143,7 +144,7 @@ class Plan:
     def report_identity(self) -> str:
         """What tables and figures are made by."""
         template = sorted(path for path in (PACKAGE / "report" / "page").iterdir() if path.is_file())
-        return source_id([PACKAGE / "analysis", PACKAGE / "report", *RECORDS, *template])
+        return source_id([PACKAGE / "analysis", PACKAGE / "report", *RECORDS, PACKAGE / "served.py", *template])
 
     @cached_property
     def profile_identity(self) -> str:
@@ -154,7 +155,8 @@ class Plan:
     @property
     def report(self) -> list[Path]:
         """Everything the report leaves: tables, figures and the page."""
-        return [self.results / name for name in report_files(list(self.cases), self.config.systems, bool(self.bricks))]
+        more = {"bricks": bool(self.bricks), "lengths": bool(self.lengths.records)}
+        return [self.results / name for name in report_files(list(self.cases), self.config.systems, **more)]
 
     @property
     def page(self) -> Path:
@@ -222,6 +224,11 @@ class Plan:
         """What bricks are cut and measured by."""
         beside = ("measure/worker.py", "measure/sentinel.py", "models/arithmetic.py", "bricked.py")
         return source_id([PACKAGE / "bricks", *(PACKAGE / name for name in beside)])
+
+    @cached_property
+    def lengths(self) -> LengthsPlan:
+        """What there is for requests of many lengths."""
+        return LengthsPlan(self, self.config.lengths)
 
     @property
     def profiles(self) -> list[Path]:

@@ -65,16 +65,17 @@ def test_noise_is_kept_back_and_errors_stand_as_they_are(tmp_path):
     assert progress.line("    jobid: 0", 0.0) is None
 
 
-@pytest.mark.parametrize("name", ["config.yaml", "suites/aa.yaml", "suites/ablation.yaml", "suites/bricks.yaml"])
+@pytest.mark.parametrize(
+    "name", ["config.yaml", "suites/aa.yaml", "suites/ablation.yaml", "suites/bricks.yaml", "suites/lengths.yaml"]
+)
 def test_every_step_of_a_shipped_configuration_is_expected(name, tmp_path):
     plan = make_plan({**read_config(ROOT / "workflows" / name), "cache": str(tmp_path), "results": str(tmp_path / "r")})
     steps = steps_to_make(plan)
-    assert (
-        sum(m.startswith("Measuring ") for m in steps) == len(plan.cases) + len(plan.bricks) + len(plan.primitives) > 0
-    )
+    beside = [*plan.bricks, *plan.primitives, *plan.lengths.records]
+    assert sum(m.startswith("Measuring ") for m in steps) == len(plan.cases) + len(beside) > 0
     assert sum(" with " in m for m in steps) == (len(plan.builds) if plan.cases else 0)
     assert all(step.seconds > 0 for step in steps.values())
-    for path in (plan.report[0], *plan.bricks, *plan.primitives, *(case.record for case in plan.cases.values())):
+    for path in (plan.report[0], *beside, *(case.record for case in plan.cases.values())):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     assert not any(m.startswith("Measuring ") for m in steps_to_make(plan))

@@ -7,6 +7,7 @@ rule report:
         plan.timelines,
         plan.profiles,
         plan.bricks,
+        plan.lengths.records,
         plan.primitives,
         records=[case.record for case in plan.cases.values()],
     output:

@@ -18,11 +18,13 @@ from mononn_bench.report.figures.ablation import ablation_figure
 from mononn_bench.report.figures.accuracy import accuracy_figure
 from mononn_bench.report.figures.bricks import bricks_figure
 from mononn_bench.report.figures.latency import latency_figure
+from mononn_bench.report.figures.lengths import lengths_figure
 from mononn_bench.report.figures.roofline import roofline_figure
 from mononn_bench.report.figures.same import same_figure
 from mononn_bench.report.figures.speed import speed_figure
 from mononn_bench.report.figures.style import styled
 from mononn_bench.report.names import FORMATS
+from mononn_bench.served import ServedModel
 
 DRAWN: dict[str, Callable[[Table], Figure]] = {
     "speedup": speed_figure,
@@ -35,8 +37,10 @@ DRAWN_DIGEST = "Drawn"
 METADATA = {"pdf": {"CreationDate": None, "Creator": "mononn-bench"}, "svg": {"Date": None, "Creator": None}}
 
 
-def draw_figures(table: Table, bricked: Sequence[BrickedModel] = ()) -> dict[str, Figure]:
-    """Every figure this table, and networks cut into bricks, have something for, by name."""
+def draw_figures(
+    table: Table, bricked: Sequence[BrickedModel] = (), served: Sequence[ServedModel] = ()
+) -> dict[str, Figure]:
+    """Every figure this table, networks cut into bricks, and requests of many lengths have something for, by name."""
     wanted = dict(DRAWN) if table.rivals else {}
     if any(variant_of(system) == OURS for system in table.systems):
         wanted["ablation"] = ablation_figure
@@ -44,7 +48,11 @@ def draw_figures(table: Table, bricked: Sequence[BrickedModel] = ()) -> dict[str
         wanted["aa"] = same_figure
     with styled():
         drawn = {name: draw(table) for name, draw in wanted.items()}
-        return {**drawn, "bricks": bricks_figure(rebuild(bricked))} if bricked else drawn
+        if bricked:
+            drawn["bricks"] = bricks_figure(rebuild(bricked))
+        if served:
+            drawn["lengths"] = lengths_figure(served)
+    return drawn
 
 
 def figure_bytes(figure: Figure, suffix: str) -> bytes:
