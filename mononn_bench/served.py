@@ -48,7 +48,7 @@ class ServingSettings:
     block begins with at least so many of its requests untimed (`warm_up_runs`), and for so long.
     """
 
-    rounds: int = 5
+    rounds: int = 4
     cycles: int = 4
     requests: int = 24
     step: int = 16

@@ -16,6 +16,7 @@ from typing import Any
 
 from mononn_bench.errors import SystemUnavailableError
 from mononn_bench.lengths.requests import shapes_at
+from mononn_bench.record import Option
 from mononn_bench.systems import OURS, get_system
 from mononn_bench.systems import openvino as openvino_adapter
 from mononn_bench.systems import torch_inductor as inductor
@@ -45,6 +46,11 @@ class Serving:
         """As the adapter's `build`."""
         built: Built = self.system.build(task)
         return built
+
+    def options(self, task: Task) -> tuple[Option, ...]:
+        """As the adapter's `options`."""
+        found: tuple[Option, ...] = self.system.options(task)
+        return found
 
     def load(self, task: Task) -> None:
         """As the adapter's `load`."""
@@ -147,30 +153,31 @@ class ServedOpenVino(Serving):
 
 
 class StaticOpenVino(ServedOpenVino):
-    """A compiled model for each length of the grid, each with weights of its own in memory."""
+    """A compiled model for each length of the grid. They are compiled when they are loaded, all from one model that is
+    read once, so that they share its constants: from a cache each would come with constants of its own. What a compiled
+    model packs of its weights is its own in both.
+    """
 
     def build(self, task: Task) -> Built:
-        self._compile_all(task)
         return Built()
 
-    def load(self, task: Task) -> None:
-        self._by_length = {n: (one, one.create_infer_request()) for n, one in self._compile_all(task).items()}
+    def options(self, task: Task) -> tuple[Option, ...]:
+        return tuple(option for option in super().options(task) if option.name != "CACHE_DIR")
 
-    def _compile_all(self, task: Task) -> dict[int, Any]:
+    def load(self, task: Task) -> None:
         import openvino
 
-        core, found = openvino.Core(), {}
+        core = openvino.Core()
+        model, self._by_length = core.read_model(str(task.onnx)), {}
         settings = {
             "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_NUM_THREADS": task.threads,
             "INFERENCE_PRECISION_HINT": HINTS[task.precision],
-            "CACHE_DIR": str(task.build_folder),
         }
         for length in self.grid:
-            model = core.read_model(str(task.onnx))
             model.reshape(shapes_at(task.model.inputs, length))
-            found[length] = core.compile_model(model, "CPU", settings)
-        return found
+            compiled = core.compile_model(model, "CPU", settings)
+            self._by_length[length] = compiled, compiled.create_infer_request()
 
     def _of(self, inputs: Arrays) -> tuple[Any, Any]:
         found: tuple[Any, Any] = self._by_length[next(iter(inputs.values())).shape[1]]

@@ -37,7 +37,7 @@ class RequestServer(Server):
         started = time.perf_counter()
         built = serving.build(made)
         seconds = time.perf_counter() - started
-        options = [asdict(option) for option in self._system.options(made)]
+        options = [asdict(option) for option in serving.options(made)]
         return {"build_s": seconds, "options": options, **to_plain(asdict(built))}
 
     def load_form(self, form: str, grid: list[int], requests: str, **task: Any) -> dict[str, Any]:
