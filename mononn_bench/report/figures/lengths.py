@@ -20,7 +20,7 @@ def lengths_figure(models: Sequence[ServedModel]) -> Figure:
     """Medians over requests whose lengths are padded to the same one, a line a contestant; how many requests there are
     of each stands behind them in grey.
     """
-    figure = new_figure(2.6)
+    figure = new_figure(2.9)
     panels = figure.subplots(1, max(1, len(models)), squeeze=False)[0]
     for axes, model in zip(panels, models, strict=False):
         axes.set(title=plain(model.model.name), xlabel="tokens", ylabel="ms")
@@ -35,9 +35,7 @@ def lengths_figure(models: Sequence[ServedModel]) -> Figure:
             look = looks([s.system for s in shown])[system.system]
             axes.plot(*zip(*points, strict=True) if points else ([], []), color=look.colour, linewidth=1.1,
                       linestyle=LINES.get(system.form, "-."), label=plain(system.label))  # fmt: skip
-        if shown:
-            axes.legend(loc="upper left", fontsize=6.0, handlelength=2.2)
-        else:
+        if not shown:
             axes.text(0.5, 0.5, "no contestant is ok", transform=axes.transAxes, ha="center", color=FAILED)
         behind = axes.twinx()
         behind.bar(grid, counts, width=0.8 * model.settings.step, color=FAINT)
@@ -46,4 +44,7 @@ def lengths_figure(models: Sequence[ServedModel]) -> Figure:
         axes.set_zorder(behind.get_zorder() + 1)
         axes.patch.set_visible(False)
         axes.set_ylim(bottom=0)
+    named = {text: line for axes in panels for line, text in zip(*axes.get_legend_handles_labels(), strict=True)}
+    if named:
+        figure.legend(named.values(), named, loc="outside upper center", ncols=4, fontsize=7.0, handlelength=2.2)
     return figure
