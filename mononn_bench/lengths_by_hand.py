@@ -13,12 +13,14 @@ from pathlib import Path
 from mononn_bench.by_hand import _entrant, _machine, _plan, _prepare_environments, _prepare_step, _say
 from mononn_bench.codec import read_record, write_record
 from mononn_bench.errors import BadOptionError
+from mononn_bench.lengths import serving
 from mononn_bench.lengths.build import entries_of
 from mononn_bench.lengths.case import serve_case
 from mononn_bench.lengths.distribution import SQUAD, read_distribution
 from mononn_bench.record import ModelRecord
 from mononn_bench.served import ServingSettings
 from mononn_bench.systems import get_system
+from mononn_bench.workflow.identity import digest, source_id
 from mononn_bench.workflow.machine import name_here
 
 
@@ -57,9 +59,10 @@ def lengths(options: Namespace) -> int:
         build_limit_s=options.build_limit, answer_limit_s=options.answer_limit, memory_limit_mb=options.memory_limit,
     )  # fmt: skip
     entrants = [_entrant(name, where, cores, "fp32", options.builds) for name, where in environments.items()]
+    forms = source_id([Path(serving.__file__)])
     record = serve_case(
         folder,
-        [entry for one in entrants for entry in entries_of(one.system, one.python, one.identity)],
+        [entry for one in entrants for entry in entries_of(one.system, one.python, digest(one.identity, forms))],
         distribution,
         settings,
         cores=cores,
@@ -93,6 +96,8 @@ def _command(name: str, systems: list[str], settings: ServingSettings, distribut
     """The command that measures this again, from the network's name."""
     numbers = f"--rounds {settings.rounds} --cycles {settings.cycles} --requests {settings.requests}"
     numbers += f" --step {settings.step} --memory-requests {settings.memory_requests} --seed {settings.seed}"
-    numbers += f" --order-seed {settings.order_seed} --threads {settings.threads}"
+    numbers += (
+        f" --order-seed {settings.order_seed} --threads {settings.threads} --memory-limit {settings.memory_limit_mb}"
+    )
     own = "" if distribution == SQUAD else f" --distribution {shlex.quote(str(distribution))}"
     return f"mononn-bench lengths --model {name} --systems {shlex.quote(','.join(systems))} {numbers}{own}"

@@ -23,7 +23,7 @@ TWIN = "@2"
 
 @dataclass(frozen=True)
 class Entry:
-    """A contestant: a system in a form, its interpreter, and `identity` as in SystemBricks."""
+    """A contestant: a system in a form, its interpreter, and `identity` as in SystemBricks, of forms' sources too."""
 
     label: str
     system: str
@@ -79,8 +79,8 @@ def build_forms(
     """
     built: dict[str, tuple[BuiltForm, Path]] = {}
     for entry in entries:
-        name = f"{entry.system}-{entry.form}-{entry.identity}-{model.digest[:12]}-{settings.step}"
-        folder = builds.absolute() / name
+        asked = f"{grid[0]}-{grid[-1]}-{settings.step}"
+        folder = builds.absolute() / f"{entry.system}-{entry.form}-{entry.identity}-{model.digest[:12]}-{asked}"
         try:
             found = read_record(BuiltForm, folder / RECORD)
         except RecordError:

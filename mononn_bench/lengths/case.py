@@ -41,7 +41,7 @@ from mononn_bench.served import (
     ServedSystem,
     ServingSettings,
 )
-from mononn_bench.systems import get_system
+from mononn_bench.systems import OURS, get_system
 
 CHUNK = 200
 """Requests of one question to a worker while memory is looked at."""
@@ -352,7 +352,18 @@ def _judged(course: Course, tallies: Mapping[str, Tally], reference: ReferenceRe
     anything = dict.fromkeys(names, float("inf"))
     errors = worst_errors(_compared(judge, course, anything)) if judge else {}
     limits = rel_l2_limits("fp32", names, errors, reference.fp32_errors)
-    return tuple(_row(tally, _compared(tally, course, limits)) for tally in tallies.values())
+    return disputed([_row(tally, _compared(tally, course, limits)) for tally in tallies.values()], reference)
+
+
+def disputed(rows: Sequence[ServedSystem], reference: ReferenceRecord) -> tuple[ServedSystem, ...]:
+    """The rows; where independent systems answered and none agrees with the reference, that is itself in doubt."""
+    independent = [r for r in rows if get_system(r.system).family not in (OURS, reference.family) and r.accuracy]
+    if not independent or any(row.status != "incorrect" for row in independent):
+        return tuple(rows)
+    reason = f"no independent system agrees with the reference ({reference.method})"
+    return tuple(
+        replace(row, status="disputed", reason=reason) if row.status in ("ok", "incorrect") else row for row in rows
+    )
 
 
 def _compared(tally: Tally, course: Course, limits: Mapping[str, float]) -> list[AccuracyCheck]:

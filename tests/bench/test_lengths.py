@@ -16,7 +16,7 @@ from mononn_bench import cli
 from mononn_bench.codec import read_record, write_record
 from mononn_bench.errors import ModelError, RecordError
 from mononn_bench.lengths.build import entries_of
-from mononn_bench.lengths.case import serve_case
+from mononn_bench.lengths.case import disputed, serve_case
 from mononn_bench.lengths.distribution import (
     SQUAD,
     draw_lengths,
@@ -31,8 +31,8 @@ from mononn_bench.lengths.requests import Buffers, cut_answers, fill_padded, mak
 from mononn_bench.lengths.serving import Serving
 from mononn_bench.lengths.worker import Answering
 from mononn_bench.models.zoo import get_model
-from mononn_bench.record import ModelRecord, Tensor
-from mononn_bench.served import Distribution, ServedModel, ServingSettings
+from mononn_bench.record import AccuracyCheck, ModelRecord, ReferenceRecord, Tensor
+from mononn_bench.served import Distribution, ServedModel, ServedSystem, ServingSettings
 from mononn_bench.systems import get_system
 from mononn_bench.systems.base import Task
 
@@ -259,6 +259,20 @@ def test_ours_and_a_runtime_answer_alike_in_each_form(encoder: Path, tmp_path: P
     assert [(one.status, one.reason) for one in found.systems] == [("ok", "")] * 4
     assert found.grid == (4, 8, 10)
     assert len(found.rounds[0].cycles[0].blocks) == 4
+
+
+def test_a_reference_that_no_independent_system_agrees_with_is_disputed() -> None:
+    check = AccuracyCheck("y", 0, "before", 1.0, 1.0, 1e-5, passed=False)
+    reference = ReferenceRecord("", "by hand", "pytorch", 1, 0, "", {})
+    ours, torch = (
+        ServedSystem("mononn", "mononn", "family", "ok", ""),
+        ServedSystem("t", "torch-inductor", "d", "ok", ""),
+    )
+    wrong = ServedSystem("o", "onnxruntime", "dynamic", "incorrect", "off", accuracy=(check,))
+    right = replace(wrong, system="openvino", status="ok")
+    assert {row.status for row in disputed([ours, torch, wrong], reference)} == {"disputed"}
+    for rows in ([ours, torch], [ours, wrong, right]):
+        assert disputed(rows, reference) == tuple(rows)
 
 
 def test_an_encoder_is_one_of_the_catalogue() -> None:
