@@ -29,6 +29,7 @@ include: "workflows/rules/measure.smk"
 include: "workflows/rules/profile.smk"
 include: "workflows/rules/bricks.smk"
 include: "workflows/rules/start.smk"
+include: "workflows/rules/lengths.smk"
 include: "workflows/rules/report.smk"
 
 

@@ -10,10 +10,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from mononn_bench import by_hand, commands
+from mononn_bench import by_hand, commands, lengths_by_hand
 from mononn_bench.errors import BenchError, DiskFullError
+from mononn_bench.lengths.distribution import SQUAD
 from mononn_bench.measure.worker import die_with_parent
 from mononn_bench.record import Settings
+from mononn_bench.served import ServingSettings
 from mononn_bench.start.command import start
 from mononn_bench.started import StartSettings
 
@@ -32,6 +34,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_explain(steps)
     _add_bricks(steps)
     _add_start(steps)
+    _add_lengths(steps)
     _add_tune(steps)
     report = _add(steps, "report", commands.report, "tables and figures from records")
     report.add_argument("records", nargs="*", type=Path, metavar="RECORD")
@@ -117,6 +120,29 @@ def _add_start(steps: Steps) -> None:
     parser.add_argument("--processes", type=_positive, default=StartSettings.processes, help="at once, for memory")
     parser.add_argument("--seed", type=int, default=0, help="of the order of starts")
     parser.add_argument("--output", type=Path, help="the record")
+
+
+def _add_lengths(steps: Steps) -> None:
+    parser = _add(steps, "lengths", lengths_by_hand.lengths, "have an encoder answer requests of many lengths")
+    _add_case(parser)
+    for name, text in (("rounds", "fresh processes"), ("cycles", "blocks of a round"), ("requests", "of a block"),
+                       ("step", "of the lengths that are padded to")):  # fmt: skip
+        parser.add_argument(f"--{name}", type=_positive, default=getattr(ServingSettings, name), help=text)
+    parser.add_argument("--memory-requests", type=int, default=0, help="that memory is read after")
+    parser.add_argument("--seed", type=int, default=0, help="of the requests")
+    parser.add_argument("--order-seed", type=int, help="of the order of blocks; without it a new one is drawn")
+    parser.add_argument("--build-limit", type=float, default=ServingSettings.build_limit_s, help="seconds")
+    parser.add_argument("--builds", type=Path, default=Path(".cache/lengths"), metavar="FOLDER", help="kept builds")
+    _add_distribution(parser)
+    parser.add_argument("--output", type=Path, help="the record")
+    encoder = _add(steps, "encoder", lengths_by_hand.encoder, "write an encoder with an open axis of tokens")
+    encoder.add_argument("--model", required=True)
+    _add_distribution(encoder)
+    encoder.add_argument("--output", type=Path, required=True, metavar="FOLDER")
+
+
+def _add_distribution(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--distribution", type=Path, default=SQUAD, metavar="FILE", help="of lengths: SQuAD 1.1's")
 
 
 def _add_tune(steps: Steps) -> None:

@@ -33,12 +33,13 @@ SUITE = (
     ("cli", "gpu_suite"),
     ("start",),
     ("commands",),
+    ("lengths_by_hand",),
     ("by_hand", "doctor"),
     ("workflow",),
-    ("profile", "bricks"),
+    ("profile", "bricks", "lengths"),
     ("report", "measure"),
     ("analysis", "systems"),
-    ("models", "profiled", "bricked", "started"),
+    ("models", "profiled", "bricked", "started", "served"),
     ("record",),
     ("codec",),
     ("errors", "files"),
@@ -57,10 +58,11 @@ ONLY = {
         "errors",
     },
     "mononn_core.emulate": {"vocabulary", "program.abi", "machine", "host_compiler", "options", "errors"},
-    "mononn_bench.analysis": {"record", "profiled", "bricked", "started", "codec", "errors"},
+    "mononn_bench.analysis": {"record", "profiled", "bricked", "started", "served", "codec", "errors"},
 }
 IMPORTS_ONNX = ("mononn_core/importer/", "mononn_core/backend.py", "mononn_bench/", "tests/")
 IMPORTS_CORE = ("mononn_core/", "mononn_bench/systems/mononn.py", "mononn_bench/systems/xla.py", "tests/")
+IMPORTS_CORE += ("mononn_bench/lengths/serving.py",)
 IMPORTS_CORE += ("mononn_bench/profile/trace.py", "mononn_bench/commands.py", "mononn_bench/gpu_suite/ours.py")
 IMPORTS_CORE += ("mononn_bench/start/emitted.py",)
 

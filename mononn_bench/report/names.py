@@ -37,6 +37,6 @@ def report_files(
     """
     tables = [f"tables/{name}" for name in (*(TABLES if cases else ()), *network_files(cases))]
     tables += [f"tables/{name}" for name in BRICKS if bricks]
-    tables += [f"tables/{name}.{suffix}" for name in studies for suffix in ("md", "csv")]
+    tables += [f"tables/{name}.{suffix}" for name in studies for suffix in ("md", "csv", "tex")]
     figures = [*(FIGURES if cases and has_rivals(systems) else ()), *(["bricks"] if bricks else []), *studies]
     return [PAGE, *tables, *(f"figures/{name}.{suffix}" for name in figures for suffix in FORMATS)]

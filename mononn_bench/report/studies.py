@@ -12,18 +12,24 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from mononn_bench.analysis.lengths import length_rows
 from mononn_bench.analysis.start import plain_rows, start_rows
 from mononn_bench.codec import read_record
+from mononn_bench.report.figures.lengths import lengths_figure
 from mononn_bench.report.figures.start import start_figure
 from mononn_bench.report.figures.style import styled
 from mononn_bench.report.grids import Grid
+from mononn_bench.report.lengths import length_grids
 from mononn_bench.report.start import start_grids
+from mononn_bench.served import ServedModel
 from mononn_bench.started import StartRecord
 
 
 @dataclass(frozen=True)
 class Study:
-    """`record` is the type of its records, of which `grids`, `rows` (for a CSV file) and `draw` are made."""
+    """`record` is the type of its records, of which `grids`, `rows` (for a CSV file) and `draw` are made; `order` sorts
+    them, which otherwise stand as their files do.
+    """
 
     name: str
     heading: str
@@ -32,6 +38,7 @@ class Study:
     grids: Callable[[Sequence[Any]], list[Grid]]
     rows: Callable[[Sequence[Any]], Sequence[Any]]
     draw: Callable[[Sequence[Any]], Figure]
+    order: Callable[[Any], Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -53,13 +60,27 @@ STUDIES = (
         rows=lambda records: plain_rows(start_rows(records)),
         draw=lambda records: start_figure(start_rows(records)),
     ),
+    Study(
+        name="lengths",
+        heading="Requests of many lengths",
+        caption="Medians over requests that are padded to the same length, and how many there are of each (grey).",
+        record=ServedModel,
+        grids=length_grids,
+        rows=length_rows,
+        draw=lengths_figure,
+        order=lambda record: (-record.model.flops, record.model.name),
+    ),
 )
 
 
 def read_studies(folder: Path) -> dict[str, list[Any]]:
-    """The records of every study that has any in a report's folder, by its name; of each in the order of its files."""
-    found = {s.name: [read_record(s.record, p) for p in sorted((folder / s.name).glob("*.json"))] for s in STUDIES}
-    return {name: records for name, records in found.items() if records}
+    """The records of every study that has any in a report's folder, by its name."""
+    found = {}
+    for study in STUDIES:
+        records = [read_record(study.record, path) for path in sorted((folder / study.name).glob("*.json"))]
+        if records:
+            found[study.name] = sorted(records, key=study.order) if study.order else records
+    return found
 
 
 def draw_studies(records: Mapping[str, Sequence[Any]]) -> dict[str, Figure]:

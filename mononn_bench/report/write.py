@@ -17,7 +17,7 @@ from mononn_bench.record import CaseRecord, read_record
 from mononn_bench.report.bricks import brick_grids, read_bricks
 from mononn_bench.report.explain import explain_grid, levels_grid, rivals
 from mononn_bench.report.figures import draw_figures, write_figures
-from mononn_bench.report.grids import markdown
+from mononn_bench.report.grids import latex, markdown
 from mononn_bench.report.layers import layer_grids
 from mononn_bench.report.machine import machine_grids
 from mononn_bench.report.names import PAGE
@@ -86,11 +86,12 @@ def write_bricks(models: Sequence[BrickedModel], primitives: Primitives | None, 
 
 
 def write_studies(records: Mapping[str, Sequence[Any]], folder: Path) -> list[Shown]:
-    """Write the tables of every study with records into `folder`, as text and as CSV; what the page shows of them."""
+    """Write the tables of every study with records into `folder`, as text, LaTeX and CSV; what the page shows."""
     shown = [Shown(study, study.grids(records[study.name])) for study in STUDIES if study.name in records]
     for one in shown:
         name = one.study.name
         write_text(folder / f"{name}.md", "\n".join(map(markdown, one.grids)))
+        write_text(folder / f"{name}.tex", "\n".join(latex(grid, f"{name}-{i}") for i, grid in enumerate(one.grids)))
         write_text(folder / f"{name}.csv", rows_csv(one.study.rows(records[name])))
     return shown
 

@@ -71,6 +71,22 @@ class StartChoice:
 
 
 @dataclass(frozen=True)
+class Lengths:
+    """How requests of many lengths are measured, as in ServingSettings; `memory_models` are those whose memory is read
+    after `memory_requests` (all where there is none), `distribution` a file in place of the shipped one.
+    """
+
+    rounds: int
+    cycles: int
+    requests: int
+    step: int
+    memory_requests: int
+    memory_models: tuple[str, ...]
+    distribution: str
+    seed: int
+
+
+@dataclass(frozen=True)
 class WorkflowConfig:
     """A whole configuration, defaults filled in, every name known, `auto` settled."""
 
@@ -89,6 +105,7 @@ class WorkflowConfig:
     profile: bool
     bricks: tuple[int, ...]
     start: StartChoice | None
+    lengths: Lengths | None
     defaults: bool
     tuning_seconds: float
 
@@ -106,7 +123,7 @@ def load_config(mapping: Mapping[str, Any]) -> WorkflowConfig:
     filled = _with_defaults(mapping, schema)
     for name in filled["systems"]:
         get_system(name)
-    for key, what in (("bricks", "Bricks"), ("start", "First answers")):
+    for key, what in (("bricks", "Bricks"), ("start", "First answers"), ("lengths", "Requests")):
         if filled["defaults"] and filled.get(key, []) != []:
             raise ConfigError(f"{what} are measured with every system's options set: leave defaults or {key} out.")
     filled = settled(filled)
@@ -126,6 +143,7 @@ def load_config(mapping: Mapping[str, Any]) -> WorkflowConfig:
         profile=filled["profile"],
         bricks=tuple(filled["bricks"]),
         start=StartChoice(**filled["start"]) if "start" in filled else None,
+        lengths=_lengths(filled),
         defaults=filled["defaults"],
         tuning_seconds=filled["tuning"]["seconds"],
     )
@@ -192,6 +210,16 @@ def _model_choices(entries: Mapping[str, Any]) -> tuple[ModelChoice, ...]:
             raise ConfigError(f"Model {name!r} has a path, and so its own weights; remove the key weights.")
         choices.append(choice)
     return tuple(choices)
+
+
+def _lengths(filled: Mapping[str, Any]) -> Lengths | None:
+    if "lengths" not in filled:
+        return None
+    given = filled["lengths"]
+    unknown = [name for name in given["memory_models"] if name not in filled["models"]]
+    if unknown:
+        raise ConfigError(f"lengths.memory_models names {unknown[0]!r}, which is none of the models: correct it.")
+    return Lengths(**{**given, "memory_models": tuple(given["memory_models"])})
 
 
 def _check_catalogued(choice: ModelChoice) -> None:

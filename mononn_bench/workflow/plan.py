@@ -24,6 +24,7 @@ from mononn_bench.workflow.identity import (
     requirements_id,
     source_id,
 )
+from mononn_bench.workflow.lengths import LengthsPlan
 from mononn_bench.workflow.machine import CUDA
 from mononn_bench.workflow.parts import (
     Build,
@@ -37,7 +38,7 @@ from mononn_bench.workflow.parts import (
 )
 
 PACKAGE = ROOT / "mononn_bench"
-RECORDS = tuple(PACKAGE / name for name in ("record.py", "profiled.py", "bricked.py", "started.py"))
+RECORDS = tuple(PACKAGE / name for name in ("record.py", "profiled.py", "bricked.py", "started.py", "served.py"))
 DRIVER = "driver"
 NOT_EXPORTING = ("zoo.py", "wide.py", "grouped.py", "quantise.py")
 """What of models/ makes no exported model: of the catalogue its entry counts, and an 8-bit file is made of what was
@@ -191,7 +192,7 @@ class Plan:
     @property
     def studies(self) -> dict[str, list[Path]]:
         """The records of what is measured beside cases and bricks, by the study's name (report/studies.py)."""
-        return {"start": self.starts}
+        return {"start": self.starts, "lengths": self.lengths.records}
 
     @property
     def starts(self) -> list[Path]:
@@ -248,6 +249,11 @@ class Plan:
         """What bricks are cut and measured by."""
         beside = ("measure/worker.py", "measure/sentinel.py", "models/arithmetic.py", "bricked.py")
         return source_id([PACKAGE / "bricks", *(PACKAGE / name for name in beside)])
+
+    @cached_property
+    def lengths(self) -> LengthsPlan:
+        """What there is for requests of many lengths."""
+        return LengthsPlan(self, self.config.lengths)
 
     @property
     def profiles(self) -> list[Path]:

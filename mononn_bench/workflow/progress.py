@@ -20,6 +20,7 @@ ENVIRONMENT_S = {"torch": 120.0, "zentorch": 100.0}
 BUILD_S = {"mononn": 20.0, "torch-inductor": 90.0, "zentorch": 90.0, "xla": 30.0, "tvm": 60.0}
 USUAL_S = {"environment": 40.0, "export": 25.0, "reference": 20.0, "build": 6.0, "profile": 8.0, "report": 20.0}
 USUAL_S |= {"quantise": 30.0, "quantised reference": 60.0, "bricks": 60.0, "primitives": 25.0, "start": 60.0}
+USUAL_S |= {"encoder": 40.0, "lengths": 240.0}
 LOAD_S, ALONE_S, SENTINEL_S, MACHINE_S = 3.0, 5.0, 0.3, 1.0
 FULL_SIZE_RUN_S, RUNS_OF_A_BLOCK = 0.12, 5
 PACE = (0.5, 3.0)
@@ -34,6 +35,7 @@ TOLD = (
     " visits to ",
     " files, round ",
     " processes of ",
+    ": memory of ",
 )
 """What lines of a measurement's log say that is worth showing."""
 PROGRESS = re.compile(r"progress in (\S+)$")
@@ -66,7 +68,8 @@ def steps_to_make(plan: Plan) -> dict[str, Step]:
     whole = bool(plan.cases or plan.timelines or plan.starts)
     add("Describing the machine", plan.machine_record, MACHINE_S)
     for name, model in plan.models.items():
-        add(f"Exporting {name}", model.record, USUAL_S["export"])
+        if whole or plan.bricks:
+            add(f"Exporting {name}", model.record, USUAL_S["export"])
         if whole:
             add(f"Computing the reference answers of {name}", model.reference, USUAL_S["reference"])
     for name, model in plan.quantised.items():
@@ -90,6 +93,10 @@ def steps_to_make(plan: Plan) -> dict[str, Step]:
         add(message, path, USUAL_S["bricks"] * len(plan.config.systems))
     for path in plan.starts:
         add(f"Measuring the first answers of {path.stem}", path, USUAL_S["start"] * len(plan.config.systems))
+    for path in plan.lengths.records:
+        add(f"Exporting the encoder of {path.stem}", plan.lengths.encoder(path.stem) / "model.json", USUAL_S["encoder"])
+        message = f"Measuring requests of many lengths to {path.stem}"
+        add(message, path, USUAL_S["lengths"] * len(plan.config.systems))
     missing = [path for path in plan.report if not path.exists()]
     if missing or any(message.startswith("Measuring") for message in steps):
         message = "Writing tables, figures and the page"

@@ -1,7 +1,10 @@
 """A configuration is taken whole or refused in one sentence that names the key and the nearest right one."""
 
+import shlex
+
 import pytest
 
+from mononn_bench.cli import make_parser
 from mononn_bench.errors import BenchError
 from mononn_bench.files import ROOT
 from mononn_bench.models.zoo import get_model
@@ -29,6 +32,34 @@ def test_further_studies_have_no_defaults(key, value):
 def test_first_answers_are_asked_for_by_a_key_of_their_own():
     assert load_config(LEAST).start is None
     assert load_config({**LEAST, "start": {"cold": 0}}).start == StartChoice(warm=15, cold=0, processes=8)
+
+
+def test_requests_of_many_lengths_are_off_unless_asked_for_and_then_have_defaults():
+    assert load_config(LEAST).lengths is None
+    assert not make_plan(LEAST).lengths.records
+    found = load_config({**LEAST, "lengths": {"rounds": 3}}).lengths
+    assert (found.rounds, found.cycles, found.requests, found.step, found.memory_requests) == (3, 4, 24, 16, 10000)
+    with pytest.raises(ConfigError, match="leave defaults or lengths out"):
+        load_config({**LEAST, "defaults": True, "lengths": {}})
+    with pytest.raises(ConfigError, match="'bert-mini', which is none of the models"):
+        load_config({**LEAST, "lengths": {"memory_models": ["bert-mini"]}})
+    with pytest.raises(ConfigError, match="did you mean 'step'"):
+        load_config({**LEAST, "lengths": {"steps": 8}})
+
+
+def test_the_lengths_suite_tells_its_commands_what_they_know():
+    plan = make_plan({**read_config(ROOT / "workflows" / "suites" / "lengths.yaml"), "machine": "here"})
+    assert [path.name for path in plan.lengths.records] == ["bert-base.json", "t5-small.json", "bert-mini.json"]
+    read = {m: make_parser().parse_args(["lengths", *shlex.split(plan.lengths.options(m))]) for m in plan.models}
+    assert {name: options.memory_requests for name, options in read.items()} == {
+        "bert-base": 0, "t5-small": 0, "bert-mini": 10000,
+    }  # fmt: skip
+    options = read["t5-small"]
+    assert [name for name, _ in options.environment] == list(plan.config.systems)
+    assert options.model_folder / "model.json" in plan.lengths.inputs("t5-small")
+    exported = make_parser().parse_args(["encoder", *shlex.split(plan.lengths.encoder_options("t5-small"))])
+    assert (exported.model, exported.output) == ("t5-small", options.model_folder)
+    assert "tables/lengths.md" in {str(path.relative_to(plan.results)) for path in plan.report}
 
 
 @pytest.mark.parametrize(

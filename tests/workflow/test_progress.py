@@ -66,12 +66,20 @@ def test_noise_is_kept_back_and_errors_stand_as_they_are(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["config.yaml", "suites/aa.yaml", "suites/ablation.yaml", "suites/bricks.yaml", "suites/start.yaml"]
+    "name",
+    [
+        "config.yaml",
+        "suites/aa.yaml",
+        "suites/ablation.yaml",
+        "suites/bricks.yaml",
+        "suites/start.yaml",
+        "suites/lengths.yaml",
+    ],
 )
 def test_every_step_of_a_shipped_configuration_is_expected(name, tmp_path):
     plan = make_plan({**read_config(ROOT / "workflows" / name), "cache": str(tmp_path), "results": str(tmp_path / "r")})
     steps = steps_to_make(plan)
-    beside = [*plan.bricks, *plan.primitives, *plan.starts]
+    beside = [*plan.bricks, *plan.primitives, *plan.starts, *plan.lengths.records]
     assert sum(m.startswith("Measuring ") for m in steps) == len(plan.cases) + len(beside) > 0
     assert sum(" with " in m for m in steps) == (len(plan.builds) if plan.cases or plan.starts else 0)
     assert all(step.seconds > 0 for step in steps.values())

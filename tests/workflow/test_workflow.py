@@ -71,6 +71,12 @@ def test_snakemake_makes_its_own_report_of_it(finished):
     assert "answers have no speed" in text and "A cross with a reason" in text, "captions"
 
 
+def test_requests_of_many_lengths_need_encoders_and_no_builds(checkout):
+    assert checkout.planned("workflows/suites/lengths.yaml") == {
+        "environment": 4, "machine": 1, "encoder": 3, "lengths": 3, "report": 1,
+    }  # fmt: skip
+
+
 def test_bricks_alone_are_a_run_of_their_own(finished):
     """In the checkout whose models are exported already; a second run finds every brick in the database."""
     config = finished.folder / "bricks.yaml"

@@ -7,8 +7,9 @@ rule report:
         plan.timelines,
         plan.profiles,
         plan.bricks,
+        plan.lengths.records,
         plan.primitives,
-        list(plan.studies.values()),
+        *plan.studies.values(),
         records=[case.record for case in plan.cases.values()],
     output:
         page=report(plan.page, caption="../report/page.rst", category="Page"),
