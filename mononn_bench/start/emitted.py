@@ -10,5 +10,5 @@ import mononn_core.emit
 
 def emit_static(artifact: Path, library: Path) -> None:
     """Write the network of a `.mono` file as a static library, its header beside it."""
-    session = mononn.load(artifact, share_weights=True)
+    session = mononn.load(artifact, weights="shared")
     mononn_core.emit.emit(session.artifact, "static", library)

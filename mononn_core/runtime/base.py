@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -188,6 +189,32 @@ class BaseSession(ABC):
         binding = self.bind(inputs, outputs)
         binding.run()
         return binding.results()
+
+    def run_into(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
+        """One inference into the caller's buffers, one for every output; nothing is allocated for tensors. Arguments
+        and errors are otherwise those of :meth:`run`. Buffers that stay the same are better bound once (:meth:`bind`).
+        """
+        missing = [name for name in self.outputs if name not in outputs]
+        if missing:
+            raise InputError(f"output {missing[0]!r} has no buffer; give one for each of {', '.join(self.outputs)}")
+        self.run(inputs, outputs)
+
+    def submit(
+        self, executor: Executor, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None
+    ) -> Future[dict[str, Any]]:
+        """One inference on a thread of the caller's executor, such as a ThreadPoolExecutor.
+
+        What was given is checked and bound before this returns, so that its errors are raised here; those of the run
+        are the future's. Until it is done, the inputs may not be changed. Runs of one session take turns: clones run
+        side by side. In asyncio: ``await asyncio.wrap_future(session.submit(executor, inputs))``.
+        """
+        binding = self.bind(inputs, outputs)
+
+        def run() -> dict[str, Any]:
+            binding.run()
+            return binding.results()
+
+        return executor.submit(run)
 
     def save(self, path: str | Path) -> None:
         """Writes the ``.mono`` file (see :meth:`Artifact.save`)."""

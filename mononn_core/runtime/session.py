@@ -23,6 +23,7 @@ from mononn_core.runtime.base import (
 from mononn_core.runtime.cpu import BindingStruct, Code, Host
 
 MAX_THREADS = 4096
+WEIGHTS = PRIVATE, SHARED = "private", "shared"
 
 
 class Binding(BaseBinding):
@@ -75,28 +76,30 @@ class Session(BaseSession):
     """
 
     def __init__(
-        self, artifact: Artifact, threads: int | None = None, share_weights: bool = False, code: Code | None = None
+        self, artifact: Artifact, threads: int | None = None, weights: str = PRIVATE, code: Code | None = None
     ) -> None:
         """
         Args:
             artifact: from :func:`mononn_core.runtime.artifact.Artifact.load` or the compiler.
             threads: number of workers; None for the number the artifact was balanced for. The bits of the answers do
                 not depend on it.
-            share_weights: read the weights where the file is mapped, shared with other processes, instead of from a
-                copy in this process's own huge pages: a little slower, half the memory.
+            weights: "private": a copy in this process's own huge pages; "shared": read where the file is mapped, one
+                copy in memory for all processes and sessions that load it so, and no time to copy it.
             code: an already loaded one (clones).
 
         Raises:
-            OptionError: threads is no positive number.
+            OptionError: threads is no positive number, weights is neither word.
             ArtifactError: the machine code cannot be loaded.
         """
         workers = artifact.manifest["threads"] if threads is None else threads
         if type(workers) is not int or not 1 <= workers <= MAX_THREADS:
             raise OptionError(f"threads is {threads!r}; give a positive number, or None for the compiled one")
+        if weights not in WEIGHTS:
+            raise OptionError(f"weights is {weights!r}; give one of {', '.join(map(repr, WEIGHTS))}")
         super().__init__(artifact, workers)
         self.workers = workers
-        self._share_weights = share_weights
-        self._code = code or Code(artifact, share_weights)
+        self._weights = weights
+        self._code = code or Code(artifact, weights == SHARED)
         self._host: Host | None = Host(self._code, workers)
 
     def bind(
@@ -124,7 +127,7 @@ class Session(BaseSession):
 
     def clone(self, threads: int | None = None) -> Session:
         """Another session on the same code and weights, with workers and arena of its own; runs beside this one."""
-        return Session(self.artifact, threads or self.threads, self._share_weights, self._code)
+        return Session(self.artifact, threads or self.threads, self._weights, self._code)
 
     def close(self) -> None:
         """Waits for the run in progress and ends the workers. Bindings are refused from now on; twice is allowed."""

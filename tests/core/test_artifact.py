@@ -170,22 +170,22 @@ def test_digest_is_of_the_digests_of_the_pieces(size):
     assert digest(data) == hashlib.sha256(b"".join(hashlib.sha256(p).digest() for p in pieces)).digest()
 
 
-@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize("share", ["private", "shared"])
 @pytest.mark.parametrize("place", [0, container.PIECE - 1, container.PIECE, -1])
 def test_every_piece_of_the_weights_is_compared_when_loaded(artifact, tmp_path, place, share):
     weights = np.zeros(2 * container.PIECE + 1000, np.uint8)
     weights[:256] = np.frombuffer(artifact.weights, np.uint8)
     path = tmp_path / "x.mono"
     Artifact(artifact.manifest, artifact.code, artifact.host, memoryview(weights)).save(path)
-    with load(path, share_weights=share) as session:
+    with load(path, weights=share) as session:
         answer = session.run({"a": np.ones(64, np.float32), "k": np.zeros(1, np.int32)})
     np.testing.assert_array_equal(answer["y"], handmade.WEIGHTS[::-1])
     data = np.memmap(path, np.uint8, "r+")
     data[(data.size - weights.size + place) if place >= 0 else -1] ^= 1
     data.flush()
     with pytest.raises(ArtifactError, match="its weights section"):
-        load(path, share_weights=share)
-    load(path, verify=False, share_weights=share).close()
+        load(path, weights=share)
+    load(path, verify=False, weights=share).close()
 
 
 def test_large_weights_start_on_a_huge_page(artifact, tmp_path):

@@ -161,8 +161,8 @@ def test_same_bytes_again_and_the_file_reads_back(tmp_path: Path) -> None:
     family().save(tmp_path / "a.mono")
     compiler.build_family(network(), SHAPES, threads=2).save(tmp_path / "b.mono")
     assert (tmp_path / "a.mono").read_bytes() == (tmp_path / "b.mono").read_bytes()
-    for share in (False, True):
-        with loading.load(tmp_path / "a.mono", share_weights=share) as session:
+    for share in ("private", "shared"):
+        with loading.load(tmp_path / "a.mono", weights=share) as session:
             assert [s.shapes for s in session.specialisations] == SHAPES
             for index in (2, 1):
                 np.testing.assert_array_equal(session.run(feed(SHAPES[index]))["y"], wanted(index))

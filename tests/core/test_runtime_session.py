@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mononn_core.errors import InputError, MononnError, OptionError
+from mononn_core.runtime.artifact import Artifact
 from mononn_core.runtime.base import TensorInfo
 from mononn_core.runtime.loading import load
 from mononn_core.runtime.session import Session
@@ -82,6 +85,42 @@ def test_run_allocates_fresh_outputs(session):
     kept = first["y"].copy()
     session.run(inputs(2))
     np.testing.assert_array_equal(first["y"], kept)
+
+
+def test_a_run_into_the_caller_s_buffers_needs_one_for_each(session):
+    outputs = {name: np.zeros(info.shape, info.dtype) for name, info in session.outputs.items()}
+    assert session.run_into(inputs(4), outputs) is None
+    np.testing.assert_array_equal(outputs["y"], handmade.expected(inputs(4)["a"], 3)["y"])
+    with pytest.raises(InputError, match=r"output 'y' has no buffer; give one for each of y"):
+        session.run_into(inputs(4), {name: value for name, value in outputs.items() if name != "y"})
+
+
+def test_runs_on_the_caller_s_executor(session):
+    async def several():
+        futures = [asyncio.wrap_future(session.submit(pool, inputs(seed))) for seed in range(8)]
+        return await asyncio.gather(*futures)
+
+    with ThreadPoolExecutor(3) as pool:
+        for seed, found in enumerate(asyncio.run(several())):
+            np.testing.assert_array_equal(found["y"], handmade.expected(inputs(seed)["a"], 3)["y"])
+        with pytest.raises(InputError, match="input 'k' is missing"):
+            session.submit(pool, {"a": inputs()["a"]})
+        future = session.submit(pool, {**inputs(), "k": np.array([-4], np.int32)})
+        with pytest.raises(InputError, match=r"index .* is out of range"):
+            future.result()
+
+
+def test_sessions_of_one_file_share_its_weights(artifact, tmp_path):
+    artifact.save(tmp_path / "x.mono")
+    loaded = Artifact.load(tmp_path / "x.mono")
+    with Session(loaded, weights="shared") as one, Session(loaded, weights="shared") as two:
+        assert one._code.weights.address == two._code.weights.address
+        check(one, 1, 1)
+        check(two, 2, 2)
+    with Session(loaded) as private:
+        assert private._code.weights.address != one._code.weights.address
+    with pytest.raises(OptionError, match="weights is 'both'; give one of 'private', 'shared'"):
+        Session(loaded, weights="both")
 
 
 def test_strided_inputs_are_copied(session):
@@ -295,13 +334,13 @@ def test_calling_thread_keeps_its_name(session):
     assert "mononn-worker" not in Path("/proc/self/comm").read_text()
 
 
-@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("share", ["shared", "private"])
 def test_weights_shared_or_copied(artifact, share, tmp_path):
     artifact.save(tmp_path / "x.mono")
-    with load(tmp_path / "x.mono", share_weights=share) as session:
+    with load(tmp_path / "x.mono", weights=share) as session:
         check(session, 2, 2)
         shared = f"{session._code.weights.address:x}-" in _mapped_starts(tmp_path / "x.mono", session)
-        assert shared == share
+        assert shared == (share == "shared")
 
 
 def _mapped_starts(path: Path, session: Session) -> str:
