@@ -2,7 +2,7 @@
 # make suite SUITE=aa runs workflows/suites/aa.yaml; make test-networks compiles and compares every network of the suite;
 # make test-emulated runs generated CUDA code on the emulator, every scheduler mode, all planted faults; make test-mutants
 # has the verifier judge thousands of mutated Programs; make test-backend compiles and runs all of ONNX's single-operator
-# tests; make fuzz has the compiler judge MODELS damaged models; make docs builds the documentation site in build/site.
+# tests; make test-slow runs what takes a quarter of a minute and more each; make fuzz has the compiler judge MODELS damaged models; make docs builds the documentation site in build/site.
 SHELL := /bin/bash
 PYTHON ?= python3
 CORES ?= all
@@ -12,7 +12,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --retries 1 --timeout 20
 TIMED = started=$$SECONDS; trap 'echo "installation: $$((SECONDS - started)) s ($@)"' EXIT;
 
-.PHONY: bench suite test test-networks test-emulated test-mutants test-backend fuzz docs doctor fmt lint golden python-is-new
+.PHONY: bench suite test test-networks test-emulated test-mutants test-backend test-slow fuzz docs doctor fmt lint golden python-is-new
 .DELETE_ON_ERROR:
 
 bench: .venv/bench.done
@@ -38,6 +38,9 @@ test-mutants: .venv/dev.done
 
 test-backend: .venv/dev.done
 	@$(BIN)/python -m pytest -m backend tests/core/test_backend_compiled.py
+
+test-slow: .venv/dev.done
+	@$(BIN)/python -m pytest -m slow --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 
 fuzz: .venv/dev.done
 	@$(BIN)/python -m tests.fuzz --models $(MODELS)

@@ -63,7 +63,6 @@ def test_a_wheel_is_small(wheel: Path) -> None:
     assert wheel.stat().st_size < MOST_BYTES
 
 
-@pytest.mark.slow
 def test_an_installation_compiles_and_runs(installed: Path, tmp_path: Path) -> None:
     where = run(installed / "python", "-c", "import mononn_core; print(mononn_core.__file__)", cwd=tmp_path)
     assert Path(where.strip()).is_relative_to(installed.parent)
@@ -77,7 +76,6 @@ def test_an_installation_compiles_and_runs(installed: Path, tmp_path: Path) -> N
     assert "mean 5" in run(installed / "mononn", "run", "net.mono", "--input", "x=x.npy", cwd=tmp_path)
 
 
-@pytest.mark.slow
 def test_an_installation_finds_what_the_benchmark_reads(installed: Path, tmp_path: Path) -> None:
     roomy = "import shutil, types; shutil.disk_usage = lambda _: types.SimpleNamespace(free=1e12)"
     examine = f"{roomy}; from mononn_bench.doctor import main; main(['--brief'])"

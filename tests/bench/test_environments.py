@@ -17,6 +17,7 @@ from mononn_bench.systems import environment as environments
 from tests.bench.conftest import ROOT
 
 
+@pytest.mark.slow
 def test_an_environment_is_built_once_and_described(tmp_path: Path) -> None:
     empty = tmp_path / "empty.txt"
     empty.write_text("# nothing\n\n")

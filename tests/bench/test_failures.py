@@ -58,6 +58,7 @@ def test_an_answer_that_turns_wrong_while_timed_is_caught_after(measure: Measure
     assert record.systems[0].status == "ok"
 
 
+@pytest.mark.slow
 def test_a_slow_system_has_raw_times_only(measure: Measure) -> None:
     record = measure(["fake-ok", "fake-slow"], replace(QUICK, slow_s=0.2))
     slow = record.systems[1]

@@ -26,7 +26,7 @@ from mononn_bench.measure.accuracy import (
     rel_l2_limits,
     worst_errors,
 )
-from mononn_bench.measure.case import _judge
+from mononn_bench.measure.case import judge
 from mononn_bench.measure.rounds import Contestant, Course, Tally
 from mononn_bench.models.distance import relative_l2
 from mononn_bench.models.inputs import TIMED_SETS
@@ -243,7 +243,7 @@ def test_a_grossly_wrong_onnxruntime_is_incorrect_and_loosens_nobodys_limit(
         )  # fmt: skip
         contestants.append(Contestant(name, name, Path("python"), build, tmp_path))
     course = Course(linear_folder, linear_folder / "reference.npz", "fp32", "cpu", Settings(), (0,), tmp_path)
-    judged = _judge(contestants, course, model, reference, tallies)
+    judged = judge(contestants, course, model, reference, tallies)
     expected = {"onnxruntime": "incorrect", "openvino": "ok", "xla": "incorrect", "torch-eager": "ok"}
     assert {name: verdict.status for name, verdict in judged.items()} == {n: expected[n] for n in judged}
     assert judged["openvino"].reason == "a note"

@@ -95,7 +95,12 @@ SEEN = {"unet-test": {"Softmax": 4, "Resize": 1}, "wavenet-test": {"Tanh": 8, "S
 """Operators that a file has, and how often."""
 
 
-@pytest.mark.parametrize("name", MULTIPLY_ADDS)
+LONGEST = ("unet-test", "wavenet-test", "swin-test")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in LONGEST else []) for name in MULTIPLY_ADDS]
+)
 def test_wide_networks_are_exported_counted_and_compiled_right(name: str, tmp_path: Path) -> None:
     check(name, tmp_path)
     inputs = make_inputs(get_model(name).inputs, sets=1, seed=0)

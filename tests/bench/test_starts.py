@@ -47,6 +47,7 @@ def test_parts_of_squares_are_nearly_balanced(systems: int, count: int, seed: in
     assert most - least <= (-(-count // size) - count // size) * (1 if systems % 2 == 0 else 2)
 
 
+@pytest.mark.slow
 def test_runs_and_cases_have_orders_of_their_own(measure: Measure) -> None:
     settings = replace(QUICK, cycles=6, order_seed=1)
     orders = [

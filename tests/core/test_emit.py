@@ -120,6 +120,7 @@ def test_a_rust_program(folder: Path) -> None:
     check(folder, "./rust", shapes=1)
 
 
+@pytest.mark.slow
 def test_a_static_program_without_any_library(folder: Path) -> None:
     """musl, statically: nothing of glibc is needed."""
     if not find_compiler().is_zig:

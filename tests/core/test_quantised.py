@@ -106,7 +106,11 @@ FORMS = [("uint8", "int8", True), ("int8", "int8", True), ("uint8", "uint8", Fal
 
 @pytest.mark.parametrize(
     ("network", "form"),
-    [*((network, form) for network in (perceptron, image) for form in FORMS), *((grouped, form) for form in FORMS[:3])],
+    [
+        *((network, form) for network in (perceptron, image) for form in FORMS),
+        (grouped, FORMS[0]),
+        *(pytest.param(grouped, form, marks=pytest.mark.slow) for form in FORMS[1:3]),
+    ],
 )
 def test_networks(network, form: tuple[str, str, bool]) -> None:  # type: ignore[no-untyped-def]
     """Near the Graph as imported, in integers; the same bits on every processor and for any number of workers."""

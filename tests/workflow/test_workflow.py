@@ -77,6 +77,7 @@ def test_requests_of_many_lengths_need_encoders_and_no_builds(checkout):
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_bricks_alone_are_a_run_of_their_own(finished):
     """In the checkout whose models are exported already; a second run finds every brick in the database."""
     config = finished.folder / "bricks.yaml"
