@@ -202,11 +202,13 @@ def _first(entrants: Sequence[Entrant], course: Course, model: ModelRecord, say:
         try:
             with Started(entrant.command, _limits(course)) as process:
                 answers = _answers(course, model)
-                entrant.files = sorted({*entrant.command.files, *process.mapped_files()} - own)
+                mapped = process.mapped_files()
                 entrant.one_mb, anonymous = process.memory()
         except WorkerFailedError as error:
             entrant.tally.failure = error
             continue
+        lasting = {path for path in mapped if path.is_file()}  # what it unpacked for itself is gone with it
+        entrant.files = sorted({*entrant.command.files, *lasting} - own)
         path = course.scratch / f"{entrant.starter.label}.npz"
         np.savez(path, **answers)  # type: ignore[arg-type]
         entrant.tally.answers.append((path, (0,), "before"))

@@ -83,13 +83,11 @@ def _torch_inductor(task: Task, folder: Path) -> dict[str, Program]:
     home = Path(torch.__file__).parent
     with zipfile.ZipFile(task.build_folder / PACKAGE) as package:
         package.extractall(folder / "package")
-    roots = [path for path in (folder / "package").iterdir() if path.is_dir()]
-    root = roots[0] if len(roots) == 1 and not (folder / "package" / "data").is_dir() else folder / "package"
     includes = [f"-I{home / 'include'}", f"-I{home / 'include/torch/csrc/api/include'}"]
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"
     libraries = [f"-L{home / 'lib'}", "-ltorch", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{home / 'lib'}"]
     made = _compiled("torch_inductor.cpp", folder, ["-std=c++20", abi, *includes, "-Wl,--no-as-needed", *libraries])
-    return {"": Program(str(made), str(root), "", "C++ loader, package unpacked ahead of time")}
+    return {"": Program(str(made), str(folder / "package"), "", "C++ loader, package unpacked ahead of time")}
 
 
 MAKERS: dict[str, Callable[[Task, Path], dict[str, Program]]] = {

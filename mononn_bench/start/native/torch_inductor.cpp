@@ -1,6 +1,7 @@
 // A package of AOTInductor, unpacked into a folder (MODEL), by PyTorch's C++ loader.
 #include <c10/core/InferenceMode.h>
 #include <ATen/Parallel.h>
+#include <ATen/ops/from_blob.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 
 #include "first_answer.h"
