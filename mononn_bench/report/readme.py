@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -24,6 +25,7 @@ from mononn_bench.report.figures.style import styled
 from mononn_bench.report.grids import markdown
 from mononn_bench.report.machine import machine_grids
 from mononn_bench.report.published import Published, read_published, read_suites, runs_grid
+from mononn_bench.report.studies import STUDIES, read_studies
 from mononn_bench.report.tables import leads_grid, options_grid, speed_grid
 
 BEGIN, END = "<!-- table:begin -->", "<!-- table:end -->"
@@ -83,6 +85,27 @@ def with_bricks(text: str, bricks: Sequence[Path]) -> str:
     return _filled(text, blocks)
 
 
+def study_folders(reference: Path, name: str) -> list[Path]:
+    """The folders under `reference` that hold a study's records, by machine and suite."""
+    return sorted(reference.glob(f"*/suites/*/{name}"))
+
+
+def with_study(text: str, name: str, folders: Sequence[Path]) -> str:
+    """As `with_tables`, of the machines on which a study's records were made."""
+    blocks = []
+    for folder in folders:
+        shown = next(study for study in STUDIES if study.name == name)
+        records = read_studies(folder.parent)[name]
+        grids = (markdown(grid, level=3) for grid in shown.grids(records))
+        blocks += [f"## {records[0].machine.name}, {revisions_of(records)}\n", *grids]
+    return _filled(text, blocks)
+
+
+def revisions_of(records: Sequence[Any]) -> str:
+    """Where records of a study come from: the day and the source's revision, each once."""
+    return "; ".join(dict.fromkeys(f"{one.created[:10]}, source {one.source_revision[:12]}" for one in records))
+
+
 def with_simulation(text: str, tables: str) -> str:
     """As `with_tables`, what `mononn-bench simulate` prints."""
     return _filled(text, [tables])
@@ -106,6 +129,10 @@ def main(root: Path) -> None:
         _fill(root / "docs" / "suites.md", lambda text: with_suites(text, suites))
     if bricks := brick_folders(reference):
         _fill(root / "docs" / "bricks.md", lambda text: with_bricks(text, bricks))
+    for study in STUDIES:
+        if folders := study_folders(reference, study.name):
+            name = study.name
+            _fill(root / "docs" / f"{name}.md", lambda text, n=name, f=folders: with_study(text, n, f))  # type: ignore[misc]
     if published and "aa" in suites:
         _fill(root / "docs" / "measuring.md", lambda text: with_simulation(text, simulation(reference)))
     for name, figure in pictures(published, suites).items():

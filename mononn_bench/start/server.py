@@ -51,8 +51,9 @@ def answer_once(
     """
     made, adapter = task_of(**task), get_system(system)()
     given = {t.name: np.fromfile(inputs[t.name], t.dtype).reshape(t.shape) for t in made.model.inputs}
+    bound = {name: aligned_copy(array) for name, array in given.items()}  # a system may read them where they lie
     adapter.load(made)
-    adapter.bind({name: aligned_copy(array) for name, array in given.items()})
+    adapter.bind(bound)
     stood = time.monotonic_ns()
     adapter.warm_up()
     found = adapter.outputs()

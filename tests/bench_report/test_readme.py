@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from bench_report.bricks import MODEL
 from bench_report.records import a_case, a_system, a_whole_run
+from bench_report.starts import RECORD
 from PIL import Image
 
 from mononn_bench.analysis.table import make_table
@@ -48,6 +49,17 @@ def test_the_documents_hold_what_the_published_records_give(published, suites):
     assert with_suites(page, suites) == page
     bricks = (ROOT / "docs" / "bricks.md").read_text()
     assert with_bricks(bricks, brick_folders(ROOT / "results" / "reference")) == bricks
+
+
+def test_published_studies_get_their_tables_by_machine(tmp_path):
+    write_record(RECORD, tmp_path / "results/reference/m/suites/start/start/net.json")
+    for path in (tmp_path / "README.md", tmp_path / "docs" / "start.md"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"{BEGIN}\n{END}\n")
+    main(tmp_path)
+    text = (tmp_path / "docs" / "start.md").read_text()
+    assert "## here, now, source r\n\n### From the start of a process to its first answer" in text
+    assert "| net     | rival native" in text
 
 
 @pytest.mark.parametrize("name", ["speedup.png", "ablation.png"])
