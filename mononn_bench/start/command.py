@@ -12,6 +12,7 @@ from mononn_bench.codec import read_record, write_record
 from mononn_bench.record import ModelRecord
 from mononn_bench.start.case import start_case
 from mononn_bench.started import StartSettings
+from mononn_bench.workflow.machine import name_here
 
 
 def start(options: Namespace) -> int:
@@ -28,7 +29,7 @@ def start(options: Namespace) -> int:
     command += f" --systems {shlex.quote(','.join(contestant.label for contestant in contestants))}"
     command += f" --warm {options.warm} --cold {options.cold} --processes {options.processes} --seed {options.seed}"
     record = start_case(
-        contestants, course, settings, machine_name=machine_of(options), say=lambda text: print(text, flush=True),
+        contestants, course, settings, machine_name=machine_of(options) or name_here(course.settings.threads, []), say=lambda text: print(text, flush=True),
         command=f"{command} --threads {course.settings.threads}{precision_option(course.precision)}{own_file(options)}",
     )  # fmt: skip
     write_record(record, output)
