@@ -28,8 +28,9 @@ def start(options: Namespace) -> int:
     command = f"mononn-bench start --model {name_of(model)}"
     command += f" --systems {shlex.quote(','.join(contestant.label for contestant in contestants))}"
     command += f" --warm {options.warm} --cold {options.cold} --processes {options.processes} --seed {options.seed}"
+    machine = machine_of(options) or name_here(course.settings.threads, [])
     record = start_case(
-        contestants, course, settings, machine_name=machine_of(options) or name_here(course.settings.threads, []), say=lambda text: print(text, flush=True),
+        contestants, course, settings, machine_name=machine, say=lambda text: print(text, flush=True),
         command=f"{command} --threads {course.settings.threads}{precision_option(course.precision)}{own_file(options)}",
     )  # fmt: skip
     write_record(record, output)
