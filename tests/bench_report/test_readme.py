@@ -22,8 +22,10 @@ from mononn_bench.report.readme import (
     brick_folders,
     main,
     pictures,
+    study_folders,
     with_bricks,
     with_runs,
+    with_study,
     with_suites,
     with_tables,
 )
@@ -49,6 +51,12 @@ def test_the_documents_hold_what_the_published_records_give(published, suites):
     assert with_suites(page, suites) == page
     bricks = (ROOT / "docs" / "bricks.md").read_text()
     assert with_bricks(bricks, brick_folders(ROOT / "results" / "reference")) == bricks
+
+
+@pytest.mark.parametrize("name", ["start"])
+def test_a_study_s_document_holds_what_its_records_give(name):
+    text = (ROOT / "docs" / f"{name}.md").read_text()
+    assert with_study(text, name, study_folders(ROOT / "results" / "reference", name)) == text
 
 
 def test_published_studies_get_their_tables_by_machine(tmp_path):
