@@ -54,7 +54,7 @@ def measure(options: Namespace) -> int:
         order_seed=secrets.randbits(32) if options.order_seed is None else options.order_seed,
     )  # fmt: skip
     course = replace(course, settings=settings, scratch=output.absolute().parent / f".{output.stem}.scratch")
-    record = measure_case(contestants, course, machine_name=machine_of(options), command="", say=_say)
+    record = measure_case(contestants, course, machine_name=machine_of(options), command="", say=tell)
     record = replace(record, command=_command(record) + own_file(options))
     write_record(record, output)
     print(summary(record))
@@ -106,7 +106,7 @@ def _profiled(options: Namespace, output: Path) -> tuple[CaseProfile, Path]:
     systems = ",".join(contestant.label for contestant in contestants)
     command = f"mononn-bench profile --model {name_of(model)} --systems {shlex.quote(systems)} --output profiles"
     command += precision_option(course.precision) + own_file(options)
-    record, spans = profile_case(contestants, course, machine_name=machine_of(options), command=command, say=_say)
+    record, spans = profile_case(contestants, course, machine_name=machine_of(options), command=command, say=tell)
     case = case_name(model, course.precision, course.target)
     write_record(record, output / f"{case}.json")
     write_text(output / f"{case}.perfetto.json", timeline(spans))
@@ -125,8 +125,8 @@ def bricks(options: Namespace) -> int:
         raise BadOptionError("Bricks are measured with every system's options set: leave --defaults out.")
     folder, environments = options.model_folder, dict(options.environment)
     if folder is None:
-        plan, name = _plan(options)
-        _prepare_environments(plan)
+        plan, name = plan_by_name(options)
+        prepare_environments(plan)
         _prepare_model(plan, name, reference=False)
         folder = next(iter((plan.quantised or plan.models).values())).folder
         target = options.target
@@ -140,14 +140,14 @@ def bricks(options: Namespace) -> int:
     command = f"mononn-bench bricks --model {name_of(model)} --systems {shlex.quote(','.join(environments))}"
     record = brick_case(
         folder.absolute(),
-        [_entrant(name, where, cores, options.precision, options.database) for name, where in environments.items()],
+        [entrant_of(name, where, cores, options.precision, options.database) for name, where in environments.items()],
         options.lengths,
         Ground(cores, Limits(options.answer_limit, options.memory_limit), scratch),
         precision=options.precision,
         machine_name=machine,
         database=options.database / machine,
         command=f"{command} --lengths {lengths}{precision_option(options.precision)}{own_file(options)}",
-        say=_say,
+        say=tell,
     )
     write_record(record, output)
     print("\n".join(markdown(grid) for grid in brick_grids([record])))
@@ -155,7 +155,8 @@ def bricks(options: Namespace) -> int:
     return 0
 
 
-def _entrant(system: str, environment: Path, cores: Sequence[int], precision: str, database: Path) -> Entrant:
+def entrant_of(system: str, environment: Path, cores: Sequence[int], precision: str, database: Path) -> Entrant:
+    """A system in its environment, with what stands for the times that it measures."""
     from mononn_bench.workflow.plan import adapter_identity
 
     found = read_environment(environment)
@@ -170,14 +171,14 @@ def tune(options: Namespace) -> int:
     from mononn_bench.workflow.plan import environment_of, make_plan
 
     plan = make_plan({**read_config(options.configfile), "systems": [TVM], "targets": [options.target]})
-    _prepare_environments(plan)
+    prepare_environments(plan)
     for name in plan.models:
         _prepare_model(plan, name)
     python = read_environment(plan.environments[environment_of(TVM, options.target)].folder).interpreter
     command = [python, "-m", "mononn_bench.systems.tvm_tuning", *(str(m.folder) for m in plan.models.values())]
     command += ["--seconds", str(options.seconds or plan.config.tuning_seconds), "--target", options.target]
     command += ["--threads", str(plan.config.threads), "--work", str(plan.cache / "tuning" / TVM)]
-    with exclusive_machine(_say):
+    with exclusive_machine(tell):
         return subprocess.run(command, env=_variables(plan), check=False).returncode
 
 
@@ -269,15 +270,15 @@ def summary(record: CaseRecord) -> str:
 
 def _prepare(options: Namespace) -> tuple[Path, dict[str, Path], dict[str, Path]]:
     """Make environments, model, reference and builds that are missing, in the workflow's own folders."""
-    plan, model = _plan(options)
-    _prepare_environments(plan)
+    plan, model = plan_by_name(options)
+    prepare_environments(plan)
     _prepare_model(plan, model)
     limits = Limits(BUILD_S, options.memory_limit)
     made = tuple(plan.builds.values())
     for build in made:
         if build.record.exists():
             continue
-        _say(f"building {model} with {built_as(build.system)}")
+        tell(f"building {model} with {built_as(build.system)}")
         build_system(
             built_as(build.system),
             environment=build.environment.folder,
@@ -294,7 +295,7 @@ def _prepare(options: Namespace) -> tuple[Path, dict[str, Path], dict[str, Path]
     return made[0].model.folder, builds, environments
 
 
-def _plan(options: Namespace) -> tuple[Plan, str]:
+def plan_by_name(options: Namespace) -> tuple[Plan, str]:
     """The plan of the one model that the options name, and its name."""
     from mononn_bench.workflow.plan import make_plan
 
@@ -314,9 +315,10 @@ def _plan(options: Namespace) -> tuple[Plan, str]:
     return make_plan({"models": {model: facts}, **chosen}), model
 
 
-def _prepare_environments(plan: Plan) -> None:
+def prepare_environments(plan: Plan) -> None:
+    """Build or adopt every environment of a plan."""
     for environment in plan.environments.values():
-        _say(f"environment {environment.name}")
+        tell(f"environment {environment.name}")
         if environment.existing:
             adopt_environment(environment.python, environment.requirements, environment.folder)
         else:
@@ -325,15 +327,15 @@ def _prepare_environments(plan: Plan) -> None:
 
 def _prepare_model(plan: Plan, name: str, *, reference: bool = True) -> None:
     model = plan.models[name]
-    _prepare_step(plan, plan.EXPORTER, f"export {model.export_options} {_to(model.folder)}", name, model.record)
+    prepare_step(plan, plan.EXPORTER, f"export {model.export_options} {_to(model.folder)}", name, model.record)
     if reference:
-        _prepare_step(plan, plan.EXPORTER, f"reference {model.reference_options}", name, model.reference)
+        prepare_step(plan, plan.EXPORTER, f"reference {model.reference_options}", name, model.reference)
     if name in plan.quantised:
         made = plan.quantised[name]
         quantise = f"quantise {shlex.join(['--model-folder', str(model.folder)])} {_to(made.folder)}"
-        _prepare_step(plan, plan.QUANTISER, quantise, name, made.record)
+        prepare_step(plan, plan.QUANTISER, quantise, name, made.record)
         if reference:
-            _prepare_step(plan, plan.EXPORTER, f"reference {made.reference_options}", name, made.reference)
+            prepare_step(plan, plan.EXPORTER, f"reference {made.reference_options}", name, made.reference)
 
 
 def _to(folder: Path) -> str:
@@ -345,13 +347,13 @@ def _variables(plan: Plan) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(import_path(plan.cache))}
 
 
-def _prepare_step(plan: Plan, environment: str, options: str, name: str, result: Path) -> None:
+def prepare_step(plan: Plan, environment: str, options: str, name: str, result: Path) -> None:
     """Run a sub-command in one of the plan's environments, unless its `result` stands."""
     if result.exists():
         return
     python = read_environment(plan.environments[environment].folder).interpreter
     step, *rest = shlex.split(options)
-    _say(f"{step} {name}")
+    tell(f"{step} {name}")
     command = [python, "-m", "mononn_bench.cli", step, *rest]
     if subprocess.run(command, env=_variables(plan), check=False).returncode != 0:
         raise BenchError(f"The step '{step}' for {name} failed; its message stands above.")
@@ -387,5 +389,6 @@ def precision_option(precision: str) -> str:
     return "" if precision == "fp32" else f" --precision {precision}"
 
 
-def _say(text: str) -> None:
+def tell(text: str) -> None:
+    """Say at once how far a command is."""
     print(text, flush=True)

@@ -10,7 +10,7 @@ import shlex
 from argparse import Namespace
 from pathlib import Path
 
-from mononn_bench.by_hand import _entrant, _plan, _prepare_environments, _prepare_step, _say, machine_of
+from mononn_bench.by_hand import entrant_of, machine_of, plan_by_name, prepare_environments, prepare_step, tell
 from mononn_bench.codec import read_record, write_record
 from mononn_bench.errors import BadOptionError
 from mononn_bench.lengths import serving
@@ -58,7 +58,7 @@ def lengths(options: Namespace) -> int:
         order_seed=secrets.randbits(32) if options.order_seed is None else options.order_seed, threads=len(cores),
         build_limit_s=options.build_limit, answer_limit_s=options.answer_limit, memory_limit_mb=options.memory_limit,
     )  # fmt: skip
-    entrants = [_entrant(name, where, cores, "fp32", options.builds) for name, where in environments.items()]
+    entrants = [entrant_of(name, where, cores, "fp32", options.builds) for name, where in environments.items()]
     forms = source_id([Path(serving.__file__)])
     record = serve_case(
         folder,
@@ -70,7 +70,7 @@ def lengths(options: Namespace) -> int:
         builds=options.builds,
         machine_name=machine_of(options) or name_here(len(cores), []),
         command=_command(model.name, list(environments), settings, options.distribution),
-        say=_say,
+        say=tell,
     )
     write_record(record, output)
     print("\n".join(markdown(grid) for grid in length_grids([record])))
@@ -83,11 +83,11 @@ def _prepared(options: Namespace) -> tuple[Path, dict[str, Path]]:
     from mononn_bench.workflow.lengths import LengthsPlan
     from mononn_bench.workflow.plan import environment_of
 
-    plan, name = _plan(options)
+    plan, name = plan_by_name(options)
     how = LengthsPlan(plan, None, options.distribution)
-    _prepare_environments(plan)
+    prepare_environments(plan)
     record = how.encoder(name) / "model.json"
-    _prepare_step(plan, plan.EXPORTER, f"encoder {how.encoder_options(name)}", name, record)
+    prepare_step(plan, plan.EXPORTER, f"encoder {how.encoder_options(name)}", name, record)
     environments = {s: plan.environments[environment_of(s, "cpu")].folder for s in plan.systems("cpu")}
     return record.parent, environments
 

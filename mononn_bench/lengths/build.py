@@ -11,13 +11,13 @@ from typing import Literal
 from mononn_bench.codec import from_plain, read_record, write_record
 from mononn_bench.errors import RecordError
 from mononn_bench.lengths.serving import forms_of
+from mononn_bench.measure.build import RECORD, keep_log, size_mb
 from mononn_bench.measure.process import Limits, Worker, WorkerFailedError
 from mononn_bench.record import SCHEMA_VERSION, ModelRecord, Option
 from mononn_bench.served import ServingSettings
 from mononn_bench.systems import OURS
 
 SERVER = "mononn_bench.lengths.worker"
-RECORD = "build.json"
 TWIN = "@2"
 
 
@@ -108,13 +108,9 @@ def _built(
     except WorkerFailedError as error:
         return BuiltForm(error.status, error.reason)
     finally:
-        log = folder / "temporary" / f"{entry.system}.log"
-        if log.exists():
-            log.replace(folder / "log.txt")
-        shutil.rmtree(folder / "temporary", ignore_errors=True)
-    size = sum(path.stat().st_size for path in (folder / "model").rglob("*") if path.is_file())
+        keep_log(folder / "temporary", entry.system, folder)
     return BuiltForm(
         "ok", "", version=next(iter(versions.values())), versions=versions,
         options=tuple(from_plain(Option, option) for option in built["options"]), build_s=built["build_s"],
-        artifact_mb=size / 1e6,
+        artifact_mb=size_mb(folder / "model"),
     )  # fmt: skip

@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from mononn_bench.codec import read_record, to_plain
+from mononn_bench.codec import to_plain
 from mononn_bench.lengths.distribution import padded_length
 from mononn_bench.lengths.requests import Buffers, Requests, cut_answers, fill_padded
 from mononn_bench.lengths.serving import Run, Serving, make_serving, pads
-from mononn_bench.measure.worker import Server
+from mononn_bench.measure.worker import Server, task_of
 from mononn_bench.measure.worker import serve as serve_requests
 from mononn_bench.models.zoo import get_model
 from mononn_bench.record import ModelRecord
-from mononn_bench.systems.base import Arrays, Task
+from mononn_bench.systems.base import Arrays
 
 
 class RequestServer(Server):
@@ -31,7 +31,7 @@ class RequestServer(Server):
 
     def build_form(self, form: str, grid: list[int], **task: Any) -> dict[str, Any]:
         """Build the network; seconds, options and what the adapter says."""
-        made = _task(**task)
+        made = task_of(precision="fp32", target="cpu", **task)
         made.build_folder.mkdir(parents=True)
         serving = make_serving(self._system.name, form, grid)
         started = time.perf_counter()
@@ -42,7 +42,7 @@ class RequestServer(Server):
 
     def load_form(self, form: str, grid: list[int], requests: str, **task: Any) -> dict[str, Any]:
         """Load a build; milliseconds of the load alone. `requests` is an npz of `Requests`."""
-        made = _task(**task)
+        made = task_of(precision="fp32", target="cpu", **task)
         serving = make_serving(self._system.name, form, grid)
         self._answering = Answering(serving, made.model, grid if pads(form) else (), grid[-1])
         self._requests = Requests.read(Path(requests))
@@ -110,11 +110,6 @@ class Answering:
         if self._grid:
             self._bound[length] = found
         return found
-
-
-def _task(model_folder: str, build_folder: str, threads: int) -> Task:
-    model = read_record(ModelRecord, Path(model_folder) / "model.json")
-    return Task(model, Path(model_folder), Path(build_folder), threads, "fp32", "cpu")
 
 
 def serve(settings: Mapping[str, Any]) -> None:

@@ -93,7 +93,7 @@ def _built(
                 record,
                 options=tuple(from_plain(Option, option) for option in built["options"]),
                 build_s=built["build_s"],
-                artifact_mb=_size_mb(output / "model"),
+                artifact_mb=size_mb(output / "model"),
                 peak_mb=(worker.peak_bytes - base) / 1e6,
                 tuning=from_plain(Tuning, built["tuning"]) if built["tuning"] else None,
                 details=built["details"],
@@ -103,7 +103,7 @@ def _built(
     except WorkerFailedError as error:
         record = replace(record, status=error.status, reason=error.reason)
     finally:
-        _keep_log(scratch, record.system, output)
+        keep_log(scratch, record.system, output)
     return record
 
 
@@ -121,12 +121,14 @@ def _build_identity(worker: Worker, model_folder: Path, output: Path, common: di
     return True
 
 
-def _keep_log(scratch: Path, system: str, output: Path) -> None:
+def keep_log(scratch: Path, system: str, output: Path) -> None:
+    """Keep what a build said, and nothing else of its temporary folder."""
     log = scratch / f"{system}.log"
     if log.exists():
         log.replace(output / "log.txt")
     shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _size_mb(folder: Path) -> float:
+def size_mb(folder: Path) -> float:
+    """Of all files below a folder, in 10^6 bytes."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6

@@ -31,7 +31,7 @@ def _grid(records: Sequence[StartRecord]) -> Grid:
             f"{together} at once", "files",
         ],
         rows=[_row(row) for row in rows],
-        notes=list(_notes(rows)),
+        notes=list(_notes(rows, together)),
     )  # fmt: skip
 
 
@@ -59,12 +59,16 @@ def _times(found: Estimate | None) -> str:
     return f"{found.ratio:.2f}{ends}"
 
 
-def _notes(rows: Sequence[StartRow]) -> list[str]:
+def _notes(rows: Sequence[StartRow], together: int) -> list[str]:
     how = dict.fromkeys(f"{row.starter.label}: {row.starter.how}." for row in rows if row.starter.how)
     failed = [
         f"{row.case}, {row.starter.label}: {row.starter.status}, {row.starter.reason.rstrip('.')}."
         for row in rows if row.starter.status != "ok"
     ]  # fmt: skip
     disturbed = sum(not one.undisturbed for row in rows for one in row.starter.starts)
+    alone = [
+        f"{row.case}, {row.starter.label}: {together} at once did not all stand, or would need most of the memory."
+        for row in rows if together > 1 and row.starter.status == "ok" and row.starter.all_mb is None
+    ]  # fmt: skip
     others = [f"{disturbed} starts stand although others used the machine meanwhile, four times in a row."]
-    return [*how, *failed, *(others if disturbed else [])]
+    return [*how, *failed, *alone, *(others if disturbed else [])]

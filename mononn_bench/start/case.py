@@ -257,7 +257,7 @@ def _timed(entrant: Entrant, course: Course, files: CacheState, index: int) -> N
 def _together(
     entrants: Sequence[Entrant], course: Course, settings: StartSettings, model: ModelRecord, say: Say
 ) -> None:
-    """So many processes of each way at once, and what they hold together."""
+    """So many processes of each way at once, and what they hold together; nothing where they do not all stand."""
     for entrant in entrants:
         room = MEMORY_SHARE * available_bytes() / 1e6
         if entrant.tally.failure or entrant.one_mb * settings.processes > room or settings.processes < 2:
@@ -270,7 +270,7 @@ def _together(
             total = sum(process.memory()[0] for process in held)
             entrant.starter = replace(entrant.starter, all_mb=total)
         except WorkerFailedError as error:
-            entrant.tally.failure = error
+            say(f"{model.name}: {entrant.starter.label}: {error.reason}")
         finally:
             for process in held:
                 process.close()

@@ -7,7 +7,7 @@ from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
-from mononn_bench.by_hand import case_of, machine_of, name_of, own_file, precision_option
+from mononn_bench.by_hand import case_of, machine_of, name_of, own_file, precision_option, tell
 from mononn_bench.codec import read_record, write_record
 from mononn_bench.record import ModelRecord
 from mononn_bench.start.case import start_case
@@ -30,7 +30,7 @@ def start(options: Namespace) -> int:
     command += f" --warm {options.warm} --cold {options.cold} --processes {options.processes} --seed {options.seed}"
     machine = machine_of(options) or name_here(course.settings.threads, [])
     record = start_case(
-        contestants, course, settings, machine_name=machine, say=lambda text: print(text, flush=True),
+        contestants, course, settings, machine_name=machine, say=tell,
         command=f"{command} --threads {course.settings.threads}{precision_option(course.precision)}{own_file(options)}",
     )  # fmt: skip
     write_record(record, output)

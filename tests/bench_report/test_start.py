@@ -45,6 +45,9 @@ def test_the_table_has_every_row_and_says_why_one_has_no_time() -> None:
     assert grid.rows[4][2] == "incorrect"
     assert "net, rival Python: incorrect, output y is off." in grid.notes
     assert any(note.startswith("6 starts stand although") for note in grid.notes)
+    assert not any("8 at once did not" in note for note in grid.notes)
+    (alone,) = start_grids([replace(RECORD, starters=(replace(RECORD.starters[3], all_mb=None),))])
+    assert any(note.startswith("net, rival native: 8 at once did not") for note in alone.notes)
     assert start_grids([]) == []
 
 
