@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 
 from mononn_core.codegen.cpu_storage import TILES, cpu_template
@@ -161,19 +161,68 @@ class _CpuPrinter(CpuSync):
             out.line("return (int)(__atomic_load_n(call->error, __ATOMIC_RELAXED) & 0xff);")
 
     def _whole(self) -> None:
-        """All phases in order, barriers between them."""
+        """All phases in order, in shares between barriers (``mononn_sync.hpp``)."""
         out = self.out
-        out.line(f"uint32_t reached = (uint32_t)(call->epoch - 1) * {self.barriers}u;")
-        out.line("(void)reached;")
-        out.line(f"mn::Trace trace{{call, worker, {self.executed}}};")
-        out.line("long ordinal = 0;")
+        out.line("const uint32_t run = (uint32_t)__atomic_load_n(&call->epoch, __ATOMIC_ACQUIRE) - 1;")
+        out.line(f"uint32_t target = run * {self.barriers + 1}u;")
+        out.line(f"mn::Trace trace{{call, {self.executed}}};")
+        share: list[str] = []  # what every worker does its part of before the next barrier
+        ordinal = 0
         for item in self.program.body:
-            if isinstance(item, Loop):
-                with out.block(f"for (long {item.var} = 0; {item.var} < {item.count}; ++{item.var}) {{"):
-                    out.line(f"const long *row_ = {self._row(item, item.var)};")
-                    self._steps(item.body, f", row_, {item.var}")
+            if isinstance(item, Phase):
+                share += self._calls((item,), str(ordinal))
+                ordinal += 1
+            elif isinstance(item, Barrier):
+                self._share("together", share)
+                share = []
             else:
-                self._steps((item,), "")
+                share = self._rounds(item, share, ordinal)
+                ordinal += item.count * sum(isinstance(i, Phase) for i in item.body)
+        self._share("finish", share)
+
+    def _rounds(self, loop: Loop, before: list[str], ordinal: int) -> list[str]:
+        """A loop behind what is left of the share ``before`` it; returns what is left of its own last share."""
+        parts: list[list[Phase]] = [[]]  # between the barriers of a round
+        for item in loop.body:
+            if isinstance(item, Barrier):
+                parts.append([])
+            else:
+                parts[-1].append(item)
+        length = sum(map(len, parts))
+
+        def calls(part: int, iteration: str) -> list[str]:
+            first = ordinal + sum(map(len, parts[:part]))
+            return self._calls(parts[part], f"{first} + ({iteration}) * {length}", loop, iteration)
+
+        head = f"for (long {loop.var} = 0; {loop.var} < {loop.count}; ++{loop.var}) {{"
+        if len(parts) == 1:
+            return [*before, head, *calls(0, loop.var), "}"]
+        last = len(parts) - 1
+        if before or parts[last]:
+            otherwise = calls(last, f"{loop.var} - 1")
+            before = [f"if ({loop.var} == 0) {{", *before, "} else {", *otherwise, "}"]
+        with self.out.block(head):
+            self._share("together", [*before, *calls(0, loop.var)])
+            for part in range(1, last):
+                self._share("together", calls(part, loop.var))
+        return calls(last, str(loop.count - 1))
+
+    def _calls(self, phases: Iterable[Phase], ordinal: str, loop: Loop | None = None, iteration: str = "") -> list[str]:
+        """Phases with their trace points, the first as executed phase ``ordinal``."""
+        more = f", {self._row(loop, iteration)}, {iteration}" if loop else ""
+        lines = []
+        for i, phase in enumerate(phases):
+            number = f"{ordinal} + {i}" if i else ordinal
+            lines.append(f"trace.begin(worker, {number});")
+            lines.append(f"{function(phase)}(call, worker, {number}{more});")
+            lines.append(f"trace.end(worker, {number});")
+        return lines
+
+    def _share(self, how: str, lines: list[str]) -> None:
+        self.out.line(f"mn::{how}(call, worker, ++target, trace,")
+        with self.out.block("[&]([[maybe_unused]] int worker, [[maybe_unused]] mn::Trace &trace) {", "});"):
+            for line in lines:
+                self.out.line(line)
 
     def _row(self, loop: Loop, iteration: str) -> str:
         columns = next((t.columns for t in self.program.tables if t.id == loop.table), ())
@@ -199,21 +248,10 @@ class _CpuPrinter(CpuSync):
         """The phase that the call names; one of a single owner is run by the caller, whoever owns it."""
         with self.out.block("switch (call->step) {"):
             for ordinal, (phase, more) in enumerate(self._executed()):
-                traced = f"mn::Trace trace{{call, w, {self.executed}}}; trace.begin({ordinal}); "
-                traced += f"{function(phase)}(call, w, {ordinal}{more}); trace.end({ordinal});"
+                traced = f"mn::Trace trace{{call, {self.executed}}}; trace.begin(w, {ordinal}); "
+                traced += f"{function(phase)}(call, w, {ordinal}{more}); trace.end(w, {ordinal});"
                 workers = "0; w < (int)call->workers" if _alone(phase) else "worker; w == worker"
                 self.out.line(f"case {ordinal + 1}: for (int w = {workers}; ++w) {{ {traced} }} break;")
-
-    def _steps(self, items: tuple[Phase | Barrier, ...], more: str) -> None:
-        """Barriers and phases with their trace points; a barrier's wait counts for the phase after it."""
-        for item in items:
-            if isinstance(item, Barrier):
-                self.out.line("trace.barrier(ordinal);")
-                self.out.line("mn::barrier(call, worker, ++reached);")
-            else:
-                self.out.line("trace.begin(ordinal);")
-                self.out.line(f"{function(item)}(call, worker, ordinal{more});")
-                self.out.line("trace.end(ordinal++);")
 
 
 def _alone(phase: Phase) -> bool:

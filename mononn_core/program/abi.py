@@ -2,7 +2,8 @@
 
 :func:`header` prints the C header from the tables below; the ctypes classes come from the same tables. An artifact
 exports one function, ``int mononn_run(const mononn_call *call, int worker)``: every worker of an inference enters it
-once and leaves it once. It returns 0, or the error code it found in ``call->error`` (already set by any worker).
+once and leaves it once; when worker 0 leaves, all work is done, though another may still be on its way through. It
+returns 0, or the error code it found in ``call->error`` (already set by any worker).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import ctypes
 import struct
 from collections.abc import Sequence
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 ENTRY = "mononn_run"
 STEPS = "mononn_steps"
 """Exported by code that the host launches phase by phase (``step`` of the call): how many executed phases there are,
@@ -33,8 +34,13 @@ ERROR_TEXT = {
 FIELDS: tuple[tuple[str, str, type, str], ...] = (
     ("uint32_t", "abi_version", ctypes.c_uint32, "MONONN_ABI_VERSION of the caller"),
     ("uint32_t", "workers", ctypes.c_uint32, "how many workers enter this call"),
-    ("uint64_t", "epoch", ctypes.c_uint64, "number of this run on this sync block, from 1"),
-    ("unsigned char *", "sync", ctypes.c_void_p, "one flag a worker, MONONN_CACHE_LINE bytes apart, zeroed at first"),
+    ("uint64_t", "epoch", ctypes.c_uint64, "number of this run on this sync block, from 1; written last"),
+    (
+        "unsigned char *",
+        "sync",
+        ctypes.c_void_p,
+        "two elements a worker, MONONN_CACHE_LINE bytes apart, zeroed at first",
+    ),
     ("uint64_t *", "counters", ctypes.c_void_p, "one element MONONN_CACHE_LINE bytes apart, zeroed at first"),
     ("unsigned char *", "arena", ctypes.c_void_p, "activations, 64-byte aligned"),
     ("unsigned char *", "scratch", ctypes.c_void_p, "worker-local memory, one slice a worker"),

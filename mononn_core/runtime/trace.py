@@ -275,7 +275,8 @@ def to_json(phases: Sequence[PhaseTime]) -> list[dict[str, Any]]:
 
 
 def chrome_trace(stamps: np.ndarray, manifest: Mapping[str, Any]) -> str:
-    """JSON in the Trace Event format of the median run; opens in Perfetto and chrome://tracing. One track a worker.
+    """JSON in the Trace Event format of the median run; opens in Perfetto and chrome://tracing. A track for each
+    worker's shares, whoever took them.
 
     Args:
         stamps: from :func:`record`.

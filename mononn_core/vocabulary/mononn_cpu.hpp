@@ -1,23 +1,11 @@
-// The vocabulary of generated CPU code: synchronisation, register-tiled products and attention. See mononn_vec.hpp.
+// The vocabulary of generated CPU code: register-tiled products and attention. See mononn_vec.hpp, mononn_sync.hpp.
 #pragma once
 #include "mononn.h"
+#include "mononn_sync.hpp"
 #include "mononn_vec.hpp"
-#include <linux/futex.h>
-#include <sched.h>
-#include <sys/syscall.h>
-#include <time.h>
 #include <utility>
-#include <unistd.h>
 
 namespace mn {
-
-MN_INLINE void relax() {
-#if defined(__x86_64__)
-  _mm_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 // Denormals are flushed inside the function; the caller's control word comes back at the end.
 struct FlushDenormals {
@@ -28,75 +16,6 @@ struct FlushDenormals {
 #endif
 };
 
-// A worker's cache line in the sync block: how many barriers it has reached since the block was made, and how many
-// workers sleep until it reaches more.
-struct Flag {
-  uint32_t reached, sleepers;
-};
-MN_INLINE Flag *flag(const mononn_call *c, int w) { return (Flag *)(c->sync + (long)w * MONONN_CACHE_LINE); }
-MN_INLINE bool has_reached(const Flag *f, uint32_t target) {
-  return (int32_t)(__atomic_load_n(&f->reached, __ATOMIC_ACQUIRE) - target) >= 0;
-}
-MN_INLINE void futex(uint32_t *word, int operation, uint32_t value) {
-  syscall(SYS_futex, word, operation | FUTEX_PRIVATE_FLAG, value, nullptr, nullptr, 0);
-}
-constexpr long SPINS = 3000;  // some tens of microseconds: longer than workers differ, shorter than a time slice
-// A worker that was put off its core leaves the others spinning in its way: they sleep, so that it gets one of theirs.
-static __attribute__((noinline)) void sleep_until(Flag *f, uint32_t target) {
-  __atomic_fetch_add(&f->sleepers, 1, __ATOMIC_SEQ_CST);
-  for (uint32_t now; (int32_t)((now = __atomic_load_n(&f->reached, __ATOMIC_SEQ_CST)) - target) < 0;)
-    futex(&f->reached, FUTEX_WAIT, now);
-  __atomic_fetch_sub(&f->sleepers, 1, __ATOMIC_SEQ_CST);
-}
-static inline void barrier(const mononn_call *c, int w, uint32_t target) {
-  Flag *mine = flag(c, w);
-  __atomic_store_n(&mine->reached, target, __ATOMIC_SEQ_CST);
-  if (__atomic_load_n(&mine->sleepers, __ATOMIC_SEQ_CST)) futex(&mine->reached, FUTEX_WAKE, INT32_MAX);
-  for (int other = 0; other < (int)c->workers; ++other) {
-    Flag *f = flag(c, other);
-    for (long n = 0; other != w && !has_reached(f, target); ++n) {
-      if (n > SPINS) sleep_until(f, target);
-      else if (n > 200) relax();
-    }
-  }
-}
-MN_INLINE uint64_t *counter(const mononn_call *c, long i) {
-  return (uint64_t *)((unsigned char *)c->counters + i * MONONN_CACHE_LINE);
-}
-MN_INLINE void signal(const mononn_call *c, long i, uint64_t add) {
-  __atomic_fetch_add(counter(c, i), add, __ATOMIC_RELEASE);
-}
-static inline void wait(const mononn_call *c, long i, uint64_t at_least) {
-  for (long n = 0; __atomic_load_n(counter(c, i), __ATOMIC_ACQUIRE) < at_least; ++n) {
-    if (n > SPINS) sched_yield();
-    else if (n > 200) relax();
-  }
-}
-
-// Time stamps of this worker: a phase begins before the barrier in front of it, if there is one.
-struct Trace {
-  const mononn_call *c;
-  long w, phases;
-  bool waited = false;
-  static uint64_t now() {
-    timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return uint64_t(t.tv_sec) * 1000000000u + uint64_t(t.tv_nsec);
-  }
-  void stamp(long phase, int point) {
-    if (__builtin_expect(c->trace != nullptr, 0) && phase < phases) c->trace[(w * phases + phase) * 3 + point] = now();
-  }
-  void barrier(long phase) {
-    stamp(phase, 0);
-    waited = true;
-  }
-  void begin(long phase) {
-    if (!waited) stamp(phase, 0);
-    waited = false;
-    stamp(phase, 1);
-  }
-  void end(long phase) { stamp(phase, 2); }
-};
 // The first error of a run, at an executed phase.
 static inline void fail(const mononn_call *c, uint64_t code, long phase, int32_t value) {
   uint64_t none = 0, word = code | (uint64_t)phase << 8 | (uint64_t)(uint32_t)value << 32;

@@ -1,8 +1,12 @@
-"""Persistent workers have a processor each, and the caller never runs in one of their places."""
+"""Persistent workers have a processor each, and the caller never runs in one of their places. Nobody waits long for a
+worker whose processor another process has."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -48,3 +52,28 @@ def test_more_workers_than_processors_share_them() -> None:
         session.run(INPUTS)
         found = places(others)
         assert found and all(place == os.sched_getaffinity(0) for place in found)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor has no places to choose from")
+def test_a_worker_that_gets_no_processor_delays_nobody() -> None:
+    others, seconds = workers(), []
+    with Session(handmade.artifact(), threads=2) as session:
+        session.run(INPUTS)
+        (worker,) = workers() - others
+        (place,) = os.sched_getaffinity(worker)
+        busy = f"import os\nos.sched_setaffinity(0, {{{place}}})\nprint(flush=True)\nwhile True: pass"
+        with subprocess.Popen([sys.executable, "-c", busy], stdout=subprocess.PIPE) as neighbour:
+            assert neighbour.stdout
+            neighbour.stdout.readline()
+            try:
+                os.sched_setscheduler(worker, os.SCHED_IDLE, os.sched_param(0))  # its neighbour has 300 times its share
+                for k in range(60):
+                    inputs = {**INPUTS, "k": np.array([k % 10], np.int32)}
+                    started = time.perf_counter()
+                    answers = session.run(inputs)
+                    seconds.append(time.perf_counter() - started)
+                    for name, expected in handmade.expected(INPUTS["a"], k % 10).items():
+                        np.testing.assert_array_equal(answers[name], expected)
+            finally:
+                neighbour.kill()
+    assert np.median(seconds) < 1e-3  # a time slice of the neighbour's is several

@@ -143,7 +143,8 @@ def _sanitized(sanitizer: str, folder: Path, broken: bool) -> tuple[int, str]:
         host = host.replace("__ATOMIC_ACQ_REL", "__ATOMIC_RELAXED")
     (folder / "host.c").write_text(host)
     (folder / "mononn.h").write_text(toolchain.abi.header())
-    flags = [f"-fsanitize={sanitizer}", "-O1", "-g", "-I.", f"-I{toolchain.HOST}", "-Wall", "-Wextra", "-Werror"]
+    include = ["-I.", f"-I{toolchain.HOST}", f"-I{toolchain.FOLDER}"]
+    flags = [f"-fsanitize={sanitizer}", "-O1", "-g", *include, "-Wall", "-Wextra", "-Werror"]
     built = []
     for compiler, standard, source in (
         ("gcc", "-std=c11", "host.c"),

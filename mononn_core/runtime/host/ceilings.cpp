@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "mononn.h"
+#include "mononn_sync.hpp"
 #include "mononn_tiles.hpp"
 
 typedef float Vec __attribute__((vector_size(VECTOR_BYTES)));
@@ -76,7 +77,7 @@ static float reads(const unsigned char *from, int64_t repetitions, int64_t bytes
 }
 
 static void barriers(const mononn_call *call, int worker, int64_t repetitions) {
-  const auto flag = [&](uint32_t w) { return reinterpret_cast<uint64_t *>(call->sync + w * uint64_t(MONONN_CACHE_LINE)); };
+  const auto flag = [&](uint32_t w) { return reinterpret_cast<uint64_t *>(call->arena + w * uint64_t(MONONN_CACHE_LINE)); };
   const uint64_t start = *flag(static_cast<uint32_t>(worker));
   for (int64_t i = 1; i <= repetitions; i++) {
     const uint64_t target = start + static_cast<uint64_t>(i);
@@ -91,13 +92,17 @@ static void barriers(const mononn_call *call, int worker, int64_t repetitions) {
 
 extern "C" __attribute__((visibility("default"))) int mononn_run(const mononn_call *call, int worker) {
   mn::TileRegisters registers{call};
-  const int64_t *order = static_cast<const int64_t *>(call->inputs[0]);
-  float value = 0;
-  if (order[0] == 0) value = multiply_adds(order[1]);
-  if (order[0] == 1) value = reads(call->arena + worker * order[2], order[1], order[2]);
-  if (order[0] == 2) barriers(call, worker, order[1]);
-  if (order[0] == 3) value = products<mn::bf16, mn::bf16>(order[1]);
-  if (order[0] == 4) value = products<uint8_t, mn::SevenBits>(order[1]);
-  static_cast<float *>(call->outputs[0])[worker] = value;
+  mn::Trace trace{call, 0};
+  const uint32_t run = static_cast<uint32_t>(__atomic_load_n(&call->epoch, __ATOMIC_ACQUIRE));
+  mn::finish(call, worker, run, trace, [&](int worker, mn::Trace &) {
+    const int64_t *order = static_cast<const int64_t *>(call->inputs[0]);
+    float value = 0;
+    if (order[0] == 0) value = multiply_adds(order[1]);
+    if (order[0] == 1) value = reads(call->arena + worker * order[2], order[1], order[2]);
+    if (order[0] == 2) barriers(call, worker, order[1]);
+    if (order[0] == 3) value = products<mn::bf16, mn::bf16>(order[1]);
+    if (order[0] == 4) value = products<uint8_t, mn::SevenBits>(order[1]);
+    static_cast<float *>(call->outputs[0])[worker] = value;
+  });
   return 0;
 }

@@ -17,7 +17,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -62,13 +61,13 @@ struct mononn_host {
   alignas(MONONN_CACHE_LINE) pthread_mutex_t turn;
   mononn_entry entry;    /* of the function that runs */
   const uint32_t *steps;
-  const counted *current;
+  counted *current;
   counted *functions;
   uint64_t function_count;
   uint64_t error;
   uint64_t spin_nanoseconds;
   uint64_t mapped_bytes;
-  uint32_t launches;
+  uint32_t announced; /* `go` of the last launch that the workers were told */
   worker *crew;
   const volatile uint32_t *alive; /* 1 here, 0 in a forked child */
   uint32_t workers;
@@ -131,18 +130,19 @@ static uint32_t await_run(mononn_host *host, uint32_t seen) {
 static void *worker_main(void *argument) {
   worker *self = (worker *)argument;
   mononn_host *host = self->host;
-  prctl(PR_SET_NAME, "mononn-worker");
   for (uint32_t seen = 0;;) {
     seen = await_run(host, seen);
-    if (host->stop) return NULL;
+    if (__atomic_load_n(&host->stop, __ATOMIC_RELAXED)) return NULL;
     host->entry(&host->call, self->index);
     __atomic_store_n(&self->done, seen, __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&self->awaited, __ATOMIC_SEQ_CST)) futex(&self->done, FUTEX_WAKE, 1);
   }
 }
 
-/* Waits for the other workers. One that was put off its core gets the caller's: the caller sleeps after a while. */
-static void await_crew(mononn_host *host, uint32_t go) {
+/* Until every worker has left the function. One that was put off its core gets the caller's: the caller sleeps after a
+ * while. */
+static void await_crew(mononn_host *host) {
+  const uint32_t go = host->announced;
   for (uint32_t i = 1; i < host->workers; i++) {
     worker *member = &host->crew[i];
     uint32_t spins = host->crowded ? SPINS_BEFORE_SLEEP : 0;
@@ -154,8 +154,9 @@ static void await_crew(mononn_host *host, uint32_t go) {
   }
 }
 
-static void announce(mononn_host *host, uint32_t go) {
-  const uint32_t before = __atomic_exchange_n(&host->go, go, __ATOMIC_ACQ_REL);
+static void announce(mononn_host *host) {
+  host->announced += 2;
+  const uint32_t before = __atomic_exchange_n(&host->go, host->announced, __ATOMIC_ACQ_REL);
   if (before & SLEEPING) futex(&host->go, FUTEX_WAKE, INT_MAX);
 }
 
@@ -199,25 +200,21 @@ static void make_room(const mononn_host *host) {
   if (!sched_setaffinity(0, sizeof home, &home)) sched_setaffinity(0, sizeof free, &free);
 }
 
-/* Every worker enters the function once, or the caller alone. */
+/* Every worker enters the function once, or the caller alone, who leaves it when all is done. */
 static void launch(mononn_host *host, int together) {
-  const int crew = together && host->workers > 1;
-  const uint32_t go = ++host->launches << 1;
-  if (crew) announce(host, go);
+  if (together && host->workers > 1) announce(host);
   host->entry(&host->call, 0);
-  if (crew) await_crew(host, go);
 }
 
-/* Makes a function the one that the workers enter next. */
+/* Makes a function the one that the workers enter next. One that comes late may still be in the last. */
 static void choose(mononn_host *host, counted *chosen) {
-  if (host->current != chosen) {
-    host->current = chosen;
-    host->entry = chosen->function.entry;
-    host->steps = chosen->function.steps;
-    host->call.sync = chosen->sync;
-    host->call.counters = chosen->counters;
-  }
-  host->call.epoch = ++chosen->epoch;
+  if (host->current == chosen) return;
+  await_crew(host);
+  host->current = chosen;
+  host->entry = chosen->function.entry;
+  host->steps = chosen->function.steps;
+  host->call.sync = chosen->sync;
+  host->call.counters = chosen->counters;
 }
 
 MONONN_HOST_API uint64_t mononn_host_run(const mononn_binding *binding) {
@@ -229,18 +226,21 @@ MONONN_HOST_API uint64_t mononn_host_run(const mononn_binding *binding) {
   if (!host->stop) {
     mononn_call *call = &host->call;
     choose(host, &host->functions[binding->function]);
-    /* Unchanged fields stay unwritten: the workers are polling their cache line. */
+    /* Unchanged fields stay unwritten: the workers are polling their cache line. A worker that is late for the last run
+     * takes a share of this one as soon as it finds the epoch, and reads no other field before. */
     if (call->inputs != binding->inputs) call->inputs = binding->inputs;
     if (call->outputs != binding->outputs) call->outputs = binding->outputs;
-    if (call->trace != binding->trace) call->trace = binding->trace;
+    if (call->trace != binding->trace) __atomic_store_n(&call->trace, binding->trace, __ATOMIC_RELAXED);
+    __atomic_store_n(&call->epoch, ++host->current->epoch, __ATOMIC_RELEASE);
     if (host->workers > 1 && !host->crowded) make_room(host);
     if (!host->steps) launch(host, 1);
     for (uint32_t i = 1; host->steps && i <= host->steps[0]; i++) {
       call->step = i;
       launch(host, host->steps[i] != 0);
+      await_crew(host);
     }
     error = host->error;
-    if (error) host->error = 0;
+    if (error) __atomic_store_n(&host->error, 0, __ATOMIC_RELAXED);
   }
   pthread_mutex_unlock(&host->turn);
   return error;
@@ -250,8 +250,8 @@ MONONN_HOST_API void mononn_host_stop(mononn_host *host) {
   if (!*host->alive) return;
   pthread_mutex_lock(&host->turn);
   if (!host->stop) {
-    host->stop = 1;
-    announce(host, ++host->launches << 1);
+    __atomic_store_n(&host->stop, 1, __ATOMIC_RELAXED); /* one that comes late may look already */
+    announce(host);
     for (uint32_t i = 1; i < host->workers; i++) pthread_join(host->crew[i].thread, NULL);
   }
   pthread_mutex_unlock(&host->turn);
@@ -297,6 +297,7 @@ static int start_crew(mononn_host *host, const int *places) {
     w->host = host;
     failure = pthread_create(&w->thread, NULL, worker_main, w);
     if (failure) break;
+    pthread_setname_np(w->thread, "mononn-worker");
     if (!host->crowded) {
       cpu_set_t place;
       CPU_ZERO(&place);
@@ -310,7 +311,7 @@ static int start_crew(mononn_host *host, const int *places) {
 }
 
 static uint64_t lines_of(const mononn_plan *plan, const mononn_function *function) {
-  return plan->workers + function->counters;
+  return 2 * (uint64_t)plan->workers + function->counters;
 }
 
 MONONN_HOST_API mononn_host *mononn_host_create(const mononn_plan *plan, const mononn_function *functions, const void *weights) {
@@ -347,7 +348,7 @@ MONONN_HOST_API mononn_host *mononn_host_create(const mononn_plan *plan, const m
   host->function_count = plan->functions;
   unsigned char *line = memory + sync;
   for (uint64_t i = 0; i < plan->functions; i++) {
-    uint64_t *counters = (uint64_t *)(line + workers * MONONN_CACHE_LINE);
+    uint64_t *counters = (uint64_t *)(line + 2 * workers * MONONN_CACHE_LINE);
     counted *one = &host->functions[i];
     one->function = functions[i];
     one->sync = line;

@@ -3,7 +3,8 @@
  *
  * One host runs one inference at a time; concurrent mononn_host_run calls take turns. The calling thread is worker 0;
  * the other workers inherit its processor affinity. Nothing here allocates or makes a system call in a run, except to
- * wake workers that sleep.
+ * wake workers that sleep. A run is over when all its work is done: a worker that came late may still be on its way
+ * through the function, and touches neither inputs nor outputs.
  */
 #ifndef MONONN_HOST_H
 #define MONONN_HOST_H
