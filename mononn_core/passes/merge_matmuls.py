@@ -58,13 +58,12 @@ def _with_bias(graph: Graph, node: Node, readers: list[Node]) -> Member:
     return Member(node, None, "")
 
 
-def _merge(builder: Builder, members: list[Member]) -> dict[str, str]:
-    """Append the merged product; gives, for each root's output, the slice that replaces it."""
+def _merge(builder: Builder, left: str, members: list[Member]) -> dict[str, str]:
+    """Append the merged product of ``left``; gives, for each root's output, the slice that replaces it."""
     joined = [name for m in members for node in (m.product, m.addition) if node for name in node.origin.names]
     origin = members[0].root.origin
     origin = replace(origin, joined=tuple(n for n in dict.fromkeys(joined) if n != origin.name))
     hint = members[0].product.output
-    left = members[0].product.inputs[0]
     weights = np.concatenate([builder.constants[m.product.inputs[1]] for m in members], axis=1)
     name = builder.constant(weights, f"{hint}/merged_weight")
     total = builder.add("matmul", (left, name), origin, hint=f"{hint}/merged")
@@ -95,7 +94,8 @@ def run(graph: Graph) -> Graph:
     replaced: dict[str, str] = {}
     for node in graph.nodes:
         if node.outputs[0] in first:
-            replaced.update(_merge(builder, first[node.outputs[0]]))
+            left = replaced.get(node.inputs[0], node.inputs[0])  # a part of another merged product
+            replaced.update(_merge(builder, left, first[node.outputs[0]]))
         if node.outputs[0] not in roots:
             inputs = tuple(replaced.get(n, n) for n in node.inputs)
             builder.nodes.append(Node(node.op, inputs, node.outputs, node.origin, node.attrs))

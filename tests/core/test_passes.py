@@ -258,6 +258,14 @@ def test_merged_products_that_are_outputs_keep_their_names() -> None:
     assert operators(after) == {"matmul": 1, "add": 1, "slice": 2}
 
 
+def test_products_of_a_merged_part_merge() -> None:
+    net = Net()
+    (part, other) = projections(net, net.input(2, 8), False, 2)
+    wanted = {"matmul": 2, "slice": 4}
+    second = [net("matmul", part, net.random(4, k, seed=k)) for k in (3, 5)]
+    becomes(merge_matmuls.run, net.graph(*[net("exp", y) for y in (other, *second)]), exp=3, **wanted)
+
+
 def test_products_of_different_operands_stay() -> None:
     net = Net()
     a, b = net.input(2, 8), net.input(2, 8)
