@@ -42,7 +42,7 @@ RECOGNISED = {
 """What the passes make of a network: T5's attention (of itself, causal, of the encoder) with its biases and without a
 scale, its norms; ViT's.
 """
-SMALL = ["vit-test", "t5-test-b2", "resnext-test-b2", "mobilenet-test"]
+SMALL = ["vit-test", "t5-test-b2", "resnext-test-b2", pytest.param("mobilenet-test", marks=pytest.mark.slow)]
 
 
 def exact_answers(folder: Path, inputs: Sequence[Arrays]) -> list[Arrays]:

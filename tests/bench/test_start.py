@@ -78,6 +78,7 @@ def test_programs_and_python_give_the_reference_s_answers(
     assert os.sched_getaffinity(0) == before
 
 
+@pytest.mark.slow
 def test_what_fails_is_a_row(linear_folder: Path, driver_environment: Path, tmp_path: Path) -> None:
     systems = ["onnxruntime", "fake-ok", "fake-missing", "fake-crash", "fake-wrong"]
     rows = started(linear_folder, systems, driver_environment, tmp_path)

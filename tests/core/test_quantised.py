@@ -108,8 +108,7 @@ FORMS = [("uint8", "int8", True), ("int8", "int8", True), ("uint8", "uint8", Fal
     ("network", "form"),
     [
         *((network, form) for network in (perceptron, image) for form in FORMS),
-        (grouped, FORMS[0]),
-        *(pytest.param(grouped, form, marks=pytest.mark.slow) for form in FORMS[1:3]),
+        *(pytest.param(grouped, form, marks=pytest.mark.slow) for form in FORMS[:3]),
     ],
 )
 def test_networks(network, form: tuple[str, str, bool]) -> None:  # type: ignore[no-untyped-def]
@@ -138,7 +137,7 @@ def test_networks(network, form: tuple[str, str, bool]) -> None:  # type: ignore
         np.testing.assert_array_equal(answer, answers[0])
 
 
-@pytest.mark.parametrize("network", [perceptron, image, grouped])
+@pytest.mark.parametrize("network", [perceptron, image, pytest.param(grouped, marks=pytest.mark.slow)])
 def test_tile_registers_give_the_same_bits(network) -> None:  # type: ignore[no-untyped-def]
     model = network()
     stages = compiler.lower(model, threads=2, machine=TILED)
