@@ -79,16 +79,17 @@ def _write_for(out: Writer, loop: For, printer: Printer) -> None:
 
 @dataclass(frozen=True)
 class Transposition:
-    """A perfect nest whose vectors' neighbours lie apart in ``loads``, and whose ``rows`` are neighbours there.
+    """A nest whose vectors' neighbours lie apart in ``loads``, and whose ``rows`` are neighbours there.
 
     Attributes:
-        outer: the other loops, the outermost first.
+        outer: the other loops, the outermost first, each with what its body binds before the next loop.
         rows, columns: the loops of a square. columns is the loop of vectors, and holds the store.
-        loads: those that are read in squares.
+        loads: those that are read in squares; none where what is stored is computed in vectors of rows, and squares of
+            that are transposed: neighbours along columns lie where data says.
         value, conditions: what is stored where all of these hold, which are conditions of whole rows.
     """
 
-    outer: tuple[For, ...]
+    outer: tuple[tuple[For, tuple[Statement, ...]], ...]
     rows: For
     columns: For
     loads: tuple[Load, ...]
@@ -98,30 +99,50 @@ class Transposition:
 
 def transposition(loop: For, printer: Printer) -> Transposition | None:
     """``loop`` as a :class:`Transposition`, if it is one that is worth squares."""
-    nest, ranges = [loop], {**printer.ranges, loop.var: (0, loop.extent - 1)}
-    while len(nest[-1].body) == 1 and isinstance(inner := nest[-1].body[0], For):
-        nest.append(inner)
-        ranges[inner.var] = (0, inner.extent - 1)
-    columns, scope = nest.pop(), replace(printer, ranges=ranges)
-    store = columns.body[0]
-    if not nest or columns.kind != "vector" or not isinstance(store, Store) or _vectors(columns, scope) is None:
+    nest: list[tuple[For, tuple[Statement, ...]]] = []
+    columns, ranges = loop, {**printer.ranges, loop.var: (0, loop.extent - 1)}
+    while isinstance(inner := columns.body[-1], For) and all(isinstance(s, Let) for s in columns.body[:-1]):
+        nest.append((columns, columns.body[:-1]))
+        columns, ranges = inner, {**ranges, inner.var: (0, inner.extent - 1)}
+    store, scope = columns.body[0], replace(printer, ranges=ranges)
+    if not nest or columns.kind != "vector" or not isinstance(store, Store) or columns.extent < SQUARE:
         return None
-    plain = not any(interval(e.condition, columns.var) for e in walk(store.value) if isinstance(e, Select))
     loaded = [e for e in dict.fromkeys(walk(store.value)) if isinstance(e, Load)]
     written = printer.pointers[store.operand].buffer
-    plain = plain and all(printer.pointers[e.operand].buffer != written for e in loaded)  # rows may change places
-    apart = [e for e in loaded if _apart(e, columns.var, scope) > 1]
-    for rows in nest if plain and apart and columns.extent >= SQUARE else ():
-        outer = tuple(other for other in nest if other is not rows)
-        others = {other.var for other in (*outer, columns)}
-        fixed = not (rows.bound is not None and others & variables(rows.bound)) and not any(
-            other.bound is not None and varies(other.bound, rows.var) for other in (*outer, columns)
+    plain = not any(interval(e.condition, columns.var) for e in walk(store.value) if isinstance(e, Select))
+    if not plain or any(printer.pointers[e.operand].buffer == written for e in loaded):  # rows may change places
+        return None
+    side_by_side = _vectors(columns, scope) is not None
+    apart = [e for e in loaded if (_apart(e, columns.var, scope) > 1 if side_by_side else varies(e, columns.var))]
+    for rows, own in nest if apart else ():
+        outer = tuple((other, lets) for other, lets in nest if other is not rows)
+        loops = [*(other for other, _ in outer), columns]
+        fixed = not (rows.bound is not None and {o.var for o in loops} & variables(rows.bound)) and not any(
+            other.bound is not None and varies(other.bound, rows.var) for other in loops
         )
+        fixed = fixed and not own and not any(varies(s.value, rows.var) for _, lets in outer for s in lets)  # type: ignore[union-attr]
         loads = tuple(e for e in apart if _apart(e, rows.var, scope) == 1)
         settled = _settled(store.value, rows.var, columns.var)
-        if fixed and loads and rows.extent >= SQUARE and settled is not None:
+        if not fixed or not loads or rows.extent < SQUARE or settled is None:
+            continue
+        if side_by_side:
             return Transposition(outer, rows, columns, loads, *settled)
+        if _along(unrounded(settled[0]), store, rows.var, columns.var, scope):
+            return Transposition(outer, rows, columns, (), *settled)
     return None
+
+
+def _along(value: Expr, store: Store, row: str, column: str, printer: Printer) -> bool:
+    """Whether ``value`` can be computed in vectors of rows that are neighbours wherever they are loaded, and stored in
+    vectors of columns."""
+    loads = [e for e in walk(value) if isinstance(e, Load) and varies(e, row)]
+    offset = printer.pointers[store.operand].address(store.index, printer.ranges)
+    return (
+        value.dtype == COMPUTE
+        and vectorisable(value, row)
+        and all(_apart(e, row, printer) == 1 for e in loads)
+        and replace(printer, vector=column).stride(offset) == 1
+    )
 
 
 def _apart(load: Load, var: str, printer: Printer) -> int:
@@ -162,37 +183,65 @@ def write_transposition(out: Writer, found: Transposition, printer: Printer) -> 
     """Squares are transposed in registers where their rows' conditions hold; what is left goes row by row."""
     rows, columns = found.rows, found.columns
     if found.outer:
-        first, *others = found.outer
+        (first, lets), *others = found.outer
         inner = _inside(printer, first.var, first.extent)
         with out.block(
             f"for (long {first.var} = 0; {first.var} < {printer.index(_limit(first, printer))}; ++{first.var}) {{"
         ):
+            write_statements(out, lets, inner)
             write_transposition(out, replace(found, outer=tuple(others)), inner)
         return
     inner = _inside(_inside(printer, rows.var, rows.extent), columns.var, columns.extent)
     (store,) = columns.body
     assert isinstance(store, Store)
-    names = {load: Var(f"s{n}_[row_]", COMPUTE) for n, load in enumerate(found.loads)}
-    value = transform(found.value, lambda e: names.get(e, e) if isinstance(e, Load) else e)
     holds = " && ".join(inner.scalar(c) for c in found.conditions) or "true"
-    limits = ", ".join(printer.index(_limit(loop, printer)) for loop in (rows, columns))
+    end, width = (printer.index(_limit(loop, printer)) for loop in (rows, columns))
     at = f"long {rows.var}, long {columns.var}"
-    with out.block(f"mn::each_square({limits}, [&](long {rows.var}) {{ return {holds}; }}, [&]({at}) {{", ""):
+    kind = "square" if found.loads else "column"
+    with out.block(f"mn::each_{kind}({end}, {width}, [&](long {rows.var}) {{ return {holds}; }}, [&]({at}) {{", ""):
         out.line("using T = mn::V;")
-        for load, name in names.items():
-            pointer = printer.pointers[load.operand]
-            offset = pointer.address(load.index, inner.ranges)
-            array = name.name.removesuffix("[row_]")
-            out.line(f"T {array}[mn::W];")
-            out.line(
-                f"mn::load_square({array}, {pointer.name} + {inner.index(offset)}, {_apart(load, columns.var, inner)});"
-            )
-        with out.block(f"MN_UNROLL for (int row_ = 0; row_ < mn::W; ++row_, ++{rows.var}) {{"):
-            bound = frozenset(name.name for name in names.values())
-            write_vector_store(out, replace(store, value=value), replace(inner, vector=columns.var, bound=bound))
+        if found.loads:
+            _write_square(out, found, store, inner)
+        else:
+            _write_columns(out, found, store, inner)
     with out.block(f"}}, [&](auto tag, {at}) {{", "});"):
         out.line("using T = decltype(tag);")
         write_vector_store(out, store, replace(inner, vector=columns.var))
+
+
+def _write_square(out: Writer, found: Transposition, store: Store, printer: Printer) -> None:
+    """A square of each load is transposed, and what is stored is computed in vectors of columns."""
+    rows, columns = found.rows, found.columns
+    names = {load: Var(f"s{n}_[row_]", COMPUTE) for n, load in enumerate(found.loads)}
+    value = transform(found.value, lambda e: names.get(e, e) if isinstance(e, Load) else e)
+    for load, name in names.items():
+        pointer = printer.pointers[load.operand]
+        offset = pointer.address(load.index, printer.ranges)
+        array = name.name.removesuffix("[row_]")
+        out.line(f"T {array}[mn::W];")
+        out.line(
+            f"mn::load_square({array}, {pointer.name} + {printer.index(offset)}, {_apart(load, columns.var, printer)});"
+        )
+    with out.block(f"MN_UNROLL for (int row_ = 0; row_ < mn::W; ++row_, ++{rows.var}) {{"):
+        bound = frozenset(name.name for name in names.values())
+        write_vector_store(out, replace(store, value=value), replace(printer, vector=columns.var, bound=bound))
+
+
+def _write_columns(out: Writer, found: Transposition, store: Store, printer: Printer) -> None:
+    """What is stored is computed in vectors of rows, a column after the other; the square of them is transposed."""
+    rows, columns = found.rows, found.columns
+    limit = _limit(rows, printer)
+    along = replace(printer, vector=rows.var, guard=((), (limit,)))
+    out.line("T s_[mn::W];")
+    with out.block(f"MN_NOUNROLL for (int column_ = 0; column_ < mn::W; ++column_, ++{columns.var}) {{"):
+        out.line(f"s_[column_] = {along.value(unrounded(found.value))};")
+    out.line(f"{columns.var} -= mn::W;")
+    out.line("mn::transpose_square(s_);")
+    end = printer.index(limit)
+    with out.block(f"MN_UNROLL for (int row_ = 0; row_ < mn::W; ++row_, ++{rows.var}) {{"):
+        stored = replace(store, value=Var("s_[row_]", COMPUTE))
+        with out.block(f"if ({rows.var} < {end}) {{"):
+            write_vector_store(out, stored, replace(printer, vector=columns.var, bound=frozenset({"s_[row_]"})))
 
 
 def _vectors(loop: For, printer: Printer) -> frozenset[str] | None:

@@ -36,13 +36,15 @@ def _last(rank: int) -> tuple[int, ...]:
 
 def _image(rewriter: Rewriter, name: str) -> str | None:
     """The channels-last tensor behind ``name``: what T is applied to, or what stands before a transposition that brings
-    channels to the front and a reshape of the axes behind them."""
+    channels to the front and a reshape of the axes behind them. Of one pixel a reshape is T."""
     node = rewriter.producer(name)
     shape = rewriter.type(name).shape
     if node is None or len(shape) < 4:
         return None
     if node.op == "transpose":
         return node.inputs[0] if integers(node.attrs, "perm") == _first(len(shape)) else None
+    if node.op == "reshape" and rewriter.type(node.inputs[0]).shape == (shape[0], *shape[2:], shape[1]):
+        return node.inputs[0] if prod(shape[2:]) == 1 else None
     move = rewriter.producer(node.inputs[0], "transpose") if node.op == "reshape" else None
     if move is None:
         return None

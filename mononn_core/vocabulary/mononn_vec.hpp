@@ -421,9 +421,10 @@ template <int STEP = 1, int... L> MN_INLINE void transpose_square(V (&s)[W], std
     transpose_square<2 * STEP>(s, lanes);
   }
 }
+MN_INLINE void transpose_square(V (&s)[W]) { transpose_square(s, std::make_integer_sequence<int, W>()); }
 MN_INLINE void load_square(V (&s)[W], const float *p, long stride) {
   MN_UNROLL for (int j = 0; j < W; ++j) s[j] = load<V>(p + j * stride);
-  transpose_square(s, std::make_integer_sequence<int, W>());
+  transpose_square(s);
 }
 
 // [0, rows) x [0, columns): squares of W x W elements, where rows are ``whole``: all of those between two that are. A cache
@@ -441,6 +442,25 @@ MN_INLINE void each_square(long rows, long columns, Whole &&whole, Square &&squa
     }
     MN_NOUNROLL for (long x = 0; x < full; x += W)
       MN_NOUNROLL for (long h = 0; h < count; h += W) square(y + h, x);
+    for (long x = full; x < columns; ++x)
+      for (long h = 0; h < count; ++h) lane(V1{}, y + h, x);
+    y += count;
+  }
+}
+
+// As ``each_square``, of squares whose columns are computed one after the other: the last rows may be fewer than W, and the
+// square looks to that itself.
+template <class Whole, class Square, class Lane>
+MN_INLINE void each_column(long rows, long columns, Whole &&whole, Square &&square, Lane &&lane) {
+  const long full = columns / W * W;
+  for (long y = 0; y < rows;) {
+    const long left = rows - y, count = left < W ? left : W;
+    if (!whole(y) || !whole(y + count - 1)) {
+      each_lane(columns, [&](auto tag, long x) { lane(tag, y, x); });
+      ++y;
+      continue;
+    }
+    MN_NOUNROLL for (long x = 0; x < full; x += W) square(y, x);
     for (long x = full; x < columns; ++x)
       for (long h = 0; h < count; ++h) lane(V1{}, y + h, x);
     y += count;

@@ -60,6 +60,27 @@ def test_linear_interpolation_adds_two_neighbours(scales: tuple[float, ...], coo
     assert "matmul" not in operators(graph)
 
 
+def test_a_pixel_spread_over_an_image_joins_it_channels_last() -> None:
+    """Pyramid pooling: what becomes of one pixel is a reshape, not a transposition."""
+    random = np.random.default_rng(1)
+    constants = {name: random.standard_normal((6, 5, 1, 1)) for name in "uv"}
+    constants |= {"w": random.standard_normal((4, 12, 1, 1))}
+    nodes = [
+        node("Conv", "x u", "one"),
+        node("Relu", "one", "a"),
+        node("GlobalAveragePool", "x", "pool"),
+        node("Conv", "pool v", "two"),
+        node("Resize", "two - - size", "wide", mode="linear"),
+        node("Concat", "a wide", "both", axis=1),
+        node("Conv", "both w", "y"),
+    ]
+    whole = {k: v.astype(np.float32) for k, v in constants.items()} | {"size": np.array([1, 6, 7, 9])}
+    proto = model(nodes, [("x", "float32", (1, 5, 7, 9))], ["y"], whole)
+    assert_agrees(proto, random_inputs([("x", "float32", (1, 5, 7, 9))]))
+    moves = [n for n in pipeline.run(load(proto.SerializeToString())).nodes if n.op == "transpose"]
+    assert len(moves) == 2, "the input's and the output's"
+
+
 @pytest.mark.parametrize("groups", [1, 4, 12])
 def test_a_group_norm_between_convolutions_leaves_images_as_they_are(groups: int) -> None:
     """As exporters write it: an instance norm of joined channels."""

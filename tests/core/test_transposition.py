@@ -8,6 +8,7 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from mononn_core import compiler
+from mononn_core.errors import InputError
 from mononn_core.machine import Machine
 from mononn_core.runtime.session import Session
 from tests.core.models import model
@@ -53,3 +54,34 @@ def test_as_the_reference(level: str) -> None:
         found = session.run(feeds)
     wrong = [k for k, name, want in zip(SHAPES, outputs, wanted, strict=True) if not np.array_equal(found[name], want)]
     assert wrong == []
+
+
+@pytest.mark.parametrize("level", ["avx512", "avx2", "scalar"])
+@pytest.mark.parametrize("channels", [18, 27, 32])
+def test_neighbours_that_lie_where_data_says(level: str, channels: int) -> None:
+    """Pixels picked by constant and by given positions and added up, then channels first: of 18 channels a part of a
+    square, and columns that fill no square."""
+    machine = Machine.named(level)
+    if not machine.features <= Machine.probe().features:
+        pytest.skip(f"this processor has no {level}")
+    random = np.random.default_rng(channels)
+    edges = [("x", "float32", (1, 7, 9, channels)), ("given", "int64", (35,)), ("w", "float32", (35, 1))]
+    feeds = {"x": random.standard_normal((1, 7, 9, channels)).astype(np.float32)}
+    feeds |= {"given": random.integers(-9, 9, 35), "w": random.standard_normal((35, 1)).astype(np.float32)}
+    constants = {"rows": random.integers(-7, 7, 12), "columns": random.integers(0, 9, 35)}
+    nodes = [
+        helper.make_node("Gather", ["x", "rows"], ["r"], axis=1),
+        helper.make_node("Gather", ["r", "given"], ["p"], axis=2),
+        helper.make_node("Gather", ["r", "columns"], ["q"], axis=2),
+        helper.make_node("Mul", ["p", "w"], ["v"]),
+        helper.make_node("Add", ["v", "q"], ["s"]),
+        helper.make_node("Transpose", ["s"], ["y"], perm=(0, 3, 1, 2)),
+    ]
+    proto = model(nodes, edges, ["y"], constants)
+    (wanted,) = ReferenceEvaluator(proto).run(None, feeds)
+    stages = compiler.lower(proto.SerializeToString(), threads=2, machine=machine)
+    assert "mn::each_column(" in stages.source
+    with Session(compiler.build(stages), threads=2) as session:
+        np.testing.assert_allclose(session.run(feeds)["y"], wanted, rtol=1e-6, atol=1e-6)
+        with pytest.raises(InputError, match="out of range"):
+            session.run({**feeds, "given": feeds["given"] + 18})
