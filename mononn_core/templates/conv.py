@@ -7,19 +7,23 @@ weights where a group does not read a channel.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from mononn_core.codegen.cpu_storage import TILES, CpuStorage, is_narrow, write_tiles
 from mononn_core.codegen.cstyle import Printer
 from mononn_core.codegen.loops import is_cheap
-from mononn_core.program.expr import Const, Expr, minimum, op
+from mononn_core.ops.common import integers
+from mononn_core.program.expr import Const, Expr, Var, minimum, op
 from mononn_core.program.ir import Phase, Task
 from mononn_core.program.simplify import simplify
 from mononn_core.program.template import Array, Running, operand
+from mononn_core.schedule.binder import BLOCK, OWNER, TaskBuilder
 from mononn_core.schedule.decisions import TILED_ROWS
+from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.phases import PhaseBuilder
+from mononn_core.schedule.schedule import GroupSchedule
 from mononn_core.templates.conv_node import Conv
 from mononn_core.templates.windowed import Windowed, WindowParams, corners
 
@@ -30,13 +34,16 @@ class ConvParams(WindowParams):
     taps' channels are neighbours in a. ``grouped``: (input channels of a group, its output channels, all input
     channels) where a panel may span several groups: it promises zeros in b where n's group does not read c.
     ``tile_groups``: groups of terms multiplied together in tile registers (0: in vectors). ``seven_bits``: it promises
-    bytes from -64 to 64 in b."""
+    bytes from -64 to 64 in b. ``inside``: (top, bottom, left, right), the rows and columns of the only image outside of
+    which it promises zeros (all 0: none), and ``starts`` how many of its rows an owner and a block begin further on."""
 
     grouped: tuple[int, int, int] = (0, 0, 0)
     together: int = 1
     joined: int = 1
     seven_bits: bool = False
     tile_groups: int = 0
+    inside: tuple[int, int, int, int] = (0, 0, 0, 0)
+    starts: tuple[int, int] = (0, 0)
 
 
 SPREAD = 1
@@ -109,6 +116,17 @@ class Direct(Windowed[ConvParams]):
         spans = conv.group > 1 and self.reads(conv, panel) > conv.of_group[0]
         return {"grouped": (*conv.of_group, conv.x[3])} if spans else {}
 
+    def build(self, builder: PhaseBuilder, stage: FusionGroup, decided: GroupSchedule, name: str) -> Phase:
+        phase, inside, tile = super().build(builder, stage, decided, name), _inside(builder, stage), decided.tile
+        if not inside or decided.partition.kind == "batch":
+            return phase
+        assert tile is not None
+        rows = tile.rows * self.params(phase.task).strides[0]
+        starts = (rows * tile.blocks if decided.partition.kind == "rows" else 0, rows)
+        return replace(
+            phase, task=replace(phase.task, params={**phase.task.params, "inside": inside, "starts": starts})
+        )
+
     def write_more(self, phase: Phase, shape: str, printer: Printer, code: CpuStorage) -> None:
         """Whether all of a panel's results are of one group, and which of the channels that are read are the group's:
         the others have zero weights, so that such a panel needs not read them."""
@@ -162,13 +180,32 @@ class Direct(Windowed[ConvParams]):
         end = ""
         if kernel == "mn::conv" and any(0 < n <= panel // 2 for n in code.extents(b, 1, printer)[0]):
             kernel, end = "mn::conv_ragged", "end_, "
-        call = f"{kernel}<Windows_, {tile}>({code.corner(printer, a)}, {right}, {end}{function}, ahead_);"
+        where = ""
+        if any(params.inside):
+            row: Expr = Const(0)
+            for var, rows_apart in zip((OWNER, BLOCK), params.starts, strict=True):
+                row = row + Var(var) * rows_apart if var in (axis.var for axis in phase.domain) else row
+            where = f", mn::Inside<{', '.join(map(str, params.inside))}>{{{printer.index(row)}}}"
+        call = f"{kernel}<Windows_, {tile}>({code.corner(printer, a)}, {right}, {end}{function}, ahead_{where});"
         if params.grouped[0] == 0:
             return call
         skip = a.box.size[1] - params.grouped[0]
         first = f"{code.corner(printer, a)} + first_, {code.corner(printer, b)} + first_ * {panel}"
         one = f"{kernel}<Group_, {tile}, {skip}>({first}, {end}{function}, ahead_);"
         return f"{{ if (alone_) {one} else {call} }}"
+
+
+def _inside(builder: TaskBuilder, stage: FusionGroup) -> tuple[int, ...]:
+    """Where a dilated convolution's only image is no border of zeros; nothing where that is not known or is little."""
+    assert stage.root is not None
+    conv, name = Conv.of(stage, builder), stage.root.inputs[0]
+    pad = builder.views.graph.producers().get(name) if max(conv.dilations) > 1 else None
+    known = pad is not None and pad.op == "pad" and pad.attrs["mode"] == "constant" and pad.attrs["value"] == 0.0
+    if not known or conv.x[0] != 1 or conv.together > 1 or conv.group > 1:
+        return ()
+    assert pad is not None
+    (_, top, left, _), (_, below, right, _) = (integers(pad.attrs, key) for key in ("before", "after"))
+    return (top, conv.x[1] - below, left, conv.x[2] - right) if min(top, left, below, right) >= 0 else ()
 
 
 def _groups_read(conv: Conv, panel: int) -> list[int]:

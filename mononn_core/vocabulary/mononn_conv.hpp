@@ -38,18 +38,45 @@ template <int ROWS, int WIDTH, int MOST, int HEIGHT> struct Cut {
   }
 };
 
+// Taps of a window that are multiplied: rows [top, bottom), of each the runs [left, right).
+struct Taps {
+  int top, bottom, left, right;
+};
+// Rows [TOP, BOTTOM) and columns [LEFT, RIGHT) of the bordered image hold all that is not zero; ``row`` is the first that
+// is read. A tile leaves out the taps that read nothing else: it gives the same sums.
+template <int TOP, int BOTTOM, int LEFT, int RIGHT> struct Inside {
+  long row;
+  // Those of RH x RW windows, the first of them ``at`` elements behind the first that is read.
+  template <class G, int RH, int RW> __attribute__((always_inline)) Taps taps(long at) const {
+    const long y = row + at / G::at(1, 0), x = at % G::at(1, 0) / G::LDA;
+    Taps t{0, G::KH, 0, G::RUNS};
+    while (t.top < G::KH && y + (RH - 1) * G::SH + t.top * G::DH < TOP) ++t.top;
+    while (t.bottom > t.top && y + (t.bottom - 1) * G::DH >= BOTTOM) --t.bottom;
+    if constexpr (!G::DENSE) {
+      while (t.left < G::RUNS && x + (RW - 1) * G::SW + t.left * G::DW < LEFT) ++t.left;
+      while (t.right > t.left && x + (t.right - 1) * G::DW >= RIGHT) --t.right;
+    }
+    return t;
+  }
+};
+// Of an image that may be full of anything.
+struct Full {
+  template <class G, int RH, int RW> __attribute__((always_inline)) Taps taps(long) const { return {0, G::KH, 0, G::RUNS}; }
+};
+
 // RH x RW output pixels times NV vectors: the accumulators stay in registers over all taps, and the pixels of a step
 // lie at constant distances from one pointer. A row of B has STRIDE vectors; SKIP rows are left out after each tap.
 template <class G, int RH, int RW, int NV, int STRIDE, int SKIP, class TA, class Epilogue>
-MN_INLINE void window_tile(const TA *__restrict A, const float *__restrict B, Fetch<float> fetch, Epilogue &&epilogue) {
+MN_INLINE void window_tile(const TA *__restrict A, const float *__restrict panel, Taps taps, Fetch<float> fetch, Epilogue &&epilogue) {
   V c[RH * RW][NV];
   MN_UNROLL for (int i = 0; i < RH * RW; ++i)
     MN_UNROLL for (int j = 0; j < NV; ++j) c[i][j] = V{};
   static_assert(SKIP == 0 || !G::DENSE);
   constexpr int STEP = G::RUN % 2 == 0 ? 2 : G::RUN % 3 == 0 ? 3 : 1;
-  MN_NOUNROLL for (int kh = 0; kh < G::KH; ++kh)
-    MN_NOUNROLL for (int r = 0; r < G::RUNS; ++r) {
+  MN_NOUNROLL for (int kh = taps.top; kh < taps.bottom; ++kh)
+    MN_NOUNROLL for (int r = taps.left; r < taps.right; ++r) {
       const TA *a = A + G::at(kh * G::DH, r * G::DW);
+      const float *B = panel + ((long)kh * G::RUNS + r) * (G::RUN + SKIP) * STRIDE * W;
       MN_NOUNROLL for (int k = 0; k < G::RUN; k += STEP) {
         MN_UNROLL for (int u = 0; u < STEP; ++u) {
           V row[NV];
@@ -64,7 +91,6 @@ MN_INLINE void window_tile(const TA *__restrict A, const float *__restrict B, Fe
         B += STEP * STRIDE * W;
         fetch = fetch.from(STEP);
       }
-      B += SKIP * STRIDE * W;
     }
   epilogue(c);
 }
@@ -100,10 +126,10 @@ MN_INLINE void each_tile(Tile &&tile, Fetches &&fetches, Element &&element, Ahea
 }
 
 // The first NV vectors of channels of a panel of STRIDE vectors; see ``conv``.
-template <class G, int ROWS, int NV, int STRIDE, int MOST, bool CHEAP, int SKIP, class TA, class Element, class Ahead>
-MN_INLINE void conv_vectors(const TA *A, const float *B, Element &&element, Ahead &&ahead) {
+template <class G, int ROWS, int NV, int STRIDE, int MOST, bool CHEAP, int SKIP, class TA, class Element, class Ahead, class Where>
+MN_INLINE void conv_vectors(const TA *A, const float *B, Element &&element, Ahead &&ahead, Where where) {
   auto tile = [&]<int RH, int RW>(long at, auto fetch, auto &&epilogue) __attribute__((always_inline)) {
-    window_tile<G, RH, RW, NV, STRIDE, SKIP>(A + at, B, fetch, epilogue);
+    window_tile<G, RH, RW, NV, STRIDE, SKIP>(A + at, B, where.template taps<G, RH, RW>(at), fetch, epilogue);
   };
   auto fetches = [=]<int TILES>(int number) __attribute__((always_inline)) {
     return fetch_of<TILES, STRIDE * W>(number, B, (long)G::KH * G::RUNS * (G::RUN + SKIP));
@@ -114,20 +140,20 @@ MN_INLINE void conv_vectors(const TA *A, const float *B, Element &&element, Ahea
 // ROWS rows of G::OW output pixels by PANEL channels, at most MOST pixels at once; ``element(y, x, n, v)`` takes W
 // neighbouring channels from n on. A is the first pixel of the first window (border included), B the panel. ``ahead(y, x, n)`` may prefetch what
 // ``element`` will touch in a cache line: it runs before a tile's multiply-adds. The panel has SKIP rows a tap more than
-// there are channels to read.
-template <class G, int ROWS, int PANEL, int MOST, bool CHEAP, int SKIP = 0, class TA, class Element, class Ahead = Nothing>
-static inline void conv(const TA *A, const float *B, Element &&element, Ahead &&ahead = Nothing{}) {
-  conv_vectors<G, ROWS, PANEL / W, PANEL / W, MOST, CHEAP, SKIP>(A, B, element, ahead);
+// there are channels to read. ``where`` the image is not zero: Inside or Full.
+template <class G, int ROWS, int PANEL, int MOST, bool CHEAP, int SKIP = 0, class TA, class Element, class Ahead = Nothing, class Where = Full>
+static inline void conv(const TA *A, const float *B, Element &&element, Ahead &&ahead = Nothing{}, Where where = Full{}) {
+  conv_vectors<G, ROWS, PANEL / W, PANEL / W, MOST, CHEAP, SKIP>(A, B, element, ahead, where);
 }
 
 // As ``conv``, of a panel of which only so many ``channels`` are there: where half of its vectors hold them, those alone,
 // of as many more pixels at once.
-template <class G, int ROWS, int PANEL, int MOST, bool CHEAP, int SKIP = 0, class TA, class Element, class Ahead = Nothing>
-static inline void conv_ragged(const TA *A, const float *B, long channels, Element &&element, Ahead &&ahead = Nothing{}) {
+template <class G, int ROWS, int PANEL, int MOST, bool CHEAP, int SKIP = 0, class TA, class Element, class Ahead = Nothing, class Where = Full>
+static inline void conv_ragged(const TA *A, const float *B, long channels, Element &&element, Ahead &&ahead = Nothing{}, Where where = Full{}) {
   constexpr int NV = PANEL / W;
   if constexpr (NV % 2 == 0)
-    if (channels <= PANEL / 2) return conv_vectors<G, ROWS, NV / 2, NV, 2 * MOST, CHEAP, SKIP>(A, B, element, ahead);
-  conv_vectors<G, ROWS, NV, NV, MOST, CHEAP, SKIP>(A, B, element, ahead);
+    if (channels <= PANEL / 2) return conv_vectors<G, ROWS, NV / 2, NV, 2 * MOST, CHEAP, SKIP>(A, B, element, ahead, where);
+  conv_vectors<G, ROWS, NV, NV, MOST, CHEAP, SKIP>(A, B, element, ahead, where);
 }
 
 // Channel C of every group of GROUP neighbouring lanes, in all lanes of the group.

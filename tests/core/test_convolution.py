@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -153,6 +154,39 @@ def bank(size: int) -> tuple[bytes, dict[str, np.ndarray]]:
         values[f"x{number}"] = picture(shape)
     model = onnx.load_from_string(b.model(inputs, outputs))  # type: ignore[arg-type]
     return onnx.shape_inference.infer_shapes(model).SerializeToString(), values
+
+
+FAR = {
+    "atrous": Layer(40, pads=(9, 9, 9, 9), dilations=(9, 9)),
+    "beyond the image": Layer(33, pads=(20, 20, 20, 20), dilations=(20, 20)),
+    "uneven": Layer(32, kernel=(3, 2), pads=(7, 0, 3, 5), dilations=(5, 5)),
+    "strided": Layer(32, kernel=(5, 3), strides=(2, 2), pads=(8, 4, 8, 4), dilations=(4, 4)),
+    "causal": Layer(32, kernel=(3, 1), pads=(12, 0, 0, 0), dilations=(6, 1)),
+}
+"""Convolutions whose taps often lie in the border: (name, layer)."""
+
+
+@pytest.mark.parametrize("level", ["avx512", "avx2"])
+def test_taps_that_read_the_border_alone_are_left_out(level: str) -> None:
+    machine = Machine.named(level)
+    if not machine.features <= Machine.probe().features:
+        pytest.skip(f"this processor has no {level}")
+    b, outputs, shape = Builder("far", 3), {}, (1, 24, 17, 21)
+    for number, layer in enumerate(FAR.values()):
+        add_layer(b, "x", shape[1], layer, f"y{number}")
+        outputs[f"y{number}"] = (1, layer.outputs, f"h{number}", f"w{number}")
+    model = onnx.load_from_string(b.model({"x": (TensorProto.FLOAT, shape)}, outputs))  # type: ignore[arg-type]
+    proto, x = onnx.shape_inference.infer_shapes(model).SerializeToString(), {"x": picture(shape)}
+    wanted, answers = ReferenceEvaluator(onnx.load_from_string(proto)).run(None, x), []
+    stages = compiler.lower(proto, threads=2, machine=machine)
+    assert len(set(re.findall("mn::Inside<.*?>", stages.source))) >= 4
+    for workers in (1, 2, 3):
+        with Session(compiler.build(stages), threads=workers) as session:
+            answers.append(list(session.run(x).values()))
+    for want, *found in zip(wanted, *answers, strict=True):
+        np.testing.assert_allclose(found[0], want, rtol=1e-4, atol=1e-5)
+        for other in found[1:]:
+            np.testing.assert_array_equal(other, found[0])
 
 
 @pytest.mark.parametrize("size", [13])
