@@ -105,7 +105,8 @@ def transposition(loop: For, printer: Printer) -> Transposition | None:
         nest.append((columns, columns.body[:-1]))
         columns, ranges = inner, {**ranges, inner.var: (0, inner.extent - 1)}
     store, scope = columns.body[0], replace(printer, ranges=ranges)
-    if not nest or columns.kind != "vector" or not isinstance(store, Store) or columns.extent < SQUARE:
+    alone = len(columns.body) == 1 and columns.kind == "vector" and columns.extent >= SQUARE
+    if not nest or not alone or not isinstance(store, Store):
         return None
     loaded = [e for e in dict.fromkeys(walk(store.value)) if isinstance(e, Load)]
     written = printer.pointers[store.operand].buffer
