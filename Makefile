@@ -2,7 +2,8 @@
 # make suite SUITE=aa runs workflows/suites/aa.yaml; make test-networks compiles and compares every network of the suite;
 # make test-emulated runs generated CUDA code on the emulator, every scheduler mode, all planted faults; make test-mutants
 # has the verifier judge thousands of mutated Programs; make test-backend compiles and runs all of ONNX's single-operator
-# tests; make test-slow runs what takes a quarter of a minute and more each; make fuzz has the compiler judge MODELS damaged models; make docs builds the documentation site in build/site.
+# tests; make test-slow runs what takes a quarter of a minute and more each; make fuzz has the compiler judge MODELS
+# damaged models; make docs builds the documentation site in build/site.
 SHELL := /bin/bash
 PYTHON ?= python3
 CORES ?= all

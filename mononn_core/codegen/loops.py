@@ -89,7 +89,7 @@ class Transposition:
         value, conditions: what is stored where all of these hold, which are conditions of whole rows.
     """
 
-    outer: tuple[tuple[For, tuple[Statement, ...]], ...]
+    outer: tuple[tuple[For, tuple[Let, ...]], ...]
     rows: For
     columns: For
     loads: tuple[Load, ...]
@@ -99,10 +99,13 @@ class Transposition:
 
 def transposition(loop: For, printer: Printer) -> Transposition | None:
     """``loop`` as a :class:`Transposition`, if it is one that is worth squares."""
-    nest: list[tuple[For, tuple[Statement, ...]]] = []
+    nest: list[tuple[For, tuple[Let, ...]]] = []
     columns, ranges = loop, {**printer.ranges, loop.var: (0, loop.extent - 1)}
-    while isinstance(inner := columns.body[-1], For) and all(isinstance(s, Let) for s in columns.body[:-1]):
-        nest.append((columns, columns.body[:-1]))
+    while isinstance(inner := columns.body[-1], For):
+        lets = tuple(s for s in columns.body if isinstance(s, Let))
+        if len(lets) + 1 < len(columns.body):
+            return None
+        nest.append((columns, lets))
         columns, ranges = inner, {**ranges, inner.var: (0, inner.extent - 1)}
     store, scope = columns.body[0], replace(printer, ranges=ranges)
     alone = len(columns.body) == 1 and columns.kind == "vector" and columns.extent >= SQUARE
@@ -121,7 +124,7 @@ def transposition(loop: For, printer: Printer) -> Transposition | None:
         fixed = not (rows.bound is not None and {o.var for o in loops} & variables(rows.bound)) and not any(
             other.bound is not None and varies(other.bound, rows.var) for other in loops
         )
-        fixed = fixed and not own and not any(varies(s.value, rows.var) for _, lets in outer for s in lets)  # type: ignore[union-attr]
+        fixed = fixed and not own and not any(varies(s.value, rows.var) for _, lets in outer for s in lets)
         loads = tuple(e for e in apart if _apart(e, rows.var, scope) == 1)
         settled = _settled(store.value, rows.var, columns.var)
         if not fixed or not loads or rows.extent < SQUARE or settled is None:

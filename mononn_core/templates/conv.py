@@ -15,7 +15,7 @@ from mononn_core.codegen.cpu_storage import TILES, CpuStorage, is_narrow, write_
 from mononn_core.codegen.cstyle import Printer
 from mononn_core.codegen.loops import is_cheap
 from mononn_core.ops.common import integers
-from mononn_core.program.expr import Const, Expr, Var, minimum, op
+from mononn_core.program.expr import Const, Expr, Var, minimum, op, wrap
 from mononn_core.program.ir import Phase, Task
 from mononn_core.program.simplify import simplify
 from mononn_core.program.template import Array, Running, operand
@@ -182,9 +182,10 @@ class Direct(Windowed[ConvParams]):
             kernel, end = "mn::conv_ragged", "end_, "
         where = ""
         if any(params.inside):
-            row: Expr = Const(0)
+            row, domain = wrap(0), {axis.var for axis in phase.domain}
             for var, rows_apart in zip((OWNER, BLOCK), params.starts, strict=True):
-                row = row + Var(var) * rows_apart if var in (axis.var for axis in phase.domain) else row
+                if var in domain:
+                    row = row + Var(var) * rows_apart
             where = f", mn::Inside<{', '.join(map(str, params.inside))}>{{{printer.index(row)}}}"
         call = f"{kernel}<Windows_, {tile}>({code.corner(printer, a)}, {right}, {end}{function}, ahead_{where});"
         if params.grouped[0] == 0:

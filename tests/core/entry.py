@@ -26,7 +26,6 @@ class Entry:
         self.code = Code(artifact, share_weights=False)
         (library,) = self.code.libraries
         self.function = getattr(library.functions, abi.ENTRY)
-        self.by_phases = hasattr(library.functions, abi.STEPS)
         sizes = {
             "sync": 2 * workers * abi.CACHE_LINE,
             "counters": max(self.manifest["counters"], 1) * abi.CACHE_LINE,

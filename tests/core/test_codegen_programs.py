@@ -53,8 +53,6 @@ def test_a_worker_takes_the_shares_of_those_that_do_not_come(name: str) -> None:
     about = compiler.manifest(program, types, Options(threads=3), machine)
     artifact = compiler.assemble(program, case.weights, print_program(program), about, machine, {})
     entry = Entry(artifact, workers=3)
-    if entry.by_phases:
-        pytest.skip("no phase has tasks for more than one worker")
     for order in (0, 1, 2), (2, 1, 0), (1, 0, 2):
         outputs = entry.prepare(case.inputs)
         for worker in order:

@@ -108,7 +108,8 @@ FORMS = [("uint8", "int8", True), ("int8", "int8", True), ("uint8", "uint8", Fal
     ("network", "form"),
     [
         *((network, form) for network in (perceptron, image) for form in FORMS),
-        *(pytest.param(grouped, form, marks=pytest.mark.slow) for form in FORMS[:3]),
+        (grouped, FORMS[0]),
+        *(pytest.param(grouped, form, marks=pytest.mark.slow) for form in FORMS[1:3]),
     ],
 )
 def test_networks(network, form: tuple[str, str, bool]) -> None:  # type: ignore[no-untyped-def]

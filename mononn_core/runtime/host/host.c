@@ -200,7 +200,7 @@ static void make_room(const mononn_host *host) {
   if (!sched_setaffinity(0, sizeof home, &home)) sched_setaffinity(0, sizeof free, &free);
 }
 
-/* Every worker enters the function once, or the caller alone, who leaves it when all is done. */
+/* Every worker enters the function once, or the caller alone. */
 static void launch(mononn_host *host, int together) {
   if (together && host->workers > 1) announce(host);
   host->entry(&host->call, 0);
@@ -227,7 +227,8 @@ MONONN_HOST_API uint64_t mononn_host_run(const mononn_binding *binding) {
     mononn_call *call = &host->call;
     choose(host, &host->functions[binding->function]);
     /* Unchanged fields stay unwritten: the workers are polling their cache line. A worker that is late for the last run
-     * takes a share of this one as soon as it finds the epoch, and reads no other field before. */
+     * takes a share of this one as soon as it finds the epoch; of what changes it reads no more before than whether
+     * there is a trace. */
     if (call->inputs != binding->inputs) call->inputs = binding->inputs;
     if (call->outputs != binding->outputs) call->outputs = binding->outputs;
     if (call->trace != binding->trace) __atomic_store_n(&call->trace, binding->trace, __ATOMIC_RELAXED);
