@@ -8,8 +8,6 @@ from mononn_core.element import COMPUTE, itemsize, together
 from mononn_core.machine import TILE_BYTES, TILE_ROWS, Machine
 from mononn_core.schedule.schedule import Tile
 
-FEW_REGISTERS = 16
-"""Of so many, sums in three rows of four vectors leave none to spare, and compilers put some of them in memory."""
 TILED_ROWS = 2 * TILE_ROWS
 """Rows of a left operand that tile registers hold: two tiles, beside two of a right one and four of sums."""
 L2_SHARE = 0.8
@@ -22,8 +20,7 @@ def most_at_once(vectors: int, machine: Machine, dtype: str = COMPUTE) -> int:
     other; two registers each, and constants, where no instruction multiplies groups of terms."""
     registers = machine.vector_registers
     if dtype == COMPUTE:
-        most = max(1, (registers - 2 - (vectors if vectors < 4 else 1)) // vectors)
-        return min(most, 2) if vectors == 4 and registers <= FEW_REGISTERS else most
+        return max(1, (registers - 2 - (vectors if vectors <= 4 else 1)) // vectors)
     each, others = (1, 1) if machine.product(dtype) is not None else (2, 5)
     fits = (rows for rows in range(1, registers) if rows * vectors + each * min(rows, vectors) + others <= registers)
     return max(fits, default=1)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from random import Random
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -176,6 +177,54 @@ def test_a_legal_schedule_made_by_hand_runs(name: str, edit: Callable[[Schedule]
     check_answers(stages, compiled=True)
 
 
+def product(rows: int, terms: int, columns: int) -> bytes:
+    """One product by weights."""
+    b = Builder("product")
+    b.add("MatMul", "x", b.weight(terms, columns), output="y")
+    return b.model({"x": (onnx.TensorProto.FLOAT, (rows, terms))}, {"y": (rows, columns)})
+
+
+@pytest.mark.parametrize(
+    ("machine", "rows", "columns", "panel", "at_once"),
+    [
+        ("avx512", 64, 96, 48, 9),
+        ("avx512", 64, 256, 32, 14),  # 48 would add 32 columns
+        ("avx512", 28, 96, 32, 14),  # 14 rows an owner, which tiles of 9 would cut into two of 7
+        ("avx2", 64, 96, 16, 6),
+    ],
+)
+def test_three_vectors_where_rows_and_columns_fill_them(
+    machine: str, rows: int, columns: int, panel: int, at_once: int
+) -> None:
+    """With the same bits as two: a sum's terms are added in the same order."""
+    named = Machine.named(machine)
+    first = compiler.lower(product(rows, 40, columns), threads=2, machine=named)
+    group = group_of(first.lowered.schedule, "matmul")
+    assert group.tile is not None and (group.tile.panel, group.tile.at_once) == (panel, at_once)
+    check_answers(first)
+    two = replace(group, tile=replace(group.tile, panel=2 * named.lanes("float32"), at_once=6))
+    other = compiler.lower(
+        product(rows, 40, columns), threads=2, machine=named, schedule=first.lowered.schedule.with_group(two)
+    )
+    if not named.features <= Machine.probe().features:
+        return
+    answers = []
+    for stages in (first, other):
+        with Session(compiler.build(stages), threads=2) as session:
+            answers.append(session.run(inputs(stages))["y"])
+    np.testing.assert_array_equal(*answers)
+
+
+@pytest.mark.parametrize(("rows", "terms", "columns", "blocks"), [(200, 3072, 768, 1), (3200, 768, 64, 8)])
+def test_rows_are_cut_where_reading_them_again_takes_longer_than_weights(
+    rows: int, terms: int, columns: int, blocks: int
+) -> None:
+    """Of more rows than the second-level cache holds: blocks that each read all weights, or rows that panels read."""
+    stages = compiler.lower(product(rows, terms, columns), threads=2, machine=Machine.named("avx512"))
+    group = group_of(stages.lowered.schedule, "matmul")
+    assert group.partition.kind == "rows" and group.tile is not None and group.tile.blocks == blocks
+
+
 def without_barriers(schedule: Schedule) -> Schedule:
     return replace(schedule, intervals=(schedule.groups,))
 
@@ -200,7 +249,7 @@ def change(which: str, /, **fields: object) -> Callable[[Schedule], Schedule]:
         ("wide encoder", backwards, "before .*, which it reads"),
         ("wide encoder", change("matmul", tile=Tile(4, 1, 8, 6)), "1 blocks of 4 rows do not hold the .* of an owner"),
         ("wide encoder", change("matmul", tile=Tile(16, 1, 16, 15)), "15 rows at once .* are not 1 to 6"),
-        ("wide encoder", change("matmul", tile=Tile(16, 1, 12, 6)), "panel of 12 columns is not 1, 2, 4 or 8 vectors"),
+        ("wide encoder", change("matmul", tile=Tile(16, 1, 12, 6)), "12 columns is not 1, 2, 3, 4 or 8 vectors"),
         ("wide encoder", change("attention", template="conv"), "template 'conv' cannot compute it, attention can"),
         ("wide encoder", change("attention", partition=Partition("columns", 2)), "dealt by columns to 2 owners"),
         ("wide encoder", change("matmul", tile=None), "a product has a tile"),
