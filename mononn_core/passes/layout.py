@@ -8,6 +8,8 @@ Only "channels first" transpositions of rank 4 and more move: [N, n.., C] to [N,
 3. concat(T(x), T(y), ..) is T(concat(x, y, ..)).
 4. reduce(T(x)) is reduce(x), transposed where two or more spatial axes stay.
 5. matmul(reshape(T(x)), W) of a flattened image and constant W is matmul(reshape(x), W with its rows in the new order).
+6. A softmax along another axis than the last is one along the last, that axis moved there and back: loops that run over
+   the others would take maximum and sum anew for each element.
 
 A transposition others read as well stays for them; it is a view and costs nothing until it is stored.
 """
@@ -22,6 +24,10 @@ from mononn_core.ops.common import integer, integers
 from mononn_core.passes.movement import composed, unchanged
 from mononn_core.passes.rewrite import Rewriter, rewrite
 from mononn_core.passes.sequences import lifted
+
+
+FEW = 8
+"""Elements of a row, of which so many are worth a transposition to and fro."""
 
 
 def _first(rank: int) -> tuple[int, ...]:
@@ -156,7 +162,20 @@ def product(rewriter: Rewriter, node: Node) -> str | None:
     return rewriter.add("matmul", rewriter.reshape(image, (n, c * prod(spatial))), w, **dict(node.attrs))
 
 
-RULES = (unchanged, composed, lifted, elementwise, border, picked, concat, reduction, product)
+def softmax(rewriter: Rewriter, node: Node) -> str | None:
+    """Case 6."""
+    if node.op not in ("softmax", "log_softmax"):
+        return None
+    shape = rewriter.type(node.output).shape
+    axis = integer(node.attrs, "axis") % len(shape)
+    if axis == len(shape) - 1 or shape[axis] < FEW:
+        return None
+    order = (*(d for d in range(len(shape)) if d != axis), axis)
+    rows = rewriter.add(node.op, rewriter.add("transpose", node.inputs[0], perm=order), axis=len(shape) - 1)
+    return rewriter.add("transpose", rows, perm=tuple(order.index(d) for d in range(len(shape))))
+
+
+RULES = (unchanged, composed, lifted, elementwise, border, picked, concat, reduction, product, softmax)
 
 
 def run(graph: Graph) -> Graph:

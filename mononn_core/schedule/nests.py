@@ -225,6 +225,16 @@ def _start_rows(body: tuple[Statement, ...], first: tuple[Statement, ...]) -> tu
             return (*first, *body)
 
 
+def has_pieces(builder: TaskBuilder, stage: FusionGroup) -> bool:
+    """Whether the rows of a stage are computed in pieces, between columns at which a condition changes (those of a
+    concatenation): loops over a part of the columns would ask it for each element."""
+    shape = builder.types[stage.root.outputs[0] if stage.root else stage.stored].shape
+    index = tensor_index(shape, Var("row"), Var("column"))
+    prelude, value = group_body(stage, builder.views, index)
+    _, value = run_chain(stage, builder.views, index, value)
+    return bool(_cuts(prelude, value, matrix_shape(shape)[1]))
+
+
 def _cuts(prelude: tuple[Statement, ...], value: Expr, width: int) -> tuple[int, ...]:
     """Columns at which a condition on the column alone changes, as in a concatenation; 0 is not among them. None where
     a row's prelude serves all its columns."""
@@ -342,4 +352,4 @@ def hoist(e: Expr, var: str, prefix: str = "h") -> tuple[tuple[Statement, ...], 
     return tuple(Let(v.name, n) for n, v in bound.items()), value
 
 
-__all__ = ["build_nest", "hoist", "map_statement", "row_loops"]
+__all__ = ["build_nest", "has_pieces", "hoist", "map_statement", "row_loops"]

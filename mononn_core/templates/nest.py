@@ -23,7 +23,7 @@ from mononn_core.schedule.cuda.parts import HeldViews, PartsViews
 from mononn_core.schedule.cuda.schedule import CudaGroup
 from mononn_core.schedule.cuda.template import SUM, CudaScheduled, PlannedPhase
 from mononn_core.schedule.fuse import FusionGroup
-from mononn_core.schedule.nests import build_nest
+from mononn_core.schedule.nests import build_nest, has_pieces
 from mononn_core.schedule.operands import axis
 from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.schedule.schedule import GroupSchedule, Partition
@@ -48,7 +48,7 @@ class Nest(Template[NoParams], CpuTemplate, CpuScheduled, CudaTemplate, CudaSche
         rows, columns = matrix_shape(builder.types[stage.root.outputs[0] if stage.root else stage.stored].shape)
         found = [Partition("rows", owners)] if rows >= owners else []
         whole_row = stage.root is not None and registry.get(stage.root.op).kind == "row"
-        if not whole_row and columns >= 2 * builder.lanes * owners:
+        if not whole_row and columns >= 2 * builder.lanes * owners and not (found and has_pieces(builder, stage)):
             found.append(Partition("columns", owners))
         return Ways(tuple(found), rows * columns * OPERATIONS)
 

@@ -87,6 +87,30 @@ def test_pool_of_joined_channels(second: int, level: str) -> None:
     assert "gather" not in text
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_boxes_of_a_detector(level: str) -> None:
+    """Distances as means over classes, whose softmax is along the second axis, beside scores of joined scales."""
+    b = Builder("boxes")
+    sizes, channels = ((8, 8), (4, 4)), 64 + 10
+    maps = []
+    for step in (1, 2):
+        weight = b.weight(channels, 3, 1, 1)
+        maps.append(b.add("Conv", "x", weight, strides=[step, step]))
+    flat = [b.add("Reshape", m, b.ints(1, channels, h * w)) for m, (h, w) in zip(maps, sizes, strict=True)]
+    joined, places = b.add("Concat", *flat, axis=2), sum(h * w for h, w in sizes)
+    boxes, scores = (b.add("Slice", joined, b.ints(a), b.ints(e), b.ints(1)) for a, e in ((0, 64), (64, channels)))
+    split = b.add("Reshape", boxes, b.ints(1, 4, 16, places))
+    shares = b.add("Softmax", b.add("Transpose", split, perm=[0, 2, 1, 3]), axis=1)
+    means = b.add("Conv", shares, b.constant(np.arange(16, dtype=np.float32).reshape(1, 16, 1, 1)))
+    distances = b.add("Reshape", means, b.ints(1, 4, places))
+    b.add("Concat", distances, b.add("Sigmoid", scores), output="y", axis=1)
+    model = b.model({"x": (TensorProto.FLOAT, (1, 3, 8, 8))}, {"y": (1, 14, places)})
+    source = check(model, level)
+    softmax = "".join(phases(source, "Softmax"))
+    assert "top" in softmax and "Max::apply" not in softmax.split("each_lane")[-1], "once for a row, not for an element"
+    assert "each_lane" in phases(source, "Concat")[-1], "each scale in a loop of its own"
+
+
 def test_power_of_three_quarters() -> None:
     values = np.array([0.0, -0.0, 2e-38, 0.3, 1, 7, 3e38, np.inf, -np.inf, -1, np.nan] * 3, np.float32)
     b = Builder("power")

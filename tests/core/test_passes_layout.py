@@ -134,3 +134,15 @@ def test_a_sequence_between_convolutions_is_an_image_of_one_column() -> None:
     changed = pipeline.run(graph)
     assert_same(graph, changed)
     assert "transpose" not in operators(changed)
+
+
+@pytest.mark.parametrize("op", ["softmax", "log_softmax"])
+@pytest.mark.parametrize(("axis", "moved"), [(1, True), (0, True), (2, False), (3, False)])
+def test_a_softmax_along_another_axis_moves_it_to_the_end_and_back(op: str, axis: int, moved: bool) -> None:
+    net = Net()
+    graph = net.graph(net(op, net.input(9, 8, 3, 10), axis=axis))
+    changed = layout.run(graph)
+    assert_same(graph, changed)
+    (rows,) = (n for n in changed.nodes if n.op == op)
+    assert (rows.attrs["axis"] == 3) == (moved or axis == 3)
+    assert operators(changed).get("transpose", 0) == 2 * moved
