@@ -25,7 +25,6 @@ from mononn_core.passes.movement import composed, unchanged
 from mononn_core.passes.rewrite import Rewriter, rewrite
 from mononn_core.passes.sequences import lifted
 
-
 FEW = 8
 """Elements of a row, of which so many are worth a transposition to and fro."""
 
