@@ -140,6 +140,8 @@ class Importer:
             check_opset(self.opsets[""])
         self.functions = {(f.domain, f.name): f for f in model.functions}
         self.scope: Scope = {}
+        self.unmade: dict[str, str] = {}
+        """Outputs that their nodes' converters do not make, and what is to be said where somebody reads one."""
         self.inputs: tuple[str, ...] = ()
 
     def declare(self, types: Mapping[str, TensorType], fixed: Values) -> None:
@@ -196,16 +198,21 @@ class Importer:
             names.pop()
         for name in names:
             if name and name not in scope:
-                raise ModelError(f"{node.origin} reads {name!r}, which nothing makes; the model is damaged")
+                raise self._unmade(name, f"{node.origin} reads {name!r}, which nothing makes; the model is damaged")
         return tuple(scope[name] if name else "" for name in names)
 
     def _bind(self, node: OnnxNode, produced: Sequence[Value], scope: Scope) -> None:
         for position, name in enumerate(node.outputs):
             if not name:
                 continue
-            if position >= len(produced) or not produced[position]:
-                raise UnsupportedError(f"{node.origin}: its output {position} ({name!r}) is not supported")
-            scope[name] = produced[position]
+            if position < len(produced) and produced[position]:
+                scope[name] = produced[position]
+            else:
+                self.unmade[name] = f"{node.origin}: its output {position} ({name!r}) is not supported"
+
+    def _unmade(self, name: str, damage: str) -> MononnError:
+        """What to raise where ``name`` is read and there is none: it is not supported, or else there is ``damage``."""
+        return UnsupportedError(self.unmade[name]) if name in self.unmade else ModelError(damage)
 
     def _expand(
         self,
@@ -233,6 +240,10 @@ class Importer:
             inner[name] = self.builder.constant(value, f"{prefix}{name}")
         for child in body.nodes:
             self.convert(child, inner, opsets, prefix)
+        if missing := [name for name in body.outputs if name not in inner]:
+            raise self._unmade(
+                missing[0], f"a subgraph's output {missing[0]!r} is made by no node; the model is damaged"
+            )
         return [inner[name] for name in body.outputs]
 
     def finish(self) -> Graph:
@@ -245,7 +256,7 @@ class Importer:
         for name in outputs:
             value = self.scope.get(name)
             if value is None:
-                raise ModelError(f"output {name!r} is made by no node; the model is damaged")
+                raise self._unmade(name, f"output {name!r} is made by no node; the model is damaged")
             if not isinstance(value, str):
                 raise UnsupportedError(f"output {name!r} is a sequence of tensors, and only tensors are supported")
             if value in made and value not in renamed:

@@ -10,6 +10,7 @@ import pytest
 from mononn_core.errors import UnsupportedError
 from mononn_core.importer import load
 from mononn_core.importer.opsets import OLDEST, newest
+from mononn_core.ops.evaluate import run as evaluate
 from tests.core.models import assert_agrees, model, node, random_inputs
 
 X = [("x", "float32", (2, 3, 4))]
@@ -110,3 +111,17 @@ def test_other_opsets_are_refused(opset: int) -> None:
     proto = model([node("Relu", "x", "y")], X, ["y"], opset=opset)
     with pytest.raises(UnsupportedError, match=f"opset {opset}, and opsets {OLDEST} to {newest()}"):
         load(proto.SerializeToString())
+
+
+def test_an_output_without_a_form_is_refused_where_somebody_reads_it() -> None:
+    """Standardised weights are exported as a BatchNormalization before opset 14 whose further outputs nobody reads."""
+    constants = {name: np.array(values, np.float32) for name, values in {"s": (1, 2), "b": (0, 1), "v": (1, 4)}.items()}
+    normal = node("BatchNormalization", "x s b b v", "n m w p q", momentum=1.0)
+    unread = model([normal, node("Relu", "n", "y")], IMAGE, ["y"], constants, 13)
+    (x,) = random_inputs(IMAGE).values()
+    (got,) = evaluate(load(unread.SerializeToString()), {"x": x}).values()
+    np.testing.assert_allclose(got, np.maximum(x, 0), rtol=1e-4, atol=1e-4)
+    for reader in ([node("Add", "n p", "y")], []):
+        proto = model([normal, *reader], IMAGE, ["y"] if reader else ["n", "m"], constants, 13)
+        with pytest.raises(UnsupportedError, match=r"its output [13] \('[mp]'\) is not supported"):
+            load(proto.SerializeToString())
