@@ -45,7 +45,9 @@ class ZenTorch(TorchInductor):
         except ImportError as error:
             raise SystemUnavailableError(f"zentorch cannot be imported: {error}") from error
         if not zentorch._C.is_avx512_supported():
-            raise SystemUnavailableError("zentorch replaces no operator on a processor without AVX-512")
+            raise SystemUnavailableError(
+                "zentorch finds not all that it asks of AVX-512 in this processor, and replaces no operator"
+            )
         return {"zentorch": zentorch.__version__, **versions}
 
     def options(self, task: Task) -> tuple[Option, ...]:

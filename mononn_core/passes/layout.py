@@ -25,8 +25,8 @@ from mononn_core.passes.movement import composed, unchanged
 from mononn_core.passes.rewrite import Rewriter, rewrite
 from mononn_core.passes.sequences import lifted
 
-FEW = 8
-"""Elements of a row, of which so many are worth a transposition to and fro."""
+SHORTEST_ROW = 8
+"""Elements of a softmax that are worth a transposition to and fro, at least."""
 
 
 def _first(rank: int) -> tuple[int, ...]:
@@ -167,7 +167,7 @@ def softmax(rewriter: Rewriter, node: Node) -> str | None:
         return None
     shape = rewriter.type(node.output).shape
     axis = integer(node.attrs, "axis") % len(shape)
-    if axis == len(shape) - 1 or shape[axis] < FEW:
+    if axis == len(shape) - 1 or shape[axis] < SHORTEST_ROW:
         return None
     order = (*(d for d in range(len(shape)) if d != axis), axis)
     rows = rewriter.add(node.op, rewriter.add("transpose", node.inputs[0], perm=order), axis=len(shape) - 1)

@@ -60,7 +60,7 @@ def build_nest(
     phase = _build(builder, stage, partition, name, _Loops(), first, lanes)
     if not counters or first:
         return phase
-    shape = builder.types[stage.root.outputs[0] if stage.root else stage.stored].shape
+    shape = _shape(builder, stage)
     share, body = share_of(shape, partition), phase.task.body
     axes = inner_axes(shape, share) if _divisors(body, "y") else ()
     loops = _Loops(axes, run_of(share, _divisors(body, "x"), lanes))
@@ -133,7 +133,7 @@ def _build(
     lanes: int,
 ) -> Phase:
     """As :func:`build_nest`, with these ``loops``."""
-    shape = builder.types[stage.root.outputs[0] if stage.root else stage.stored].shape
+    shape = _shape(builder, stage)
     (total, width), owners = matrix_shape(shape), owners_of(partition)
     share, binder = share_of(shape, partition), builder.binder({OWNER: owners})
     count, columns = share.extents
@@ -147,9 +147,7 @@ def _build(
     row = binder.position("row", share.y0 + y, total)
     x = axis("x1", columns // run) * run + axis("x", run)
     column = binder.position("column", share.x0 + x, width)
-    index = tensor_index(shape, row, column)
-    prelude, value = group_body(stage, builder.views, index)
-    at, value = run_chain(stage, builder.views, index, value)
+    prelude, at, value = _element(builder, stage, (row, column))
     matrix = matrix_index(builder.types[stage.stored].shape, at)
     whole_rows = partition.kind != "columns" and first is None and not line
     cuts = _cuts(prelude, value, width) if whole_rows else ()
@@ -228,11 +226,22 @@ def _start_rows(body: tuple[Statement, ...], first: tuple[Statement, ...]) -> tu
 def has_pieces(builder: TaskBuilder, stage: FusionGroup) -> bool:
     """Whether the rows of a stage are computed in pieces, between columns at which a condition changes (those of a
     concatenation): loops over a part of the columns would ask it for each element."""
-    shape = builder.types[stage.root.outputs[0] if stage.root else stage.stored].shape
-    index = tensor_index(shape, Var("row"), Var("column"))
+    prelude, _, value = _element(builder, stage, (Var("row"), Var("column")))
+    return bool(_cuts(prelude, value, matrix_shape(_shape(builder, stage))[1]))
+
+
+def _shape(builder: TaskBuilder, stage: FusionGroup) -> tuple[int, ...]:
+    """Of what a stage's loops run over: the root's output, or what is stored where there is no root."""
+    return builder.types[stage.root.outputs[0] if stage.root else stage.stored].shape
+
+
+def _element(
+    builder: TaskBuilder, stage: FusionGroup, at: tuple[Expr, Expr]
+) -> tuple[tuple[Statement, ...], tuple[Expr, ...], Expr]:
+    """(statements before it, where it is stored, value) of the element at (row, column)."""
+    index = tensor_index(_shape(builder, stage), *at)
     prelude, value = group_body(stage, builder.views, index)
-    _, value = run_chain(stage, builder.views, index, value)
-    return bool(_cuts(prelude, value, matrix_shape(shape)[1]))
+    return (prelude, *run_chain(stage, builder.views, index, value))
 
 
 def _cuts(prelude: tuple[Statement, ...], value: Expr, width: int) -> tuple[int, ...]:

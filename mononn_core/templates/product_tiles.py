@@ -33,7 +33,8 @@ from mononn_core.templates.product import left_operand, product_of
 SMALLEST_BLOCK = 16
 """Rows of a task, at least, where an owner has so many."""
 FARTHER = 4
-"""Bytes of rows, read again from the last-level cache, that take as long as one of weights read from beyond it."""
+"""Bytes of rows, read again from the last-level cache, that take as long as one of weights read from beyond it: an
+estimate, set by hand."""
 FILLED = 1.01
 """Columns of whole panels of three vectors, at most, over those of two: more would take what such tiles save."""
 
@@ -84,11 +85,14 @@ class TiledProduct(CpuScheduled):
         assert stage.root is not None
         panel = builder.panels.get(stage.root.inputs[1], widest * builder.lanes)
         least = self.panel_vectors[0] * builder.lanes
-        narrower = [v * builder.lanes for v in self._vectors(stage, builder) if v * builder.lanes < panel]
-        while panel > least and panel * by_columns > max(width, least):
-            panel = narrower.pop()
-        while partition.segments > 1 and panel > least and (width // by_columns) % panel:
-            panel = narrower.pop()
+        narrower = (v * builder.lanes for v in reversed(self._vectors(stage, builder)) if v * builder.lanes < panel)
+        whole = partition.segments > 1
+        suits = (
+            wide
+            for wide in (panel, *narrower)
+            if wide * by_columns <= max(width, least) and not (whole and (width // by_columns) % wide)
+        )
+        panel = next(suits, least)
         return Tile(rows, blocks, panel, _most(stage, panel, builder))
 
     def _vectors(self, stage: FusionGroup, builder: PhaseBuilder) -> tuple[int, ...]:
@@ -196,7 +200,7 @@ def _most(stage: FusionGroup, panel: int, builder: PhaseBuilder) -> int:
 def _three(rows: int, columns: int, machine: Machine) -> bool:
     """Whether register tiles of three vectors suit: registers are many, ``rows`` cut evenly nearly fill them, and so
     do an owner's ``columns`` the panels. Nine rows by three vectors load less for each multiplication than fourteen by
-    two: 0.91 to 0.98 of the time on Ice Lake."""
+    two."""
     most, lanes = most_at_once(3, machine), machine.lanes(COMPUTE)
     if machine.vector_bytes < 64 or ceil(rows / ceil(rows / most)) < most - 1:
         return False

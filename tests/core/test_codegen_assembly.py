@@ -42,22 +42,23 @@ def inner_loops(code: bytes, folder: Path, mnemonic: str = "vfmadd") -> list[lis
 
 @pytest.mark.skipif(not shutil.which("objdump"), reason="objdump is not installed")
 @pytest.mark.parametrize(
-    ("level", "rows", "register"), [("avx512", 14, "zmm"), ("avx512", 12, "zmm"), ("avx2", 6, "ymm")]
+    ("level", "rows", "vectors"),
+    [("avx512", 14, 2), ("avx512", 12, 2), ("avx512", 9, 3), ("avx512", 6, 4), ("avx2", 6, 2), ("avx2", 2, 4)],
 )
-def test_inner_loop(level: str, rows: int, register: str, tmp_path: Path) -> None:
+def test_inner_loop(level: str, rows: int, vectors: int, tmp_path: Path) -> None:
     machine = Machine.named(level)
-    panel = 2 * machine.vector_bytes // 4
+    panel = vectors * machine.vector_bytes // 4
+    most = most_at_once(vectors, machine)
+    assert most == rows or rows == 12, "the most that registers hold, or fewer"
     flags = (f"-DMONONN_VECTOR_BYTES={machine.vector_bytes}",)
-    code = compile_shared(
-        SOURCE % (rows, panel, most_at_once(2, machine), panel), machine=machine, extra_flags=flags
-    ).code
+    code = compile_shared(SOURCE % (rows, panel, most, panel), machine=machine, extra_flags=flags).code
     (body,) = inner_loops(code, tmp_path)
     multiply_adds = [t for t in body if "vfmadd" in t]
     assert all(("zmm" if level == "avx512" else "ymm") in t for t in multiply_adds)
-    steps = len(multiply_adds) // (2 * rows)
-    assert steps >= 2 and len(multiply_adds) == steps * 2 * rows
+    steps = len(multiply_adds) // (vectors * rows)
+    assert steps >= 2 and len(multiply_adds) == steps * vectors * rows
     assert not [t for t in body if re.search(r"\((%rsp|%rbp)", t) and "vmov" in t and t.rstrip().endswith(")")], (
         "a spill"
     )
     others = [t for t in body if "vfmadd" not in t and "prefetch" not in t]
-    assert len(others) <= steps * (2 + rows) + 4, others
+    assert len(others) <= steps * (vectors + rows) + 4, others

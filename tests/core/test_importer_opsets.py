@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 from mononn_core.errors import UnsupportedError
 from mononn_core.importer import load
@@ -121,7 +122,12 @@ def test_an_output_without_a_form_is_refused_where_somebody_reads_it() -> None:
     (x,) = random_inputs(IMAGE).values()
     (got,) = evaluate(load(unread.SerializeToString()), {"x": x}).values()
     np.testing.assert_allclose(got, np.maximum(x, 0), rtol=1e-4, atol=1e-4)
-    for reader in ([node("Add", "n p", "y")], []):
-        proto = model([normal, *reader], IMAGE, ["y"] if reader else ["n", "m"], constants, 13)
+    inner = helper.make_graph([normal], "inner", [], [helper.make_tensor_value_info("p", TensorProto.FLOAT, (2,))])
+    for nodes, outputs in (
+        ([normal, node("Add", "n p", "y")], ["y"]),
+        ([normal], ["n", "m"]),
+        ([node("If", "c", "y", then_branch=inner, else_branch=inner)], ["y"]),
+    ):
+        proto = model(nodes, IMAGE, outputs, {**constants, "c": np.array(True)}, 13)
         with pytest.raises(UnsupportedError, match=r"its output [13] \('[mp]'\) is not supported"):
             load(proto.SerializeToString())

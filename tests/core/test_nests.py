@@ -105,10 +105,8 @@ def test_the_boxes_of_a_detector(level: str) -> None:
     distances = b.add("Reshape", means, b.ints(1, 4, places))
     b.add("Concat", distances, b.add("Sigmoid", scores), output="y", axis=1)
     model = b.model({"x": (TensorProto.FLOAT, (1, 3, 8, 8))}, {"y": (1, 14, places)})
-    source = check(model, level)
-    softmax = "".join(phases(source, "Softmax"))
+    softmax = "".join(phases(check(model, level), "Softmax"))
     assert "top" in softmax and "Max::apply" not in softmax.split("each_lane")[-1], "once for a row, not for an element"
-    assert "each_lane" in phases(source, "Concat")[-1], "each scale in a loop of its own"
 
 
 def test_power_of_three_quarters() -> None:

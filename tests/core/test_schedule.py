@@ -225,6 +225,17 @@ def test_rows_are_cut_where_reading_them_again_takes_longer_than_weights(
     assert group.partition.kind == "rows" and group.tile is not None and group.tile.blocks == blocks
 
 
+def test_joined_rows_are_not_dealt_by_columns() -> None:
+    """Rows in pieces, each in a loop of its own; a part of the columns would ask which piece each element is of."""
+    b = Builder("joined")
+    b.add("Concat", b.add("Exp", "x"), b.add("Neg", "z"), output="y", axis=1)
+    kinds = {"x": (onnx.TensorProto.FLOAT, (3, 1600)), "z": (onnx.TensorProto.FLOAT, (3, 400))}
+    stages = compiler.lower(b.model(kinds, {"y": (3, 2000)}), threads=2, machine=MACHINE)
+    assert group_of(stages.lowered.schedule, "nest").partition.kind == "rows"
+    assert stages.source.count("each_lane") == 2
+    check_answers(stages)
+
+
 def without_barriers(schedule: Schedule) -> Schedule:
     return replace(schedule, intervals=(schedule.groups,))
 
