@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import time
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,11 @@ def run(options: argparse.Namespace) -> int:
     if options.shapes_file:
         stages, artifact = None, family_of(options, started)
     else:
-        stages = stages_of(options.model, options)
-        about = f"{len(stages.manifest['phases'])} phases; compiling {len(stages.source) >> 10} KiB of source"
-        progress(about, started)
-        artifact = build(stages)
+        with ThreadPoolExecutor(1) as compiler:
+            stages = stages_of(options.model, options, compiler)
+            about = f"{len(stages.manifest['phases'])} phases; compiling {len(stages.source) >> 10} KiB of source"
+            progress(about, started)
+            artifact = build(stages)
     progress(f"writing {output}", started)
     written = [output]
     if options.emit == "mono":
@@ -72,11 +74,11 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def stages_of(model: str, options: argparse.Namespace) -> Stages:
-    """The model lowered with the command's options."""
+def stages_of(model: str, options: argparse.Namespace, compiler: Executor | None = None) -> Stages:
+    """The model lowered with the command's options; ``compiler`` as in :func:`lower`."""
     progress(f"reading {model}", time.perf_counter())
     schedule = given_schedule(getattr(options, "given_schedule", ""))
-    return lower(model, shapes=shapes_of(options), schedule=schedule, **compilation(options))
+    return lower(model, shapes=shapes_of(options), schedule=schedule, compiler=compiler, **compilation(options))
 
 
 def family_of(options: argparse.Namespace, started: float) -> Artifact:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -33,6 +34,7 @@ def lower(
     shapes: Shapes | None = None,
     machine: Machine | None = None,
     schedule: Schedule | CudaSchedule | None = None,
+    compiler: Executor | None = None,
     **options: Unpack[Given],
 ) -> Stages:
     """Everything but the machine code.
@@ -42,6 +44,7 @@ def lower(
         shapes: static shape of every input that has a dynamic dimension.
         machine: the processor compiled for; this one by default.
         schedule: of the target, in place of the one that the cost model would choose.
+        compiler: for a CPU, begins to compile the source while the Program is proven; :func:`build` then takes that.
         options: target, precision, threads, fuse, epilogues, prefetch, launch, arch and gpu, see
             :class:`mononn_core.options.Options`.
 
@@ -57,7 +60,7 @@ def lower(
         return lower_cuda(graph, chosen, schedule)
     if schedule is not None and not isinstance(schedule, Schedule):
         raise OptionError("this schedule is a GPU's, the target is cpu; give one of a CPU")
-    return lower_imported(graph, chosen, machine or Machine.probe(), schedule)
+    return lower_imported(graph, chosen, machine or Machine.probe(), schedule, compiler=compiler)
 
 
 def compile(  # noqa: A001 (the name users expect)
@@ -78,7 +81,8 @@ def compile(  # noqa: A001 (the name users expect)
     """
     if isinstance(shapes, Sequence):
         return open_session(build_family(model, shapes, machine=machine, **options))
-    return open_session(build(lower(model, shapes=shapes, machine=machine, **options)))
+    with ThreadPoolExecutor(1) as compiler:
+        return open_session(build(lower(model, shapes=shapes, machine=machine, compiler=compiler, **options)))
 
 
 def build_family(

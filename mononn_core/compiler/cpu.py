@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Mapping
-from dataclasses import dataclass
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -45,10 +46,13 @@ def _memory() -> int:
 
 @dataclass(frozen=True)
 class CpuStages(Stages[Schedule]):
-    """The road to ``machine``. ``modelled``: phase -> seconds by the cost model."""
+    """The road to ``machine``. ``modelled``: phase -> seconds by the cost model; ``code``: the shared object, where its
+    compiler was started already.
+    """
 
     machine: Machine
     modelled: Mapping[str, float]
+    code: Future[Compiled] | None = field(default=None, repr=False, compare=False)
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -59,20 +63,29 @@ class CpuStages(Stages[Schedule]):
         return about
 
     def build(self) -> Artifact:
-        return assemble(self.program, self.lowered.weights, self.source, self.manifest, self.machine, self.texts)
+        program, weights = self.program, self.lowered.weights
+        return assemble(program, weights, self.source, self.manifest, self.machine, self.texts, self.code)
 
 
 def lower_imported(
-    graph: Graph, options: Options, machine: Machine, schedule: Schedule | None = None, pool: Pool | None = None
+    graph: Graph,
+    options: Options,
+    machine: Machine,
+    schedule: Schedule | None = None,
+    pool: Pool | None = None,
+    compiler: Executor | None = None,
 ) -> CpuStages:
-    """From an imported Graph on: passes, schedule (or the one given), proof, source. ``pool``: of constants that other
-    specialisations have, and that this one's are to be placed in.
+    """From an imported Graph on: passes, schedule (or the one given), source, proof.
+
+    Args:
+        pool: of constants that other specialisations have, and that this one's are to be placed in.
+        compiler: begins to compile the source while the Program is proven.
 
     Raises:
         UnsupportedError: there is no form for an operator, or no memory for the network.
     """
     try:
-        return _lowered(graph, options, machine, schedule, pool)
+        return _lowered(graph, options, machine, schedule, pool, compiler)
     except MemoryError as error:
         most = max((t.nbytes for t in graph.types.values()), default=0)
         raise UnsupportedError(
@@ -82,7 +95,12 @@ def lower_imported(
 
 
 def _lowered(
-    graph: Graph, options: Options, machine: Machine, schedule: Schedule | None, pool: Pool | None
+    graph: Graph,
+    options: Options,
+    machine: Machine,
+    schedule: Schedule | None,
+    pool: Pool | None,
+    compiler: Executor | None,
 ) -> CpuStages:
     kind = PRECISIONS[options.precision]
     if kind != COMPUTE and machine.product(kind) is None:
@@ -92,14 +110,15 @@ def _lowered(
     if max((groups.graph.types[name].nbytes for name in groups.views.stored), default=0) * PROOF > _memory():
         raise MemoryError
     scheduler = CpuScheduler(groups)
-    lowered = lower(groups, scheduler.legal(schedule))
-    prove(lowered.program, schedule is not None)
-    if pool is not None:
-        lowered = pool.place(lowered, groups)
+    alone = lower(groups, scheduler.legal(schedule))
+    lowered = pool.place(alone, groups) if pool is not None else alone
     chosen = f"target {options.target}, precision {options.precision}, threads {options.threads}, {machine.level}"
     comment = f"mononn {VERSION}, {chosen}"
     source = print_program(lowered.program, comment, options.launch)
-    return CpuStages(graph, optimized, lowered, source, options, machine, scheduler.modelled(lowered.schedule))
+    code = compiler.submit(compile_program, lowered.program, source, machine) if compiler is not None else None
+    prove(alone.program, schedule is not None)
+    modelled = scheduler.modelled(lowered.schedule)
+    return CpuStages(graph, optimized, lowered, source, options, machine, modelled, code)
 
 
 def assemble(
@@ -109,11 +128,17 @@ def assemble(
     about: Mapping[str, Any],
     machine: Machine,
     texts: Mapping[str, str],
+    code: Future[Compiled] | None = None,
 ) -> Artifact:
-    """Compile a Program's ``source`` and pack its constants; ``about`` is its :func:`manifest`."""
-    compiled = compile_program(program, source, machine)
+    """Compile a Program's ``source``, or take the ``code`` that is being made of it, and pack its constants beside that;
+    ``about`` is its :func:`manifest`.
+    """
+    with ThreadPoolExecutor(1) as compiler:
+        code = code or compiler.submit(compile_program, program, source, machine)
+        packed = pack_weights(program, weights)
+    compiled = code.result()
     about = {**about, "compile_command": compiled.command}
-    return Artifact(about, compiled.code, compile_host(machine).code, pack_weights(program, weights), texts)
+    return Artifact(about, compiled.code, compile_host(machine).code, packed, texts)
 
 
 def compile_program(program: Program, source: str, machine: Machine) -> Compiled:

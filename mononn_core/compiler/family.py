@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from mononn_core.compiler.batch import apart
-from mononn_core.compiler.cpu import compile_program, lower_imported
+from mononn_core.compiler.cpu import lower_imported
 from mononn_core.compiler.pool import Pool
 from mononn_core.errors import MononnError, OptionError
 from mononn_core.graph import Graph
@@ -47,10 +47,11 @@ def build_family(model: Imported, shapes: Sequence[Shapes], options: Options, ma
         for index in sorted(range(len(shapes)), key=lambda i: -_elements(shapes[i])):
             try:
                 graph = model.graph(shapes[index])
-                stages = lower_imported(graph, options, machine, pool=pool)
+                stages = lower_imported(graph, options, machine, pool=pool, compiler=compilers)
             except MononnError as error:
                 raise type(error)(f"at {words_of(shapes[index])}: {error}") from error
-            code[index] = compilers.submit(compile_program, stages.program, stages.source, machine)
+            assert stages.code is not None
+            code[index] = stages.code
             manifests[index] = {**stages.manifest, "least_batch": _least_batch(model, graph, shapes)}
             texts |= {f"{name}:{index}" if index else name: text for name, text in stages.texts.items()}
     compiled = [code[index].result() for index in range(len(shapes))]
