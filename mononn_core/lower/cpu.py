@@ -28,7 +28,7 @@ def lower(groups: CpuGroups, schedule: Schedule) -> Lowered[Schedule]:
     stored = {name: (dtype, shape) for name, dtype, shape in map(groups.stored, schedule.groups)}
     packed = groups.builder.packed
     lowering = CpuLowering(
-        groups.graph, intervals, packed, memory.ALIGN, False, schedule.prefetch, machine=groups.machine, stored=stored
+        groups.graph, intervals, packed, memory.ALIGN, schedule.prefetch, machine=groups.machine, stored=stored
     )
     return steps.run(lowering, schedule)
 

@@ -30,7 +30,7 @@ def lower(groups: CudaGroups, schedule: CudaSchedule) -> Lowered[CudaSchedule]:
     builder = groups.builder(decided, groups.target(schedule))
     phases = build_phases(builder, decided, order)
     intervals = [[phase for group in interval for phase in phases[group]] for interval in schedule.intervals]
-    lowering = CudaLowering(groups.graph, intervals, builder.packed, ALIGN, True, True, builder=builder)
+    lowering = CudaLowering(groups.graph, intervals, builder.packed, ALIGN, True, builder=builder)
     return steps.run(lowering, schedule)
 
 

@@ -1,9 +1,9 @@
 """Repeated layers become loops: one piece of code over a table of buffers.
 
 Two phases are the same code when they differ only in which buffers they touch, and those have equal type, shape, layout
-and space. The longest run of repetitions is rolled first, then what is left before and after it. Where the matrices
-that a template multiplies may start further on with every repetition (``moving``: a decoder's layers each take their
-columns of one product), the start becomes an expression of the loop's variable.
+and space. The longest run of repetitions is rolled first, then what is left before and after it. Matrices that a
+template multiplies may start further on with every repetition (a decoder's layers each take their columns of one
+product): the start becomes an expression of the loop's variable.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from mononn_core.program.simplify import from_linear, linear
 MATRICES = ("a", "b", "q", "k", "v")
 
 
-def roll(program: Program, moving: bool = False) -> Program:
+def roll(program: Program) -> Program:
     """The same Program with repeated runs of phases as Loops; returns the same object when nothing repeats."""
     tables: list[Table] = []
-    body = _roll(list(program.body), program.buffer_map, tables, moving)
+    body = _roll(list(program.body), program.buffer_map, tables)
     return replace(program, body=tuple(body), tables=(*program.tables, *tables)) if tables else program
 
 
-def _roll(items: list[Item], buffers: dict[str, Buffer], tables: list[Table], moving: bool) -> list[Item]:
-    found = _longest([_key(item, buffers, moving) for item in items])
-    if found is not None and moving and not _steady(items, *found):
+def _roll(items: list[Item], buffers: dict[str, Buffer], tables: list[Table]) -> list[Item]:
+    found = _longest([_key(item, buffers, True) for item in items])
+    if found is not None and not _steady(items, *found):
         found = _longest([_key(item, buffers, False) for item in items])
     if found is None:
         return items
     start, period, count = found
     end = start + period * count
-    before = _roll(items[:start], buffers, tables, moving)
+    before = _roll(items[:start], buffers, tables)
     loop = _loop(items[start:end], period, count, tables)
-    after = _roll(items[end:], buffers, tables, moving)
+    after = _roll(items[end:], buffers, tables)
     return [*before, loop, *after]
 
 
@@ -60,7 +60,8 @@ def _longest(keys: list[object]) -> tuple[int, int, int] | None:
 
 
 def _key(item: Item, buffers: dict[str, Buffer], moving: bool) -> object:
-    """Equal for phases that are the same code, up to constant starts of ``moving`` operands; None for a barrier."""
+    """Equal for phases that are the same code, where wanted up to constant starts of matrices (``moving``); None for a
+    barrier."""
     if not isinstance(item, Phase):
         return None if isinstance(item, Barrier) else object()
     task = item.task

@@ -43,7 +43,6 @@ class Lowering(ABC):
         intervals: what stands between two barriers each: phases, and loops that may hold barriers of their own.
         packed: packed weights that they use: id to (buffer, logical matrix).
         align: bytes that buffers are aligned to.
-        moving: whether rounds of a loop may start further on in one buffer.
         prefetch: whether weights are asked for before a barrier.
         weights: what the step of that name puts into the weight buffers.
     """
@@ -52,7 +51,6 @@ class Lowering(ABC):
     intervals: Sequence[Sequence[Item]]
     packed: Mapping[str, tuple[Buffer, np.ndarray]]
     align: int
-    moving: bool
     prefetch: bool
     weights: dict[str, np.ndarray] = field(default_factory=dict)
 
@@ -137,7 +135,7 @@ def _stored(name: str, value: np.ndarray, dtype: str) -> np.ndarray:
 
 def roll(program: Program, lowering: Lowering) -> Program:
     """Repeated layers as loops over a table of buffers."""
-    return roll_layers(program, lowering.moving)
+    return roll_layers(program)
 
 
 def prefetch(program: Program, lowering: Lowering) -> Program:
