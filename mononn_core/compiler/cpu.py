@@ -130,7 +130,7 @@ def assemble(
     texts: Mapping[str, str],
     code: Future[Compiled] | None = None,
 ) -> Artifact:
-    """Compile a Program's ``source``, or take the ``code`` that is being made of it, and pack its constants beside that;
+    """Compile a Program's ``source``, or take the ``code`` that is being made of it, and pack its constants meanwhile;
     ``about`` is its :func:`manifest`.
     """
     with ThreadPoolExecutor(1) as compiler:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import shutil
+from concurrent.futures import Executor, Future
 from functools import cache
 from typing import get_type_hints
 
@@ -15,12 +16,15 @@ from hypothesis import strategies as st
 from onnx import TensorProto
 
 from mononn_core import compiler
+from mononn_core.compiler import cpu
 from mononn_core.errors import InputError, OptionError, UnsupportedError
 from mononn_core.machine import Machine
 from mononn_core.ops.evaluate import run as evaluate
 from mononn_core.options import Given, Options
-from mononn_core.program.ir import Loop
+from mononn_core.program.ir import Loop, Phase
+from mononn_core.program.rules import depends
 from mononn_core.runtime.session import Session
+from tests.core.cuda.networks import translator
 from tests.core.networks import MODELS, Builder, encoder
 from tests.core.test_program_compiled import inputs
 
@@ -73,6 +77,31 @@ def test_the_same_model_gives_the_same_bytes(tmp_path) -> None:  # type: ignore[
     assert files[0] == files[1]
 
 
+def test_the_source_is_compiled_once_while_the_program_is_proven(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    begun = list[str]()
+
+    def note(name: str) -> None:
+        real = getattr(cpu, name)
+        monkeypatch.setattr(cpu, name, lambda *given: (begun.append(name), real(*given))[1])
+
+    note("compile_program")
+    note("prove")
+    with Immediate() as compiling:
+        artifact = compiler.build(compiler.lower(MODELS["encoder"](), threads=2, compiler=compiling))
+    assert begun == ["compile_program", "prove"]
+    with Session(artifact) as session:
+        assert error(session.run(inputs("encoder"))["y"], expected("encoder")["y"]) < TOLERANCE
+
+
+class Immediate(Executor):
+    """Computes where others would begin to."""
+
+    def submit(self, fn, /, *args, **kwargs):  # type: ignore[no-untyped-def]
+        done: Future[object] = Future()
+        done.set_result(fn(*args, **kwargs))
+        return done
+
+
 def test_equal_layers_are_one_loop_and_share_owners() -> None:
     """Four equal layers: the inner ones are rolled, and at most two barriers stand in a layer."""
     program = compiler.lower(encoder(layers=6), threads=2).program
@@ -80,6 +109,25 @@ def test_equal_layers_are_one_loop_and_share_owners() -> None:
     assert [loop.count for loop in loops] and max(loop.count for loop in loops) >= 4
     about = compiler.lower(encoder(layers=6), threads=2).manifest
     assert about["barriers"] <= 2 * 6 + 2
+
+
+def test_layers_that_take_their_columns_of_one_product_are_one_loop() -> None:
+    """Every layer of a decoder reads its keys and values from one product's result, further on than the layer before."""
+    stages = compiler.lower(translator(layers=4), threads=2)
+    loops = [item for item in stages.program.body if isinstance(item, Loop)]
+    assert any(depends(p, loop.var) for loop in loops for p in loop.body if isinstance(p, Phase))
+    rng = np.random.default_rng(7)
+    shapes = {n: stages.graph.types[n] for n in stages.graph.inputs}
+    feeds = {n: rng.standard_normal(t.shape).astype(t.dtype) for n, t in shapes.items()}
+    wanted, first = evaluate(stages.graph, feeds), None
+    artifact = compiler.build(stages)
+    for workers in (1, 2, 4):
+        with Session(artifact, threads=workers) as session:
+            answers = session.run(feeds)
+        first = first or answers
+        for name, want in wanted.items():
+            assert error(answers[name], want) < TOLERANCE
+            np.testing.assert_array_equal(answers[name], first[name])
 
 
 def test_fusion_off_computes_the_same() -> None:
