@@ -112,7 +112,7 @@ def test_equal_layers_are_one_loop_and_share_owners() -> None:
 
 
 def test_layers_that_take_their_columns_of_one_product_are_one_loop() -> None:
-    """Every layer of a decoder reads its keys and values from one product's result, further on than the layer before."""
+    """Every layer of a decoder reads its keys and values from one product's result, further on each time."""
     stages = compiler.lower(translator(layers=4), threads=2)
     loops = [item for item in stages.program.body if isinstance(item, Loop)]
     assert any(depends(p, loop.var) for loop in loops for p in loop.body if isinstance(p, Phase))
