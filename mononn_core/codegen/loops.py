@@ -210,7 +210,18 @@ def write_transposition(out: Writer, found: Transposition, printer: Printer) -> 
             _write_columns(out, found, store, inner)
     with out.block(f"}}, [&](auto tag, {at}) {{", "});"):
         out.line("using T = decltype(tag);")
-        write_vector_store(out, store, replace(inner, vector=columns.var))
+        if found.loads or _gathered(store.value, columns.var):
+            write_vector_store(out, store, replace(inner, vector=columns.var))
+            return
+        with out.block(f"for (long end_ = {columns.var} + mn::lanes<T>; {columns.var} < end_; ++{columns.var}) {{"):
+            write_statements(out, columns.body, inner)
+
+
+def _gathered(value: Expr, var: str) -> bool:
+    """Whether ``value`` can be computed in vectors along ``var`` if loads take floats from where data says."""
+    taken = Var("taken_", COMPUTE)
+    known = transform(value, lambda e: taken if isinstance(e, Load) and e.dtype == COMPUTE else e)
+    return vectorisable(known, var, frozenset({taken.name}))
 
 
 def _write_square(out: Writer, found: Transposition, store: Store, printer: Printer) -> None:

@@ -58,9 +58,10 @@ def test_as_the_reference(level: str) -> None:
 
 @pytest.mark.parametrize("level", ["avx512", "avx2", "scalar"])
 @pytest.mark.parametrize("channels", [18, 27, 32])
-def test_neighbours_that_lie_where_data_says(level: str, channels: int) -> None:
+@pytest.mark.parametrize("border", [False, True])
+def test_neighbours_that_lie_where_data_says(level: str, channels: int, border: bool) -> None:
     """Pixels picked by constant and by given positions and added up, then channels first: of 18 channels a part of a
-    square, and columns that fill no square."""
+    square, and columns that fill no square. With a border, a given position also says whether there is a pixel."""
     machine = Machine.named(level)
     if not machine.features <= Machine.probe().features:
         pytest.skip(f"this processor has no {level}")
@@ -69,13 +70,22 @@ def test_neighbours_that_lie_where_data_says(level: str, channels: int) -> None:
     feeds = {"x": random.standard_normal((1, 7, 9, channels)).astype(np.float32)}
     feeds |= {"given": random.integers(-9, 9, 35), "w": random.standard_normal((35, 1)).astype(np.float32)}
     constants = {"rows": random.integers(-7, 7, 12), "columns": random.integers(0, 9, 35)}
+    bordered = []
+    if border:
+        constants["wide"] = np.array([0, 0, 2, 0, 0, 0, 3, 0])
+        bordered = [
+            helper.make_node("Pad", ["r", "wide"], ["e"]),
+            helper.make_node("Gather", ["e", "given"], ["g"], axis=2),
+            helper.make_node("Add", ["s", "g"], ["t"]),
+        ]
     nodes = [
         helper.make_node("Gather", ["x", "rows"], ["r"], axis=1),
         helper.make_node("Gather", ["r", "given"], ["p"], axis=2),
         helper.make_node("Gather", ["r", "columns"], ["q"], axis=2),
         helper.make_node("Mul", ["p", "w"], ["v"]),
         helper.make_node("Add", ["v", "q"], ["s"]),
-        helper.make_node("Transpose", ["s"], ["y"], perm=(0, 3, 1, 2)),
+        *bordered,
+        helper.make_node("Transpose", ["t" if bordered else "s"], ["y"], perm=(0, 3, 1, 2)),
     ]
     proto = model(nodes, edges, ["y"], constants)
     (wanted,) = ReferenceEvaluator(proto).run(None, feeds)
