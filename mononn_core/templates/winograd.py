@@ -135,13 +135,16 @@ class Winograd(Windowed[WindowParams]):
         return (1 if pays(conv, self.toom, builder.machine) else -1) if self.panels(conv, builder.lanes) else None
 
     def panels(self, conv: Conv, lanes: int) -> tuple[int, ...]:
-        """Two vectors of output channels, or one where there are no two; of one group, whose input channels fill
-        vectors."""
+        """Two vectors of output channels, or one where there are no two; of one group, and of as many input channels as a
+        vector has. Where a vector's products are added up, or the group is one of several, they fill vectors."""
         if conv.dtype != self.read or not applies(conv.windows(conv.x[2], conv.out[1])):
             return ()
         mine, width = conv.of_group
+        terms = together(TRANSFORMED[self.read])
+        filled = lanes * terms
+        if mine < filled or (terms > 1 and mine % filled):
+            return ()
         if conv.group > 1:
-            filled = lanes * together(TRANSFORMED[self.read])
             return tuple(panel for panel in (2 * lanes, lanes) if width % panel == mine % filled == 0)
         return (2 * lanes, lanes) if width > lanes else (lanes,)
 
@@ -200,7 +203,9 @@ class Winograd(Windowed[WindowParams]):
         apart, terms, size = params.dilations[0], self.toom.products, itemsize(TRANSFORMED[self.read])
         each = [tiles(r, w, self.toom.step) for r in parts(params.rows, apart) for w in parts(params.width, apart)]
         waiting = NEAR // itemsize(COMPUTE) + terms * params.at_once * params.panel
-        windows = [terms * (n * (channels * size + LINE) + LINE) // itemsize(COMPUTE) for n in each]
+        lines = ceil(channels * size / LINE)
+        row = LINE * (lines if lines % 16 else lines + 1)
+        windows = [terms * (n * row + LINE) // itemsize(COMPUTE) for n in each]
         return sum(windows) + sum(min(waiting, terms * n * params.panel) for n in each)
 
     def write_state(self, phase: Phase, code: CpuStorage) -> None:
@@ -239,14 +244,12 @@ def most_rows(conv: Conv, toom: Toom, machine: Machine) -> int:
 
 
 def pays(conv: Conv, toom: Toom, machine: Machine) -> bool:
-    """Whether it is faster than a direct convolution: whole vectors of channels, enough of them to pay for the
-    transforms, few half-empty tiles."""
+    """Whether it is faster than a direct convolution: enough channels to pay for the transforms, few half-empty tiles."""
     _, height, width, _ = conv.out
     lanes, apart, (mine, results) = machine.lanes(TRANSFORMED[conv.dtype]), conv.dilations[0], conv.of_group
     rows = min(height, most_rows(conv, toom, machine)) if apart > 1 else height
     products = toom.products * tiles(rows, width, toom.step, apart)
-    enough = mine % lanes == 0 and min(mine, results) >= max(lanes, FEWEST)
-    return enough and products * 4 <= 9 * rows * width * 3
+    return min(mine, results) >= max(lanes, FEWEST) and products * 4 <= 9 * rows * width * 3
 
 
 def seconds(conv: Conv, toom: Toom, machine: Machine, constants: int) -> float:

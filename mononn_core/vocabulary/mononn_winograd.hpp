@@ -75,7 +75,7 @@ template <class TA, class G, int ROWS, int PANEL, int MOST, int STEP> struct Win
   static constexpr int LINE = 64 / sizeof(E), EACH = sizeof(X) / sizeof(E);
   static constexpr int T = STEP + 2, TALL = (ROWS + STEP - 1) / STEP, WIDE = (G::OW + STEP - 1) / STEP, TILES = TALL * WIDE;
   static constexpr int NV = PANEL / W;
-  static constexpr long LDV = G::C % (16 * LINE) ? G::C : G::C + LINE;
+  static constexpr long LINES = (G::C + LINE - 1) / LINE * LINE, LDV = LINES % (16 * LINE) ? LINES : LINES + LINE;
   using S = Shape<TILES, PANEL, MOST>;
   // Register tiles whose products lie beside one another until they are transformed.
   static constexpr int MOST_TILES = S::LARGES ? S::LARGE : S::SMALL, TOGETHER = 1 + (NEAR - 1) / (T * T * PANEL * 4 * MOST_TILES);
@@ -94,13 +94,15 @@ template <class TA, class G, int ROWS, int PANEL, int MOST, int STEP> struct Win
     MN_NOUNROLL for (int block = 0; block < S::BLOCKS; block += TOGETHER) blocks(block, B, local, element, ahead);
   }
 
-  // The windows' pixels become local[T][T][TILES][LDV]. A is the first pixel of the first window, border included.
+  // The windows' pixels become local[T][T][TILES][LDV]. A is the first pixel of the first window, border included. Of
+  // channels that do not fill vectors the last vector holds some that the one before it holds too.
   static inline void transform(const TA *A, E *local) {
-    static_assert(G::KH == 3 && G::KW == 3 && G::SH == 1 && G::SW == 1 && G::DH == 1 && G::DW == 1 && G::C % EACH == 0);
+    static_assert(G::KH == 3 && G::KW == 3 && G::SH == 1 && G::SW == 1 && G::DH == 1 && G::DW == 1 && G::C >= EACH);
     MN_NOUNROLL for (int y = 0; y < TALL; ++y) {
       const TA *row[T];  // the last rows and pixels of partly empty tiles count for pixels that are not stored
       for (int i = 0; i < T; ++i) row[i] = A + G::at(STEP * y + i < ROWS + 2 ? STEP * y + i : ROWS + 1, 0);
-      MN_NOUNROLL for (int k = 0; k < G::C; k += EACH) {
+      MN_NOUNROLL for (int from = 0; from < G::C; from += EACH) {
+        const int k = from + EACH <= G::C ? from : G::C - EACH;
         X columns[T][T];
         auto column = [&](int j, int x) __attribute__((always_inline)) {
           const long at = G::at(0, x < G::OW + 2 ? x : G::OW + 1) + k;

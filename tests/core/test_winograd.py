@@ -106,6 +106,10 @@ def network(
         ((32, 32, 8, 10), "avx512"),
         ((48, 48, 13, 15), "avx512"),
         ((64, 32, 60, 64), "avx512"),
+        ((60, 44, 9, 10), "avx512"),
+        ((29, 31, 8, 11, 1, 1, 2), "avx512"),
+        ((17, 250, 6, 6, 2), "avx512"),
+        ((20, 39, 7, 9, 2), "avx2"),
         ((32, 64, 6, 14, 2), "avx2"),
         ((48, 48, 13, 15), "avx2"),
         ((64, 96, 7, 9, 1, 2), "avx512"),
@@ -147,6 +151,12 @@ def test_neon_and_gcc_compile(template: Winograd, monkeypatch: pytest.MonkeyPatc
     if shutil.which("g++"):
         monkeypatch.setenv("MONONN_CXX", "g++")
         compiler.build(compiler.lower(network(32, 32, 8, 10), threads=2, machine=Machine.named("avx512")))
+
+
+@pytest.mark.parametrize(("channels", "level", "chosen"), [(60, "avx512", 2), (15, "avx512", 0), (15, "avx2", 2)])
+def test_channels_need_not_fill_vectors_but_be_as_many_as_one_has(channels: int, level: str, chosen: int) -> None:
+    program = compiler.lower(network(channels, channels, 32, 32), threads=2, machine=Machine.named(level)).program
+    assert [p.task.template for p in program.phases()].count(WINOGRAD4.name) == chosen
 
 
 def test_weights_are_transformed_once(monkeypatch: pytest.MonkeyPatch) -> None:
