@@ -135,8 +135,8 @@ class Winograd(Windowed[WindowParams]):
         return (1 if pays(conv, self.toom, builder.machine) else -1) if self.panels(conv, builder.lanes) else None
 
     def panels(self, conv: Conv, lanes: int) -> tuple[int, ...]:
-        """Two vectors of output channels, or one where there are no two; of one group, and of as many input channels as a
-        vector has. Where a vector's products are added up, or the group is one of several, they fill vectors."""
+        """Two vectors of output channels, or one where there are no two; of input channels that are as many as a vector
+        has. Of words, whose products are added up, and of groups they fill vectors."""
         if conv.dtype != self.read or not applies(conv.windows(conv.x[2], conv.out[1])):
             return ()
         mine, width = conv.of_group
@@ -244,7 +244,7 @@ def most_rows(conv: Conv, toom: Toom, machine: Machine) -> int:
 
 
 def pays(conv: Conv, toom: Toom, machine: Machine) -> bool:
-    """Whether it is faster than a direct convolution: enough channels to pay for the transforms, few half-empty tiles."""
+    """Whether it is faster than a direct convolution: channels that pay for the transforms, few half-empty tiles."""
     _, height, width, _ = conv.out
     lanes, apart, (mine, results) = machine.lanes(TRANSFORMED[conv.dtype]), conv.dilations[0], conv.of_group
     rows = min(height, most_rows(conv, toom, machine)) if apart > 1 else height
