@@ -11,7 +11,7 @@ from typing import Any
 
 from mononn_core.codegen.cpu_storage import TILES, CpuStorage, CpuTemplate, is_narrow, write_tiles
 from mononn_core.codegen.cstyle import Printer
-from mononn_core.codegen.loops import is_cheap, write_element
+from mononn_core.codegen.loops import into_padding, is_cheap, write_edge, write_element
 from mononn_core.codegen.storage import row_stride
 from mononn_core.errors import UnsupportedError
 from mononn_core.graph import Node
@@ -79,7 +79,7 @@ class Matmul(CudaProduct, CpuTemplate, TiledProduct):
             edge = f"mn::product({rows_text}, end_, {a.box.size[1]}, {places}, element_);"
             out.line(f"if (end_ < {panel}) {edge}")
         elif ragged:
-            out.line(f"auto edge_ = [&](long {m}, long {n}, auto v_) {{ mn::ragged({m}, {n}, end_, v_, element_); }};")
+            write_edge(out, (m, n), into_padding(result, b.box.bound[1], panel, inner))
             function = "edge_"
         guard = f"if (end_ == {panel}) " if outside else "if (end_ > 0) " if min(columns) == 0 else ""
         kernel = "mn::dot" if narrow else "mn::matmul"

@@ -14,7 +14,7 @@ import numpy as np
 
 from mononn_core.codegen.cpu_storage import CpuStorage, CpuTemplate
 from mononn_core.codegen.cstyle import Printer
-from mononn_core.codegen.loops import is_cheap, write_element
+from mononn_core.codegen.loops import into_padding, is_cheap, write_edge, write_element
 from mononn_core.codegen.storage import row_stride
 from mononn_core.element import COMPUTE
 from mononn_core.graph import Node
@@ -138,7 +138,7 @@ class WeightOnly(Template[WeightOnlyParams], CpuTemplate, TiledProduct):
         if columns != (params.panel,):
             function = "edge_"
             out.line(f"const long end_ = {columns_text};")
-            out.line(f"auto edge_ = [&](long {m}, long {n}, auto v_) {{ mn::ragged({m}, {n}, end_, v_, element_); }};")
+            write_edge(out, (m, n), into_padding(result, s.box.bound[1], params.panel, inner))
         guard = "if (end_ > 0) " if min(columns) == 0 else ""
         local = "nullptr"
         if self.scratch_floats(task, params.lanes):

@@ -17,7 +17,7 @@ import numpy as np
 
 from mononn_core.codegen.cpu_storage import CpuStorage, CpuTemplate
 from mononn_core.codegen.cstyle import Printer, varies
-from mononn_core.codegen.loops import write_element
+from mononn_core.codegen.loops import into_padding, write_edge, write_element
 from mononn_core.codegen.storage import row_stride
 from mononn_core.element import COMPUTE, itemsize
 from mononn_core.errors import UnsupportedError
@@ -306,10 +306,8 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
         if columns != (windows.panel,):
             function = "edge_"
             out.line(f"const long end_ = {columns_text};")
-            edge = f"mn::ragged({y}, {n}, end_, v_, [&](long, long at_, auto w_) {{ element_({y}, {x}, at_, w_); }});"
-            if known := self.in_vectors(phase, columns, code):
-                edge = f"if constexpr ({known}) element_({y}, {x}, {n}, v_); else {edge}"
-            out.line(f"auto edge_ = [&](long {y}, long {x}, long {n}, auto v_) {{ {edge} }};")
+            padded = into_padding(result, b.box.bound[1], windows.panel, inner)
+            write_edge(out, (y, x, n), padded, self.in_vectors(phase, columns, code))
         lda = row_stride(printer.pointers["a"].buffer)
         pairs = ", ".join(f"{v}, {h}" for v, h in (windows.kernel, windows.strides, windows.dilations))
         shape = f"{lda}, {windows.pitch}, {windows.width}, {pairs}"

@@ -317,3 +317,28 @@ def test_a_long_sequence_is_dealt_to_workers(group: int, level: str) -> None:
     given = {"x": x.reshape(stages.program.buffer("x").shape)}
     seen = run(stages.program, given, stages.lowered.weights, workers=2)["y"]
     np.testing.assert_allclose(seen.reshape(want.shape), want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("level", ["avx512", "avx2", "scalar"])
+def test_rows_that_end_within_a_vector_end_in_their_padding(level: str) -> None:
+    """A convolution with a residual, a product behind it, and one that writes the first columns of a joined image: of
+    the last a whole vector would reach into the others' columns."""
+    machine = Machine.named(level)
+    if not machine.features <= Machine.probe().features:
+        pytest.skip(f"this processor has no {level}")
+    b = Builder("rows")
+    first = b.add("Relu", b.add("Conv", "x", b.weight(20, 12, 1, 1), b.weight(20)))
+    added = b.add("Add", b.add("Conv", first, b.weight(20, 20, 1, 1), b.weight(20)), first)
+    beside = b.add("Conv", added, b.weight(28, 20, 1, 1), b.weight(28))
+    joined = b.add("Concat", b.add("Conv", added, b.weight(20, 20, 1, 1), b.weight(20)), beside, axis=1)
+    b.add("Conv", joined, b.weight(9, 48, 1, 1), output="y")
+    proto = b.model({"x": (TensorProto.FLOAT, (1, 12, 9, 11))}, {"y": (1, 9, 9, 11)})
+    stages = compiler.lower(proto, threads=2, machine=machine)
+    edges = [line for line in stages.source.splitlines() if "edge_ = " in line]
+    padded = ["n < end_" in line for line in edges]
+    assert level == "scalar" or (padded.count(True), padded.count(False)) == (2, 3), edges
+    x = picture((1, 12, 9, 11))
+    want = evaluate(stages.graph, {"x": x})["y"]
+    with Session(compiler.build(stages)) as session:
+        for _ in range(2):  # the second finds what the first left in the padding
+            np.testing.assert_allclose(session.run({"x": x})["y"], want, rtol=1e-4, atol=1e-4)
