@@ -34,15 +34,13 @@ def run(options: argparse.Namespace) -> int:
     else:
         with ThreadPoolExecutor(1) as compiler:
             stages = stages_of(options.model, options, compiler)
-            about = f"{len(stages.manifest['phases'])} phases; compiling {len(stages.source) >> 10} KiB of source"
-            progress(about, started)
+            phases, size = len(stages.manifest["phases"]), len(stages.source) >> 10
+            progress(f"{phases} phases; compiling {size} KiB of source", started)
             artifact = build(stages)
     progress(f"writing {output}", started)
-    written = [output]
     if options.emit == "mono":
         artifact.save(output)
-    else:
-        written = emit(artifact, options.emit, output, options.weights)
+    written = [output] if options.emit == "mono" else emit(artifact, options.emit, output, options.weights)
     seconds = time.perf_counter() - started
     output, size = written[0], sum(file.stat().st_size for file in written)
     manifest = artifact.manifest

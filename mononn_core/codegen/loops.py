@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
 
 from mononn_core.codegen.c import c_type
 from mononn_core.codegen.cstyle import LANES, ORDER, Printer, interval, unrounded, varies, vectorisable
-from mononn_core.codegen.storage import row_stride
 from mononn_core.codegen.writer import Writer
 from mononn_core.element import COMPUTE, SIDE_BY_SIDE, WORD
 from mononn_core.program.expr import (
     INDEX,
-    Acc,
     Const,
     Expr,
     Load,
@@ -49,7 +46,7 @@ def write_statements(out: Writer, body: tuple[Statement, ...], printer: Printer)
             case Reduce():
                 _write_reduce(out, statement, printer)
             case Store():
-                _write_store(out, statement, printer)
+                write_store(out, statement, printer)
 
 
 def _limit(loop: For, printer: Printer) -> Expr:
@@ -73,7 +70,7 @@ def _write_for(out: Writer, loop: For, printer: Printer) -> None:
         with out.block(f"mn::each_lane({limit}, [&](auto tag, long {loop.var}) {{", "});"):
             out.line("using T = decltype(tag);")
             for statement in loop.body:
-                _write_vector(out, statement, replace(inner, vector=loop.var, bound=vectors))
+                write_vector(out, statement, replace(inner, vector=loop.var, bound=vectors))
         return
     with out.block(f"for (long {loop.var} = 0; {loop.var} < {limit}; ++{loop.var}) {{"):
         write_statements(out, loop.body, inner)
@@ -272,10 +269,10 @@ def _vectors(loop: For, printer: Printer) -> frozenset[str] | None:
         if not vectorisable(s.value, loop.var, bound):
             return None
         bound |= {s.name}
-    return bound if _is_vector(store, loop.var, printer, bound) else None
+    return bound if is_vector(store, loop.var, printer, bound) else None
 
 
-def _write_vector(out: Writer, statement: Statement, printer: Printer) -> None:
+def write_vector(out: Writer, statement: Statement, printer: Printer) -> None:
     """A statement of a vector loop; what it binds is a ``T``."""
     match statement:
         case Let():
@@ -293,7 +290,7 @@ def _write_vector(out: Writer, statement: Statement, printer: Printer) -> None:
             write_vector_store(out, statement, printer)
 
 
-def _is_vector(store: Statement, var: str, printer: Printer, bound: frozenset[str] = frozenset()) -> bool:
+def is_vector(store: Statement, var: str, printer: Printer, bound: frozenset[str] = frozenset()) -> bool:
     if not isinstance(store, Store) or printer.pointers[store.operand].buffer.dtype not in SIDE_BY_SIDE:
         return False
     value = unrounded(store.value)
@@ -316,7 +313,7 @@ def write_vector_store(out: Writer, store: Store, printer: Printer) -> None:
         out.line(f"mn::scatter_at({pointer.name}, {var}, {value}, {at});")
 
 
-def _write_store(out: Writer, store: Store, printer: Printer) -> None:
+def write_store(out: Writer, store: Store, printer: Printer) -> None:
     pointer = printer.pointers[store.operand]
     offset = printer.index(pointer.address(store.index, printer.ranges))
     out.line(f"{pointer.name}[{offset}] = {printer.scalar(store.value)};")
@@ -353,79 +350,6 @@ def is_cheap(result: Result) -> bool:
     """Whether an epilogue is short enough to be unrolled over a register tile."""
     operations = [n for n in walk(result.value) if isinstance(n, Op) and n.dtype == COMPUTE]
     return len(operations) <= CHEAP_OPERATIONS and not any(FUNCTIONS[o.name].slow for o in operations)
-
-
-def write_element(out: Writer, result: Result, printer: Printer) -> None:
-    """The body of an epilogue's ``(row, column, v)`` function, ``v`` neighbours along the last axis."""
-    var = result.axes[-1]
-    store = Store(result.operand, result.index, result.value)
-    integers = any(isinstance(e, Acc) and e.dtype == WORD for e in walk(result.value))
-    out.line(f"using T = {'mn::Float<decltype(v_)>' if integers else 'decltype(v_)'};")
-    if _is_vector(store, var, printer):
-        write_vector_store(out, store, replace(printer, vector=var))
-        return
-    with out.block(f"for (int lane_ = 0; lane_ < mn::lanes<T>; ++lane_, ++{var}) {{"):
-        _write_store(out, store, replace(printer, acc="v_[lane_]"))
-
-
-def into_padding(result: Result, columns: int, panel: int, printer: Printer) -> str:
-    """C text of a constant: whether the last vector of a row of so many ``columns``, in such panels, may be loaded and
-    stored whole, with what pads that row behind its end; empty: it may not. Of an odd number of columns a reader that
-    multiplies pairs of 16 bits takes the first one of the padding with it."""
-    var, own = result.axes[-1], result.index[-1]
-    terms, first = linear(own)
-    whole = first == 0 and all(e == Var(var) or k % panel == 0 for e, k in terms.items())
-    if columns % 2 or not whole or not _is_vector(Store(result.operand, result.index, result.value), var, printer):
-        return ""
-    loads = [e for e in walk(result.value) if isinstance(e, Load) and any(varies(i, var) for i in e.index)]
-    rooms = set[int]()
-    for role, index in ((result.operand, result.index), *((e.operand, e.index) for e in loads)):
-        buffer = printer.pointers[role].buffer
-        row = buffer.layout.dims[-1] == ((columns, 1),) and not any(varies(i, var) for i in index[:-1])
-        if index[-1] != own or not row or buffer.space not in ("arena", "weight"):
-            return ""
-        if buffer.space == "arena":
-            rooms.add(row_stride(buffer))
-        elif prod(buffer.shape) != columns:  # a constant of one row has the rest of its cache line
-            return ""
-    return f"{min(rooms)} >= ({columns} + mn::W - 1) / mn::W * mn::W" if rooms else ""
-
-
-def write_edge(out: Writer, axes: tuple[str, ...], padded: str, known: str = "") -> None:
-    """A function ``edge_`` that hands vectors of rows that end at column ``end_`` to ``element_``; ``padded`` as of
-    :func:`into_padding`, ``known``: C text of a constant: whether none reaches further than that."""
-    *_, row, n = axes
-    parameters, arguments = (", ".join(f"{kind}{a}" for a in axes) for kind in ("long ", ""))
-    before = "".join(f"{a}, " for a in axes[:-1])
-    text = f"mn::ragged({row}, {n}, end_, v_, [&](long, long at_, auto w_) {{ element_({before}at_, w_); }});"
-    if padded:
-        text = f"if constexpr ({padded}) {{ if ({n} < end_) element_({arguments}, v_); }} else {text}"
-    if known:
-        text = f"if constexpr ({known}) element_({arguments}, v_); else {text}"
-    out.line(f"auto edge_ = [&]({parameters}, auto v_) {{ {text} }};")
-
-
-def write_elements(out: Writer, results: tuple[Result, ...], printer: Printer) -> None:
-    """Like :func:`write_element`, of several results that are computed before any of them is stored."""
-    var = results[0].axes[-1]
-    stores = [Store(r.operand, r.index, r.value) for r in results]
-    out.line("using T = decltype(v_);")
-    if all(_is_vector(store, var, printer) for store in stores):
-        inner = replace(printer, vector=var)
-        lets = [Let(f"r{n}_", store.value) for n, store in enumerate(stores)]
-        for let in lets:
-            _write_vector(out, let, inner)
-        bound = frozenset(let.name for let in lets)
-        for let, store in zip(lets, stores, strict=True):
-            named = replace(store, value=Var(let.name, let.value.dtype))
-            write_vector_store(out, named, replace(inner, bound=bound))
-        return
-    with out.block(f"for (int lane_ = 0; lane_ < mn::lanes<T>; ++lane_, ++{var}) {{"):
-        inner = replace(printer, acc="v_[lane_]")
-        for n, store in enumerate(stores):
-            out.line(f"const {c_type(store.value.dtype)} r{n}_ = {inner.scalar(store.value)};")
-        for n, store in enumerate(stores):
-            _write_store(out, replace(store, value=Var(f"r{n}_", store.value.dtype)), inner)
 
 
 def score_text(score: Expr, printer: Printer) -> str:

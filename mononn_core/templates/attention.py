@@ -21,7 +21,8 @@ from mononn_core.codegen.cuda_expressions import CudaPrinter, unguarded_loads
 from mononn_core.codegen.cuda_lanes import store_width
 from mononn_core.codegen.cuda_lanes import write_element as write_lanes
 from mononn_core.codegen.cuda_storage import CudaStorage, CudaTemplate, inner_axes
-from mononn_core.codegen.loops import score_text, write_element
+from mononn_core.codegen.epilogues import write_element
+from mononn_core.codegen.loops import score_text
 from mononn_core.codegen.storage import row_stride
 from mononn_core.element import BYTES, C_TYPES, COMPUTE, CUDA_TYPES, PARTNERS, WORD, computed, itemsize
 from mononn_core.errors import UnsupportedError

@@ -11,7 +11,8 @@ from typing import Any
 
 from mononn_core.codegen.cpu_storage import TILES, CpuStorage, CpuTemplate, is_narrow, write_tiles
 from mononn_core.codegen.cstyle import Printer
-from mononn_core.codegen.loops import into_padding, is_cheap, write_edge, write_element
+from mononn_core.codegen.epilogues import into_padding, write_edge, write_element
+from mononn_core.codegen.loops import is_cheap
 from mononn_core.codegen.storage import row_stride
 from mononn_core.errors import UnsupportedError
 from mononn_core.graph import Node

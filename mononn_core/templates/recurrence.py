@@ -17,7 +17,7 @@ import numpy as np
 from mononn_core.codegen.c import part_of
 from mononn_core.codegen.cpu_storage import CpuStorage, CpuTemplate
 from mononn_core.codegen.cstyle import Printer
-from mononn_core.codegen.loops import write_elements
+from mononn_core.codegen.epilogues import write_elements
 from mononn_core.codegen.storage import row_stride
 from mononn_core.graph import Node, TensorType
 from mononn_core.ops import registry

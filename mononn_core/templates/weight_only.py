@@ -14,7 +14,8 @@ import numpy as np
 
 from mononn_core.codegen.cpu_storage import CpuStorage, CpuTemplate
 from mononn_core.codegen.cstyle import Printer
-from mononn_core.codegen.loops import into_padding, is_cheap, write_edge, write_element
+from mononn_core.codegen.epilogues import into_padding, write_edge, write_element
+from mononn_core.codegen.loops import is_cheap
 from mononn_core.codegen.storage import row_stride
 from mononn_core.element import COMPUTE
 from mononn_core.graph import Node

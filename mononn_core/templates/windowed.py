@@ -17,7 +17,7 @@ import numpy as np
 
 from mononn_core.codegen.cpu_storage import CpuStorage, CpuTemplate
 from mononn_core.codegen.cstyle import Printer, varies
-from mononn_core.codegen.loops import into_padding, write_edge, write_element
+from mononn_core.codegen.epilogues import into_padding, write_edge, write_element
 from mononn_core.codegen.storage import row_stride
 from mononn_core.element import COMPUTE, itemsize
 from mononn_core.errors import UnsupportedError

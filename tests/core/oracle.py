@@ -258,7 +258,7 @@ def _geometry(phase: Phase) -> str:
     read = ((at["rows"] - 1) * sh + (kh - 1) * dh) * at["pitch"] + reach
     declared = next(o.box.size[0] for o in phase.task.operands if o.role == "a")
     positive = min(kh, kw, sh, sw, dh, dw, at["pitch"], at["width"], at["rows"]) > 0
-    plain = phase.task.template not in ("winograd", "winograd4") or (kh, kw, sh, sw, dh, dw) == (3, 3, 1, 1, 1, 1)
+    plain = phase.task.template not in ("winograd", "winograd4") or (kh, kw, sh, sw, dh) == (3, 3, 1, 1, dw)
     return "" if positive and plain and reach <= at["pitch"] and read == declared else "windows do not fit"
 
 

@@ -35,7 +35,7 @@ NETWORKS: dict[str, Callable[[], bytes]] = {
     **MODELS,
     "wide encoder": lambda: encoder(layers=2, tokens=16, width=64, heads=4, hidden=128),
     "winograd": lambda: test_winograd.network(32, 32, 12, 12),
-    "images": lambda: test_winograd.network(20, 20, 8, 8, batch=2),
+    "images": lambda: chain((2, 20, 8, 8), [Layer(20, (5, 5), (1, 1), (2, 2, 2, 2))] * 2),
     "depthwise": lambda: test_groups.network(32, 8, 32, 9, 1),
     "groups": lambda: test_groups.network(40, 2, 68, 9, 1),
     "bands": lambda: chain((1, 3, 30, 30), [Layer(32, (7, 7), (2, 2), (3, 3, 3, 3))]),

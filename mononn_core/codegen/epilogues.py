@@ -1,0 +1,89 @@
+"""Epilogues of templates on a CPU: a function of the sums, in vectors where what it computes allows it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from mononn_core.codegen.c import c_type
+from mononn_core.codegen.cstyle import Printer, varies
+from mononn_core.codegen.loops import is_vector, write_store, write_vector, write_vector_store
+from mononn_core.codegen.storage import row_stride
+from mononn_core.codegen.writer import Writer
+from mononn_core.element import WORD
+from mononn_core.program.expr import Acc, Load, Var, walk
+from mononn_core.program.ir import Let, Result, Store
+from mononn_core.program.simplify import linear
+
+
+def write_element(out: Writer, result: Result, printer: Printer) -> None:
+    """The body of an epilogue's ``(row, column, v)`` function, ``v`` neighbours along the last axis."""
+    var = result.axes[-1]
+    store = Store(result.operand, result.index, result.value)
+    integers = any(isinstance(e, Acc) and e.dtype == WORD for e in walk(result.value))
+    out.line(f"using T = {'mn::Float<decltype(v_)>' if integers else 'decltype(v_)'};")
+    if is_vector(store, var, printer):
+        write_vector_store(out, store, replace(printer, vector=var))
+        return
+    with out.block(f"for (int lane_ = 0; lane_ < mn::lanes<T>; ++lane_, ++{var}) {{"):
+        write_store(out, store, replace(printer, acc="v_[lane_]"))
+
+
+def into_padding(result: Result, columns: int, panel: int, printer: Printer) -> str:
+    """C text of a constant: whether the last vector of a row of so many ``columns``, in such panels, may be loaded and
+    stored whole, with what pads that row behind its end; empty: it may not. Of an odd number of columns a reader that
+    multiplies pairs of 16 bits takes the first one of the padding with it."""
+    var, own = result.axes[-1], result.index[-1]
+    terms, first = linear(own)
+    whole = first == 0 and all(e == Var(var) or k % panel == 0 for e, k in terms.items())
+    if columns % 2 or not whole or not is_vector(Store(result.operand, result.index, result.value), var, printer):
+        return ""
+    loads = [e for e in walk(result.value) if isinstance(e, Load) and any(varies(i, var) for i in e.index)]
+    rooms = set[int]()
+    for role, index in ((result.operand, result.index), *((e.operand, e.index) for e in loads)):
+        buffer = printer.pointers[role].buffer
+        row = buffer.layout.dims[-1] == ((columns, 1),) and not any(varies(i, var) for i in index[:-1])
+        if index[-1] != own or not row or buffer.space not in ("arena", "weight"):
+            return ""
+        if buffer.space == "arena":
+            rooms.add(row_stride(buffer))
+        elif prod(buffer.shape) != columns:  # a constant of one row has the rest of its cache line
+            return ""
+    return f"{min(rooms)} >= ({columns} + mn::W - 1) / mn::W * mn::W" if rooms else ""
+
+
+def write_edge(out: Writer, axes: tuple[str, ...], padded: str, known: str = "") -> None:
+    """A function ``edge_`` that hands vectors of rows that end at column ``end_`` to ``element_``; ``padded`` as of
+    :func:`into_padding`, ``known``: C text of a constant: whether none reaches further than that."""
+    *_, row, n = axes
+    parameters, arguments = (", ".join(f"{kind}{a}" for a in axes) for kind in ("long ", ""))
+    before = "".join(f"{a}, " for a in axes[:-1])
+    text = f"mn::ragged({row}, {n}, end_, v_, [&](long, long at_, auto w_) {{ element_({before}at_, w_); }});"
+    if padded:
+        text = f"if constexpr ({padded}) {{ if ({n} < end_) element_({arguments}, v_); }} else {text}"
+    if known:
+        text = f"if constexpr ({known}) element_({arguments}, v_); else {text}"
+    out.line(f"auto edge_ = [&]({parameters}, auto v_) {{ {text} }};")
+
+
+def write_elements(out: Writer, results: tuple[Result, ...], printer: Printer) -> None:
+    """Like :func:`write_element`, of several results that are computed before any of them is stored."""
+    var = results[0].axes[-1]
+    stores = [Store(r.operand, r.index, r.value) for r in results]
+    out.line("using T = decltype(v_);")
+    if all(is_vector(store, var, printer) for store in stores):
+        inner = replace(printer, vector=var)
+        lets = [Let(f"r{n}_", store.value) for n, store in enumerate(stores)]
+        for let in lets:
+            write_vector(out, let, inner)
+        bound = frozenset(let.name for let in lets)
+        for let, store in zip(lets, stores, strict=True):
+            named = replace(store, value=Var(let.name, let.value.dtype))
+            write_vector_store(out, named, replace(inner, bound=bound))
+        return
+    with out.block(f"for (int lane_ = 0; lane_ < mn::lanes<T>; ++lane_, ++{var}) {{"):
+        inner = replace(printer, acc="v_[lane_]")
+        for n, store in enumerate(stores):
+            out.line(f"const {c_type(store.value.dtype)} r{n}_ = {inner.scalar(store.value)};")
+        for n, store in enumerate(stores):
+            write_store(out, replace(store, value=Var(f"r{n}_", store.value.dtype)), inner)
