@@ -34,8 +34,8 @@ def run(options: argparse.Namespace) -> int:
     else:
         with ThreadPoolExecutor(1) as compiler:
             stages = stages_of(options.model, options, compiler)
-            phases, size = len(stages.manifest["phases"]), len(stages.source) >> 10
-            progress(f"{phases} phases; compiling {size} KiB of source", started)
+            phases, kib = len(stages.manifest["phases"]), len(stages.source) >> 10
+            progress(f"{phases} phases; compiling {kib} KiB of source", started)
             artifact = build(stages)
     progress(f"writing {output}", started)
     if options.emit == "mono":

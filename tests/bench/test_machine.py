@@ -50,7 +50,7 @@ def test_wider_vectors_have_higher_peaks(here: Primitives) -> None:
     names = {"mulps": "float32, mulps", "fma": "float32, vfmadd231ps ymm"}
     found = {short: value for short, name in names.items() for v, value in peaks.items() if v.startswith(name)}
     if len(found) == 2:
-        assert found["fma"] > found["mulps"]  # twice as high, where nothing else runs while one of them is read
+        assert found["fma"] > 1.5 * found["mulps"]
     most = {v: 16 * 128 if "AMX" in v else 64 * 2 * 2 for v in peaks}  # a row of a tile, or two zmm of bytes, a cycle
     assert all(value < most[v] * 6e9 for v, value in peaks.items())  # at 6 GHz
 
