@@ -77,6 +77,7 @@ def examine(machine: Machine, disk_free_gb: float, disk_needed_gb: float, folder
         Finding(
             "allocator", find_library("tcmalloc_minimal") or "no tcmalloc: Debian's libtcmalloc-minimal4 helps PyTorch"
         ),
+        Finding("counters", shutil.which("perf") or "no perf (Debian: linux-perf): profiles are without counters"),
         Finding("GPU", gpu_name() or "none found (nvidia-smi); the comparison is the CPU's"),
     ]
 

@@ -77,11 +77,21 @@ class Kernel:
 
 
 @dataclass(frozen=True)
+class EventCount:
+    """What the processor or the kernel counted in all threads of one run, the mean over runs; None where it does not
+    show that. Of `task-clock` it is milliseconds.
+    """
+
+    name: str
+    value: float | None
+
+
+@dataclass(frozen=True)
 class ProfileRecord:
     """What a profiler said of one cell, or why it said nothing. Profiled runs are slower than others: not for speed.
 
-    `runs` is how many the steps or kernels were seen in; the operators are those of one of them. `plain_s` is the
-    median run before the profiler was switched on, in the same process, `profiled_s` that with it.
+    `runs` is how many the steps, kernels or counters were seen in; the operators are those of one of them. `plain_s` is
+    the median run before the profiler was switched on, in the same process, `profiled_s` that with it.
     """
 
     system: str
@@ -94,6 +104,7 @@ class ProfileRecord:
     steps: tuple[Step, ...] = ()
     plain_s: float | None = None
     profiled_s: float | None = None
+    counters: tuple[EventCount, ...] = ()
 
 
 @dataclass(frozen=True)

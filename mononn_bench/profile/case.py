@@ -1,9 +1,11 @@
-"""A case profiled: a few runs of every system under its own profiler and under Nsight, alone on the machine."""
+"""A case profiled: a few runs of every system under its own profiler, under the counters of the processor
+and under Nsight, alone on the machine.
+"""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,14 +18,16 @@ from mononn_bench.measure.exclusive import LOCK, exclusive_machine
 from mononn_bench.measure.process import Limits, Worker, WorkerFailedError, worker_command, worker_variables
 from mononn_bench.measure.runner import Contestant, Course
 from mononn_bench.measure.sentinel import make_sentinel
-from mononn_bench.profile import nsight
+from mononn_bench.profile import counters, nsight
+from mononn_bench.profile.counters import Gate
 from mononn_bench.profile.nodes import model_nodes, outputs_by_node, with_nodes
+from mononn_bench.profile.outside import run
 from mononn_bench.profile.timeline import operators
 from mononn_bench.profiled import CaseProfile, ProfileRecord, Span, Step
 from mononn_bench.record import ModelRecord
 
 SERVER = "mononn_bench.profile.worker"
-NSIGHT_RUNS = 5
+NSIGHT_RUNS, COUNTED_RUNS = 5, 20
 READINGS = 3
 """Of the sentinel, before systems are profiled."""
 Say = Callable[[str], None]
@@ -48,7 +52,7 @@ def profile_case(
                 record, found = _own(contestant, course)
                 made = outputs_by_node(contestant.build_folder / "model" / "model.onnx")
                 record = replace(record, steps=with_nodes(record.steps, nodes, made))
-                records += [record, _nsight(contestant, course)]
+                records += [record, _counted(contestant, course), _nsight(contestant, course)]
                 if found:
                     spans[contestant.label] = found
     finally:
@@ -98,31 +102,49 @@ def _own(contestant: Contestant, course: Course) -> tuple[ProfileRecord, tuple[S
     return record, spans
 
 
+def _counted(contestant: Contestant, course: Course) -> ProfileRecord:
+    """The counters of the processor and the kernel in some runs."""
+    record = ProfileRecord(contestant.label, "perf stat", "ok", "")
+    gate = Gate(course.scratch / f"{contestant.label}.control", course.scratch / f"{contestant.label}.answer")
+    try:
+        gate.make()
+        once = {"count": COUNTED_RUNS, "gate": [str(gate.control), str(gate.answer)]}
+        table = _watched(contestant, course, "csv", lambda output: counters.launcher(output, gate), once).read_text()
+    except SystemUnavailableError as error:
+        return replace(record, status="unavailable", reason=str(error))
+    return replace(record, runs=COUNTED_RUNS, counters=counters.read(table, COUNTED_RUNS))
+
+
 def _nsight(contestant: Contestant, course: Course) -> ProfileRecord:
     """Nsight Systems on a few runs, and Nsight Compute's counters where it is there too."""
-    record = ProfileRecord(contestant.label, "Nsight Systems", "ok", "")
+    record, once = ProfileRecord(contestant.label, "Nsight Systems", "ok", ""), {"count": NSIGHT_RUNS}
     try:
-        times = nsight.systems_kernels(_watched(contestant, course, "nsys-rep", nsight.systems_launcher))
+        times = nsight.systems_kernels(_watched(contestant, course, "nsys-rep", nsight.systems_launcher, once))
     except SystemUnavailableError as error:
         return replace(record, status="unavailable", reason=str(error))
     try:
-        counters = nsight.compute_counters(_watched(contestant, course, "ncu-rep", nsight.compute_launcher))
+        metrics = nsight.compute_counters(_watched(contestant, course, "ncu-rep", nsight.compute_launcher, once))
     except SystemUnavailableError as error:
         return replace(record, reason=f"no counters: {error}", runs=NSIGHT_RUNS, kernels=nsight.kernels(times, ""))
-    found = nsight.kernels(times, counters)
+    found = nsight.kernels(times, metrics)
     return replace(record, tool="Nsight Systems and Compute", runs=NSIGHT_RUNS, kernels=found)
 
 
-def _watched(contestant: Contestant, course: Course, suffix: str, launcher: Callable[[Path], list[str]]) -> Path:
-    """The report of a tool that watches a process from outside."""
+def _watched(
+    contestant: Contestant,
+    course: Course,
+    suffix: str,
+    launcher: Callable[[Path], list[str]],
+    once: Mapping[str, object],
+) -> Path:
+    """The report of a tool that watches a process from outside, which does what `once` says and ends."""
     if not contestant.build.stands:
         raise SystemUnavailableError(contestant.build.reason or contestant.build.status)
     scratch, report = course.scratch / contestant.label, course.scratch / f"{contestant.label}.{suffix}"
-    command = launcher(report.with_suffix(""))
+    command = launcher(report)
     scratch.mkdir(parents=True, exist_ok=True)
-    once = {"count": NSIGHT_RUNS, **_load(contestant, course)}
-    settings = {"cores": course.cores, "once": once}
-    nsight.run(
+    settings = {"cores": course.cores, "once": {**once, **_load(contestant, course)}}
+    run(
         [*command, *worker_command(contestant.system, contestant.python, SERVER, settings)],
         worker_variables(contestant.system, scratch, defaults=course.defaults), course.settings.answer_limit_s,
     )  # fmt: skip

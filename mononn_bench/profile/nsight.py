@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
-import shutil
-import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
-from mononn_bench.errors import SystemUnavailableError
+from mononn_bench.profile.outside import require, run
 from mononn_bench.profiled import Kernel
 
 SYSTEMS, COMPUTE = "nsys", "ncu"
@@ -17,24 +15,16 @@ DRAM, OCCUPANCY = "dram__bytes.sum", "sm__warps_active.avg.pct_of_peak_sustained
 _UNITS = {"byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
 
 
-def require(tool: str) -> str:
-    """The tool's path; SystemUnavailableError says which one is missing."""
-    found = shutil.which(tool)
-    if not found:
-        raise SystemUnavailableError(f"{tool} not found")
-    return found
-
-
 def systems_launcher(output: Path) -> list[str]:
-    """The command in front of a process whose kernels Nsight Systems shall write to `output`.nsys-rep."""
+    """The command in front of a process whose kernels Nsight Systems shall write to `output` (.nsys-rep)."""
     command = [require(SYSTEMS), "profile", "--trace=cuda", "--sample=none", "--cpuctxsw=none"]
-    return [*command, "--force-overwrite=true", f"--output={output}"]
+    return [*command, "--force-overwrite=true", f"--output={output.with_suffix('')}"]
 
 
 def compute_launcher(output: Path) -> list[str]:
-    """The same for Nsight Compute's counters of every kernel, to `output`.ncu-rep."""
+    """The same for Nsight Compute's counters of every kernel, to `output` (.ncu-rep)."""
     command = [require(COMPUTE), f"--metrics={DRAM},{OCCUPANCY}", "--target-processes=all", "--force-overwrite"]
-    return [*command, f"--export={output}"]
+    return [*command, f"--export={output.with_suffix('')}"]
 
 
 def systems_kernels(report: Path) -> str:
@@ -80,15 +70,3 @@ def _rows(text: str, column: str) -> Iterable[dict[str, str]]:
     lines = text.splitlines()
     start = next((i for i, line in enumerate(lines) if column in line), len(lines))
     return csv.DictReader(io.StringIO("\n".join(lines[start:])))
-
-
-def run(command: Sequence[str], variables: Mapping[str, str] | None = None, seconds: float = 300.0) -> str:
-    """What the command prints; SystemUnavailableError with its last line where it fails or takes longer."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=variables, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise SystemUnavailableError(f"{Path(command[0]).name} took more than {seconds:g} s") from error
-    if done.returncode != 0:
-        last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no message"]
-        raise SystemUnavailableError(f"{Path(command[0]).name} failed: {last[0][:200]}")
-    return done.stdout

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
@@ -15,6 +16,7 @@ from typing import Any
 
 from mononn_bench.measure.worker import Server
 from mononn_bench.measure.worker import serve as serve_requests
+from mononn_bench.profile.counters import Gate
 from mononn_bench.profile.profilers import PROFILERS
 from mononn_bench.profile.steps import steps_of
 from mononn_bench.profile.subject import Seen, Subject
@@ -81,11 +83,16 @@ class ProfileServer(Server):
             found.append(self._timed(self._system.run))
         return found
 
-    def runs(self, count: int, **load: Any) -> dict[str, Any]:
-        """Load and run so often, for a profiler that watches from outside."""
+    def runs(self, count: int, gate: Sequence[str] = (), **load: Any) -> dict[str, Any]:
+        """Load and run so often, for a profiler that watches from outside: through the pipes of a gate (counters.py),
+        if there is one, once the system is warm.
+        """
         self.load(**load)
-        for _ in range(count):
-            self._system.run()
+        if gate:
+            self._some(WARM_S, most=None)
+        with Gate(*map(Path, gate)) if gate else nullcontext():
+            for _ in range(count):
+                self._system.run()
         return {}
 
 

@@ -5,10 +5,11 @@ fifteen stands where.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mononn_bench.analysis.layers import Layer, kernels, kinds, layers
 from mononn_bench.profiled import CaseProfile
+from mononn_bench.record import NOT_EXPOSED
 from mononn_bench.report.grids import Grid
 
 LISTED = 10
@@ -16,11 +17,12 @@ LISTED = 10
 
 
 def layer_grids(case: str, profile: CaseProfile) -> list[Grid]:
-    """What a case's profiles say of whole runs, of layers and of kinds of layers, and of GPU kernels where any were
-    seen.
+    """What a case's profiles say of whole runs, of layers and of kinds of layers, and of counters and GPU kernels where
+    any were seen.
     """
     found = layers({case: profile})
-    grids = [_runs(case, profile, found), _hottest(case, found), _kinds(case, found), _kernels(case, profile)]
+    by_layer = [_hottest(case, found), _kinds(case, found)]
+    grids = [_runs(case, profile, found), *by_layer, _counters(case, profile), _kernels(case, profile)]
     return [grid for grid in grids if grid.rows]
 
 
@@ -101,6 +103,31 @@ def _kinds(case: str, found: Sequence[Layer]) -> Grid:
         rows=rows,
         notes=[],
     )
+
+
+def _counters(case: str, profile: CaseProfile) -> Grid:
+    rows = [one for one in profile.profiles if one.counters]
+    names = list(dict.fromkeys(counter.name for one in rows for counter in one.counters))
+    found = [(one.system, {counter.name: counter.value for counter in one.counters}) for one in rows]
+    return Grid(
+        title=f"{case}: counters",
+        caption="What the processor and the kernel count in one run, all threads of the process together; "
+        f'"{NOT_EXPOSED}" is what this machine does not show.',
+        header=["system", *(f"{name}, ms" if name == "task-clock" else name for name in names), "instructions a cycle"],
+        rows=[(system, *(_count(values.get(name)) for name in names), _per_cycle(values)) for system, values in found],
+        notes=[],
+    )
+
+
+def _count(value: float | None) -> str:
+    if value is None:
+        return NOT_EXPOSED
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def _per_cycle(values: Mapping[str, float | None]) -> str:
+    cycles, instructions = values.get("cycles"), values.get("instructions")
+    return f"{instructions / cycles:.2f}" if cycles and instructions is not None else NOT_EXPOSED
 
 
 def _kernels(case: str, profile: CaseProfile) -> Grid:

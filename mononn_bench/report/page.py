@@ -152,9 +152,13 @@ def _round(one: Round) -> tuple[str, ...]:
 
 
 def _profile(one: ProfileRecord) -> tuple[str, ...]:
-    """A profile for a reader: system, tool, and its hottest operators, or why there are none."""
+    """A profile for a reader: system, tool, and its hottest operators, or why there are none; of counters how many this
+    machine shows.
+    """
     hottest = sorted(one.operators, key=lambda o: -o.seconds)[:HOTTEST]
     texts = [f"{o.kind} {o.seconds * 1e3:.3g} ms ({o.count})" for o in hottest]
+    if one.counters:
+        texts = [f"{sum(c.value is not None for c in one.counters)} of {len(one.counters)} counters are shown"]
     return one.system, one.tool, "; ".join(texts) if one.status == "ok" else f"{one.status}: {one.reason}"
 
 

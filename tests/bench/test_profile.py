@@ -1,22 +1,26 @@
-"""Profiles: each real profiler's spans on a small network, Nsight's tables, and the timeline of them all."""
+"""Profiles: each real profiler's spans on a small network, counters, Nsight's tables, and the timeline of them all."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import stat
+import time
 from pathlib import Path
 
 import onnx
 import pytest
 
+from mononn_bench.errors import SystemUnavailableError
 from mononn_bench.measure.runner import Course
 from mononn_bench.models.folder import write_user_model
 from mononn_bench.models.reference import write_reference
-from mononn_bench.profile import nsight
+from mononn_bench.profile import counters, nsight
 from mononn_bench.profile.case import profile_case
+from mononn_bench.profile.outside import run
 from mononn_bench.profile.profilers import chrome_spans, onnxruntime_spans
 from mononn_bench.profile.timeline import operators, timeline
-from mononn_bench.profiled import CaseProfile, Operator, Span
+from mononn_bench.profiled import CaseProfile, EventCount, Operator, Span
 from mononn_bench.report.explain import places, rivals
 from tests.bench.conftest import QUICK, Contestants, linear_model
 
@@ -32,6 +36,14 @@ COUNTERS = """==PROF== Connected to process 1
 "0","1","gemm_kernel","sm__warps_active.avg.pct_of_peak_sustained_active","%","50"
 "1","1","softmax<float>","dram__bytes.sum","byte","1,500"
 "2","1","softmax<float>","dram__bytes.sum","byte","500"
+"""
+COUNTS = """# started on Thu Jan  1 00:00:00 1970
+
+200.5,msec,task-clock,200500000,100.00,1.9,CPUs utilized
+<not supported>,,cycles:u,0,100.00,,
+40000,,instructions:u,1000,62.50,,
+<not counted>,,cache-misses,0,0.00,,
+0,,page-faults,200500000,100.00,0.000,K/sec
 """
 
 
@@ -87,13 +99,66 @@ def _meet(profile: CaseProfile, systems: list[str]) -> None:
         assert all(r.ours.products and r.theirs.products for r in met)
 
 
-def test_without_nsight_its_rows_say_so(
+def test_tools_that_are_missing_have_rows_that_say_so(
     contestants: Contestants, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     profile, _ = profiled(contestants, ["fake-ok"], tmp_path)
-    (row,) = (row for row in profile.profiles if row.tool == "Nsight Systems")
-    assert (row.status, row.reason) == ("unavailable", "nsys not found")
+    rows = {row.tool: (row.status, row.reason) for row in profile.profiles}
+    assert rows["perf stat"] == ("unavailable", "perf not found")
+    assert rows["Nsight Systems"] == ("unavailable", "nsys not found")
+
+
+def test_counters_are_those_of_runs_alone(
+    contestants: Contestants, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in that counts from one word to the next, as `perf stat` does."""
+    (tmp_path / "counts.csv").write_text(COUNTS)
+    (tmp_path / "perf").write_text(f"""#!/bin/sh
+for word; do case "$word" in --output=*) output=${{word#--output=}};; --control=fifo:*) pipes=${{word#*:}}; esac; done
+while [ "$1" != -- ]; do shift; done
+shift
+"$@" &
+for _ in 1 2; do
+    read word < "${{pipes%,*}}"
+    echo "$word" >> {tmp_path}/words
+    echo ack > "${{pipes#*,}}"
+done
+wait $! && cp {tmp_path}/counts.csv "$output"
+""")
+    (tmp_path / "perf").chmod(stat.S_IRWXU)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    profile, _ = profiled(contestants, ["fake-ok"], tmp_path)
+    row = next(row for row in profile.profiles if row.tool == "perf stat")
+    assert (row.status, row.runs, row.counters) == ("ok", 20, counters.read(COUNTS, 20))
+    assert (tmp_path / "words").read_text().split() == ["enable", "disable"]
+
+
+@pytest.mark.skipif(shutil.which("perf") is None, reason="no perf here")
+def test_linux_counts_what_our_runs_do(contestants: Contestants, tmp_path: Path) -> None:
+    profile, _ = profiled(contestants, ["mononn"], tmp_path)
+    row = next(row for row in profile.profiles if row.tool == "perf stat")
+    assert row.status == "ok", row.reason
+    found = {counter.name: counter.value for counter in row.counters}
+    assert list(found) == list(counters.EVENTS)
+    taken, plain_s = found["task-clock"], next(one.plain_s for one in profile.profiles if one.plain_s)
+    assert taken is not None and 0 < taken < 100 * plain_s * 1e3, "runs alone: the process takes a hundred times that"
+
+
+def test_a_table_of_counts_is_read_for_one_run() -> None:
+    assert counters.read(COUNTS, 20) == (
+        EventCount("task-clock", 10.025), EventCount("cycles", None), EventCount("instructions", 2000.0),
+        EventCount("cache-misses", None), EventCount("page-faults", 0.0),
+    )  # fmt: skip
+
+
+def test_what_takes_too_long_is_stopped_with_all_that_it_started(tmp_path: Path) -> None:
+    (tmp_path / "slow").write_text(f"#!/bin/sh\n(sleep 2; touch {tmp_path}/late) &\nsleep 2; touch {tmp_path}/late\n")
+    (tmp_path / "slow").chmod(stat.S_IRWXU)
+    with pytest.raises(SystemUnavailableError, match=r"slow took more than 0\.2 s"):
+        run([str(tmp_path / "slow")], seconds=0.2)
+    time.sleep(2.2)
+    assert not (tmp_path / "late").exists()
 
 
 def test_nsight_watches_a_process_from_outside(

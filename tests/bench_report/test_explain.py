@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from mononn_bench.profile.nodes import model_nodes, outputs_by_node, with_nodes
 from mononn_bench.profile.profilers import _named_after
 from mononn_bench.profile.steps import steps_of
 from mononn_bench.profile.subject import Seen
-from mononn_bench.profiled import Kernel, ModelNode, ProfileRecord, Span, Step
+from mononn_bench.profiled import EventCount, Kernel, ModelNode, ProfileRecord, Span, Step
 from mononn_bench.report.explain import NotNamedError, explain_grid, levels_grid, rivals
 from mononn_bench.report.layers import layer_grids
 from mononn_bench.report.write import write_profiles
@@ -268,6 +269,22 @@ def test_layers_kinds_and_runs_as_tables() -> None:
     assert matmul[2:6] == ("2", "40.0%", "2.5", "75.8%")
     shares = [float(row[7].rstrip("%")) for row in by_kind.rows if row[0] == "openvino" and row[7]]
     assert sum(shares) == pytest.approx(100, abs=0.2)
+
+
+def test_counters_are_those_of_one_run() -> None:
+    shown = (
+        EventCount("task-clock", 20.5),
+        EventCount("cycles", 4e6),
+        EventCount("instructions", 1e7),
+        EventCount("x", None),
+    )
+    hidden = tuple(replace(counter, value=None) for counter in shown)
+    rows = [ProfileRecord(name, "perf stat", "ok", "", counters=c) for name, c in (("a", shown), ("b", hidden))]
+    (grid,) = layer_grids("net", a_profile(profiles=tuple(rows)))
+    assert grid.header == ["system", "task-clock, ms", "cycles", "instructions", "x", "instructions a cycle"]
+    assert grid.rows == [
+        ("a", "20.5", "4,000,000", "10,000,000", "not exposed", "2.50"), ("b", *["not exposed"] * 5),
+    ]  # fmt: skip
 
 
 def test_gpu_kernels_have_their_share_and_rate(tmp_path: Path) -> None:
