@@ -23,6 +23,7 @@ from mononn_core.program.expr import Const, Expr, minimum
 from mononn_core.program.ir import Phase, Task
 from mononn_core.program.template import Running, operand
 from mononn_core.program.windows import Pair, Windows
+from mononn_core.schedule.decisions import most_at_once
 from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.schedule.schedule import Partition
@@ -184,9 +185,8 @@ class Winograd(Windowed[WindowParams]):
         """Of products and transforms; tiles with few rows load more than they compute."""
         params, (channels, columns) = self.params(task), (operand(task, role).box for role in self.roles)
         count = tiles(params.rows, params.width, self.toom.step, params.dilations[0])
-        at_once = count / ceil(count / params.at_once)
         c, m, share = channels.size[1], params.panel, params.panel / columns.bound[1]
-        products = 2 * count * self.toom.products * c * m / min(self.efficiency, 0.2 * at_once)
+        products = 2 * count * self.toom.products * c * m / share_of_peak(count, params.at_once)
         products /= RATE[TRANSFORMED[self.read]]
         return 2 * 9 * params.rows * params.width * c * m / (products + transforms(count, c * share, m, self.toom))
 
@@ -253,17 +253,25 @@ def pays(conv: Conv, toom: Toom, machine: Machine) -> bool:
 
 
 def seconds(conv: Conv, toom: Toom, machine: Machine, constants: int) -> float:
-    """Of all cores: products and transforms, or the weights from where they lie in a network of so many bytes of
-    constants."""
+    """Of all cores: products and transforms, or the weights: once from where they lie in a network of so many bytes of
+    constants, and once more for every further image and block of rows."""
     n, height, width, channels = conv.out
     rows = min(height, most_rows(conv, toom, machine)) if conv.dilations[0] > 1 else height
-    count = n * ceil(height / rows) * tiles(rows, width, toom.step, conv.dilations[0])
-    products = (
-        2 * count * toom.products * conv.of_group[0] * channels / Winograd.efficiency / RATE[TRANSFORMED[conv.dtype]]
-    )
-    work = products + transforms(count, conv.x[3], channels, toom)
-    weights = weight_bytes(conv, toom) / machine.bandwidth_within(constants, machine.cores)
-    return max(work / (machine.peak_flops_per_core * machine.cores), weights)
+    blocks = n * ceil(height / rows)
+    count = tiles(rows, width, toom.step, conv.dilations[0])
+    most = most_at_once(2 if conv.of_group[1] > machine.lanes(COMPUTE) else 1, machine)
+    reached = RATE[TRANSFORMED[conv.dtype]] * share_of_peak(count, most)
+    products = 2 * blocks * count * toom.products * conv.of_group[0] * channels / reached
+    work = products + transforms(blocks * count, conv.x[3], channels, toom)
+    each = weight_bytes(conv, toom)
+    rates = (machine.bandwidth_within(held, machine.cores) for held in (constants, each))
+    first, again = (each / rate for rate in rates)
+    return max(work / (machine.peak_flops_per_core * machine.cores), first + (blocks - 1) * again)
+
+
+def share_of_peak(count: int, most: int) -> float:
+    """What products of ``count`` tiles reach, ``most`` at once: with few of them there is more to load than to do."""
+    return min(Winograd.efficiency, 0.2 * count / ceil(count / most))
 
 
 TEMPLATE = Winograd()
