@@ -100,7 +100,8 @@ class CpuScheduler:
         """Raises OptionError where a group stands before one that it reads."""
         writers: dict[str, list[str]] = {}
         for stage in self.groups.stages:
-            writers.setdefault(stage.stored, []).append(stage.own)
+            for tensor in {stage.stored, stage.own}:
+                writers.setdefault(tensor, []).append(stage.own)
         for stage in self.groups.stages:
             for tensor in sorted(dependencies(stage, self.groups.views)):
                 late = [w for w in writers[tensor] if w != stage.own and ready[w] > ready[stage.own]]

@@ -79,8 +79,10 @@ def candidate(
                 reads.append((operand.buffer, boxes))
     alike = partition.kind in ("columns", "single") or partition.owners == 1
     if bordered and alike:
-        writes[:] = writes.max(axis=0)
-    others = tuple((tensor, boxes) for tensor, boxes in reads if tensor != stored)
+        inside = writes.max(axis=0)
+        alike = partition.owners == 1 or bool((inside == _border_columns(items[-1], shape[1])).all())
+        writes[:] = inside
+    others = tuple((tensor, boxes) for tensor, boxes in reads if tensor != stored or _apart(writes, boxes))
     barriers = sum(
         item.count * sum(isinstance(i, Barrier) for i in item.body) for item in items if isinstance(item, Loop)
     )
@@ -89,6 +91,22 @@ def candidate(
     seconds += sum(times[phase.id] * (loop.count if loop else 1) for phase, loop in phases)
     shared = bordered and not (alike or images)
     return Candidate(decided, items, seconds, times, others, writes, stored, dtype, shared)
+
+
+def _apart(writes: np.ndarray, boxes: tuple[Boxes, ...]) -> bool:
+    """Whether a stage reads other parts of what it stores than its own."""
+    return not any((writes[r0:r1, c0:c1] >= 0).any() for mine in boxes for r0, r1, c0, c1 in mine)
+
+
+def _border_columns(border: Item, columns: int) -> np.ndarray:
+    """Who fills each column of a border."""
+    assert isinstance(border, Phase)
+    found = np.full(columns, -1, np.int16)
+    (out,) = (operand for operand in border.task.operands if operand.access == "write")
+    for owner, boxes in enumerate(owner_boxes(border, out)):
+        for _, _, c0, c1 in boxes:
+            found[c0:c1] = owner
+    return found
 
 
 def _seconds(phase: Phase, partition: Partition, writes: np.ndarray, cost: Cost) -> float:

@@ -32,7 +32,8 @@ def build_border(
     owners = partition.owners if partition.kind != "single" else 1
     mine = partition.kind in ("batch", "single") and images > 1
     each = images // owners if mine else images
-    share, x0 = (channels, Const(0)) if mine else _columns(partition, inside, channels)
+    part = stage.own != stage.stored
+    share, x0 = (channels, Const(0)) if mine else _columns(partition, None if part else inside, channels)
     extents = {OWNER: owners, BATCH: each} if apart or mine else {OWNER: owners}
     binder, image = builder.binder(extents), axis(BATCH, each) if BATCH in extents else Var(BATCH)
     image = Var(OWNER) * each + image if mine and owners > 1 else image
@@ -66,12 +67,12 @@ def build_border(
     return builder.phase(f"{inside.id}_border", stage, partition, extents, task, 0)
 
 
-def _columns(partition: Partition, inside: Phase, channels: int) -> tuple[int, Expr]:
-    """An owner's share of channels, and its first."""
+def _columns(partition: Partition, inside: Phase | None, channels: int) -> tuple[int, Expr]:
+    """An owner's share of channels, and its first; as ``inside`` has them, if they are all its."""
     if partition.kind == "single":
         return channels, Const(0)
     share = ceil(channels / partition.owners)
-    if partition.kind == "columns":
+    if partition.kind == "columns" and inside is not None:
         out = next(o for o in inside.task.operands if o.access == "write")
         share = max(end for _, _, _, end in owner_boxes(inside, out)[0])
     return share, Var(OWNER) * share if partition.owners > 1 else Const(0)

@@ -10,7 +10,7 @@ concatenation of images that roots compute is stored by them, each its channels.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from mononn_core.element import BYTES, COMPUTE, SIDE_BY_SIDE, WORD
@@ -22,7 +22,7 @@ from mononn_core.ops.registry import is_template
 from mononn_core.program.expr import Const, Expr
 from mononn_core.program.simplify import linear
 from mononn_core.schedule.operands import ImageView, RowsView, contraction_axes, unit_stride
-from mononn_core.schedule.views import Views, stored_behind
+from mononn_core.schedule.views import Placed, Views, made_behind
 
 ROOT_KINDS = ("contraction", "row", "reduction")
 LIGHT, SMALL = ("add", "sub", "mul"), 8
@@ -40,7 +40,7 @@ MOST_STEPS = 64
 @dataclass(frozen=True)
 class FusionGroup:
     """``root`` (None for a pure expression), the ``chain`` after it, and the tensor ``stored``; of a concatenation that
-    ends the chain, its own part of that."""
+    ends the chain, with or without a border around it, its own part of that."""
 
     stored: str
     root: Node | None
@@ -49,9 +49,14 @@ class FusionGroup:
     @property
     def own(self) -> str:
         """The last tensor that is its own: what it stores, or adds to a concatenation."""
-        if self.root is None or not self.chain or self.chain[-1].op != "concat":
-            return self.stored
-        return (self.root, *self.chain)[-2].output
+        nodes = self.nodes
+        return nodes[-1].output if len(nodes) <= len(self.chain) else self.stored
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """Its nodes up to what is its own."""
+        joins = next((i for i, node in enumerate(self.chain) if node.op == "concat" and self.root), len(self.chain))
+        return (*((self.root,) if self.root else ()), *self.chain[:joins])
 
     @property
     def origin(self) -> tuple[Origin, ...]:
@@ -60,9 +65,13 @@ class FusionGroup:
 
 
 def border_of(stage: FusionGroup) -> Node | None:
-    """The pad that ends the stage's chain: the stage stores the inside, and something else must fill the border."""
+    """The pad that ends the stage's chain: the stage stores the inside, and something else must fill the border. Of a
+    concatenation the first part has it."""
     last = stage.chain[-1] if stage.root is not None and stage.chain else None
-    return last if last is not None and last.op == "pad" else None
+    if last is None or last.op != "pad":
+        return None
+    first = next((node.inputs[0] for node in stage.chain if node.op == "concat"), stage.own)
+    return last if first == stage.own else None
 
 
 def run_chain(stage: FusionGroup, views: Views, index: tuple[Expr, ...], value: Expr) -> tuple[tuple[Expr, ...], Expr]:
@@ -96,11 +105,15 @@ def fuse(
     stage. ``column_multiple``: a template reads a view in place only if it starts at a multiple of so many columns.
     ``joined``, where both are on: several stages may store one concatenation.
     """
-    fusion = _Fusion(graph, enabled, epilogues, column_multiple)
-    if joined and enabled and epilogues:
-        fusion.join()
-    stages = fusion.stages()
-    return _order(stages, graph), fusion.views()
+    apart: set[str] = set()
+    while True:
+        fusion = _Fusion(graph, enabled, epilogues, column_multiple)
+        if joined and enabled and epilogues:
+            fusion.join(apart)
+        stages = fusion.stages()
+        if not (unwritten := fusion.unwritten()):
+            return _order(stages, graph), fusion.views()
+        apart |= unwritten
 
 
 class _Fusion:
@@ -119,30 +132,44 @@ class _Fusion:
         self.depth: dict[str, int] = {}  # operators around what is not stored, where it is evaluated
         self.found: list[FusionGroup] = []
         self.stored: set[str] = set()
-        self.joined: set[str] = set()  # concatenations that the stages of their inputs store
+        self.placed: dict[str, Placed] = {}  # parts of concatenations that are stored by them
 
-    def join(self) -> None:
-        """Find the concatenations of images' channels all inputs of which end a root's chain."""
+    def join(self, apart: Collection[str] = ()) -> None:
+        """Find the concatenations of images' channels, but those ``apart``, all inputs of which end a root's chain. Who
+        else reads such an input finds it there. Where only a border is put around one it is stored with that."""
+        ends = {name for node in self.graph.nodes for name in self._ends(node)}
         for node in self.graph.nodes:
             if node.op != "concat" or len(shape := self.graph.types[node.output].shape) != 4:
                 continue
-            distinct = len(set(node.inputs)) == len(node.inputs) and integer(node.attrs, "axis") in (-1, len(shape) - 1)
-            if distinct and all(self._ends_a_chain(name) for name in node.inputs):
-                self.joined.add(node.output)
+            last = integer(node.attrs, "axis") in (-1, len(shape) - 1)
+            if not last or len(set(node.inputs)) < len(node.inputs) or not all(map(self._is_placed, node.inputs)):
+                continue
+            readers = self.consumers[node.output]
+            pad = readers[0] if len(readers) == 1 and self._is_border(readers[0]) else None
+            whole, first = (pad.output, integers(pad.attrs, "before")) if pad else (node.output, (0,) * 4)
+            if ends.issuperset(node.inputs) and whole not in apart:
+                for name in node.inputs:
+                    self.placed[name] = (whole, first)
+                    first = (*first[:-1], first[-1] + self.graph.types[name].shape[-1])
 
-    def _ends_a_chain(self, name: str) -> bool:
-        """Whether ``name``, with one reader, is what some root's chain computes."""
-        if name not in self.producers or len(self.consumers[name]) != 1 or name in self.graph.outputs:
-            return False
-        node = self.producers[name]
-        if self.graph.types[name].dtype != COMPUTE:
-            return False
-        if registry.get(node.op).kind in ROOT_KINDS:
-            return True
-        return node.op != "pad" and any(self._follows(n, node) and self._ends_a_chain(n) for n in node.inputs if n)
+    def _ends(self, root: Node) -> Iterator[str]:
+        """Results that ``root``'s chain could end with."""
+        if registry.get(root.op).kind in ROOT_KINDS:
+            yield root.output
+            yield from (following[-1].output for following in self._chain(root))
+
+    def _is_placed(self, name: str) -> bool:
+        """Whether a concatenation may hold ``name`` and be where its other readers, no concatenations, find it."""
+        node = self.producers.get(name)
+        alone = sum(reader.op == "concat" for reader in self.consumers[name]) == 1 and name not in self.graph.outputs
+        return alone and node is not None and node.op != "pad" and self.graph.types[name].dtype == COMPUTE
+
+    def unwritten(self) -> set[str]:
+        """Concatenations a part of which no root's chain has reached."""
+        return {whole for name, (whole, _) in self.placed.items() if self.absorbed.get(name) != whole}
 
     def views(self) -> Views:
-        return Views(self.graph, frozenset(self.stored))
+        return Views(self.graph, frozenset(self.stored), self.placed)
 
     def _store(self, stage: FusionGroup) -> None:
         self.found.append(stage)
@@ -164,20 +191,20 @@ class _Fusion:
     def _depth(self, node: Node) -> int:
         return 1 + max((self.depth.get(r.outputs[0], 0) for r in self.consumers[node.outputs[0]]), default=0)
 
-    def _root(self, node: Node) -> None:
-        chain: list[Node] = []
-        name = node.output
-        bare = not self.epilogues and is_template(node, self.graph)
-        steps = 1
-        last = ("pad", "concat")
-        while (
-            self.enabled and node.op != "recurrence" and not (chain and chain[-1].op in last) and len(chain) < DEEPEST
-        ):
+    def _chain(self, root: Node) -> Iterator[list[Node]]:
+        """What follows ``root`` in its stage, step by step."""
+        bare = not self.epilogues and is_template(root, self.graph)
+        name, steps, length, last = root.output, 1, 0, ""
+        while self.enabled and root.op != "recurrence" and last not in ("pad", "concat") and length < DEEPEST:
             following, steps = self._following(name, steps)
             if not following or (bare and registry.get(following[-1].op).kind == "elementwise"):
                 break
-            chain += following
-            name = chain[-1].output
+            yield following
+            name, last, length = following[-1].output, following[-1].op, length + len(following)
+
+    def _root(self, node: Node) -> None:
+        chain = [one for following in self._chain(node) for one in following]
+        name = chain[-1].output if chain else node.output
         while chain and chain[-1].op == "dequantize" and not self._wanted_dequantised(chain[-1].output):
             name = chain.pop().inputs[0]
         for output in (node.output, *(n.output for n in chain)):
@@ -194,6 +221,10 @@ class _Fusion:
         """What can be computed where ``name`` is produced in so many steps, and consumes it: one node, or the fewest
         elementwise ones of which only the last one's result, no truth value, is read by others; no node where there are
         no such. Then the steps to that result."""
+        if name in self.placed:
+            joins = next(reader for reader in self.consumers[name] if reader.op == "concat")
+            whole = self.producers[self.placed[name][0]]
+            return [joins] if joins is whole else [joins, whole], steps
         cost, found = {name: steps}, dict[str, Node]()
         while len(found) <= MOST_STEPS:
             waiting = [[r for r in self.consumers[n] if r.outputs[0] not in found] for n in cost]
@@ -205,8 +236,6 @@ class _Fusion:
             if not readers or any(n in self.graph.outputs for n in cost):
                 break
             node, alone = readers[min(readers, key=self.position.__getitem__)], len(readers) == 1 and not found
-            if alone and node.outputs[0] in self.joined:
-                return [node], steps
             if len(node.outputs) != 1 or node.output in self.absorbed or not self._follows(name, node):
                 break
             if not alone and registry.get(node.op).kind != "elementwise":
@@ -236,7 +265,9 @@ class _Fusion:
 
     def _is_border(self, pad: Node) -> bool:
         """Whether ``pad`` puts constants around an image that a convolution reads, all channels alike."""
-        if text(pad.attrs, "mode") != "constant" or len(widths := integers(pad.attrs, "before")) != 4:
+        if pad.op != "pad" or text(pad.attrs, "mode") != "constant":
+            return False
+        if len(widths := integers(pad.attrs, "before")) != 4:
             return False
         kept = (*widths[::3], *integers(pad.attrs, "after")[::3])
         readers = self.consumers[pad.output]
@@ -360,7 +391,7 @@ class _Fusion:
         stored = frozenset(self.stored) | frozenset(
             n for n in self.producers if n in self.absorbed and self.absorbed[n] == n
         )
-        return Views(self.graph, stored | self._future(name))
+        return Views(self.graph, stored | self._future(name), self.placed)
 
     def _image_view(self, name: str) -> bool:
         """Whether a convolution can read view ``name`` in place."""
@@ -382,10 +413,10 @@ class _Fusion:
 
 
 def dependencies(stage: FusionGroup, views: Views) -> set[str]:
-    """Stored tensors (not inputs or constants) that ``stage`` reads."""
-    nodes = ((stage.root,) if stage.root else ()) + stage.chain
+    """Stored tensors and parts of stored concatenations (not inputs or constants) that ``stage`` reads."""
+    nodes = stage.nodes
     inside = {n.outputs[0] for n in nodes}
-    return stored_behind((n for node in nodes for n in node.inputs if n not in inside), views)
+    return made_behind((n for node in nodes for n in node.inputs if n not in inside), views)
 
 
 def _order(stages: list[FusionGroup], graph: Graph) -> tuple[FusionGroup, ...]:

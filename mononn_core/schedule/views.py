@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from mononn_core.graph import Graph, Node, TensorType
 from mononn_core.ops import registry
 from mononn_core.ops.common import delinearise, linearise
 from mononn_core.program.expr import Const, Expr, Load
 
+Placed = tuple[str, tuple[int, ...]]
+"""A stored tensor, and where in it a part begins."""
+
 
 class Views:
     """Reads any tensor at an index: a Load of a stored tensor, or the expression that computes a virtual one.
 
     A stored tensor of shape (d0, ..., dn) lies as a matrix of d0 * ... * d(n-1) rows and dn columns; Loads name the
-    tensor and that matrix's (row, column).
+    tensor and that matrix's (row, column). ``placed``: tensor -> the stored tensor that it is a part of, where it
+    begins there.
     """
 
-    def __init__(self, graph: Graph, stored: frozenset[str]) -> None:
+    def __init__(
+        self, graph: Graph, stored: frozenset[str], placed: Mapping[str, Placed] = MappingProxyType({})
+    ) -> None:
         self.graph = graph
         self.stored = stored
+        self.placed = placed
         self._producers = graph.producers()
 
     def type(self, name: str) -> TensorType:
@@ -38,6 +46,9 @@ class Views:
 
     def element(self, name: str, index: tuple[Expr, ...]) -> Expr:
         """Like :meth:`read`, but a constant of one element stays a Load."""
+        if name in self.placed:
+            whole, first = self.placed[name]
+            return self.element(whole, tuple(i + start for i, start in zip(index, first, strict=True)))
         if self.is_stored(name):
             return Load(name, matrix_index(self.type(name).shape, index), self.type(name).dtype)
         return self.point(self._producers[name], index)
@@ -81,6 +92,11 @@ def tensor_index(shape: tuple[int, ...], row: Expr, column: Expr) -> tuple[Expr,
 
 def stored_behind(names: Iterable[str], views: Views) -> set[str]:
     """Stored tensors (not inputs or constants) that an evaluation of ``names`` reads."""
+    return {views.placed[name][0] if name in views.placed else name for name in made_behind(names, views)}
+
+
+def made_behind(names: Iterable[str], views: Views) -> set[str]:
+    """The same, where of a concatenation only that part is meant which is read."""
     producers, found = views.graph.producers(), set[str]()
     pending, seen = [n for n in names if n], set[str]()
     while pending:
@@ -88,7 +104,7 @@ def stored_behind(names: Iterable[str], views: Views) -> set[str]:
         if name in seen or name not in producers:
             continue
         seen.add(name)
-        if name in views.stored:
+        if name in views.stored or name in views.placed:
             found.add(name)
         else:
             pending.extend(n for n in producers[name].inputs if n)

@@ -26,10 +26,12 @@ def writers(program: Program) -> dict[str, list[str]]:
     return {name: templates for name, templates in found.items() if len(templates) > 1}
 
 
-def check(model: bytes, threads: int, level: str = "avx2") -> Program:
-    """The virtual machine and the compiled function against onnx's reference; gives the Program."""
+def check(model: bytes, threads: int, level: str = "avx2", shape: tuple[int, ...] = IMAGE) -> Program:
+    """The virtual machine and the compiled function against onnx's reference; gives the Program. Its schedule is legal
+    when it is given back."""
     stages = compiler.lower(model, threads=threads, machine=Machine.named(level))
-    x = picture(IMAGE)
+    compiler.lower(model, threads=threads, machine=stages.machine, schedule=stages.lowered.schedule)
+    x = picture(shape)
     want = reference(model, x)
     given = {"x": x.reshape(stages.program.buffer("x").shape)}
     for seed in range(3):
@@ -81,6 +83,38 @@ def test_parts_on_both_sides_of_a_barrier() -> None:
     steps = [item for item, _ in program.trace()]
     wrote = [i for i, s in enumerate(steps) if isinstance(s, Phase) and name in [o.buffer for o in outs(s)]]
     assert any(isinstance(s, Barrier) for s in steps[wrote[0] : wrote[-1]])
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("batch", [1, 2, 6])
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_who_else_reads_a_part_finds_it_in_the_concatenation(kernel: int, batch: int, threads: int) -> None:
+    """As a U-Net does, whose skip connections a pool reads as well; with a border around it where windows need one."""
+    b = Builder("unet")
+    skip = conv(b, "x", (24, 3, 3, 3))
+    deep = conv(b, b.add("MaxPool", skip, kernel_shape=[2, 2], strides=[2, 2]), (16, 24, 3, 3))
+    up = b.add("ConvTranspose", deep, b.weight(16, 20, 2, 2), b.weight(20), strides=[2, 2])
+    conv(b, b.add("Concat", skip, up, axis=1), (8, 44, kernel, kernel), output="y")
+    shape = (batch, 3, 12, 10)
+    model = b.model({"x": (TensorProto.FLOAT, shape)}, {"y": (batch, 8, *shape[2:])})
+    program = check(model, threads, shape=shape)
+    _, *phases = program.phases()  # the first one puts the border around the picture
+    assert not any("concat" in phase.id or "_pad" in phase.id for phase in phases)
+    stored = [templates for templates in writers(program).values() if len(templates) > 1]
+    assert any({"conv", "winograd", "winograd4"} & set(templates) and len(templates) >= 2 for templates in stored)
+
+
+def test_parts_that_read_one_another() -> None:
+    """As the pools of a detector's pyramid do; the first part's chain reads a result twice."""
+    b = Builder("pyramid")
+    x = conv(b, "x", (16, 3, 3, 3), "")
+    parts = [b.add("Mul", x, b.add("Sigmoid", x))]
+    for _ in range(3):
+        parts.append(b.add("MaxPool", parts[-1], kernel_shape=[5, 5], pads=[2, 2, 2, 2]))
+    conv(b, b.add("Concat", *parts, axis=1), (8, 64, 1, 1), output="y")
+    for threads in (1, 2, 3):
+        program = check(modelled(b, 8), threads)
+        assert not any("concat" in phase.id for phase in program.phases())
 
 
 def outs(phase: Phase) -> list[Operand]:

@@ -79,7 +79,8 @@ def test_pool_of_joined_channels(second: int, level: str) -> None:
     b = Builder("joined")
     parts = [b.add("Conv", "x", b.weight(channels, 3, 1, 1)) for channels in (16, second)]
     pooled = b.add("MaxPool", b.add("Concat", *parts, axis=1), kernel_shape=[3, 3], strides=[2, 2])
-    mean = b.add("ReduceMean", parts[0], b.constant(np.array([1, 2, 3])), keepdims=1)  # a second reader: stored apart
+    other = b.add("Concat", parts[0], parts[0], axis=1)  # so that it is stored apart
+    mean = b.add("ReduceMean", other, b.constant(np.array([1, 2, 3])), keepdims=1)
     b.add("Add", b.add("Conv", pooled, b.weight(8, 16 + second, 1, 1)), mean, output="y")
     model = b.model({"x": (TensorProto.FLOAT, (1, 3, 9, 9))}, {"y": (1, 8, 4, 4)})
     (text,) = phases(check(model, level), "MaxPool")
