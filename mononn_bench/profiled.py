@@ -124,6 +124,11 @@ class CaseProfile:
     ceilings: Ceilings | None = None
     schema_version: int = SCHEMA_VERSION
 
+    @property
+    def case(self) -> str:
+        """The model's name, and its batch where that is not 1."""
+        return self.model if self.batch == 1 else f"{self.model}-b{self.batch}"
+
 
 @dataclass(frozen=True)
 class Reading:

@@ -42,7 +42,7 @@ def places(profile: CaseProfile, rival: str) -> list[Region]:
         tried = [row for row in profile.profiles if row.system == rival]
         reason = "" if any(row.status == "ok" for row in tried) else next((row.reason for row in tried), "")
         why = reason or "its profiler does not say which ONNX nodes its steps compute"
-        raise NotNamedError(f"{profile.model} cannot be explained beside {rival}: {why}.")
+        raise NotNamedError(f"{profile.case} cannot be explained beside {rival}: {why}.")
     rows = _rows(profile)
     return sorted(alike(regions(profile.nodes, rows[OURS].steps, rows[rival].steps)), key=lambda r: -r.gained_s)
 
@@ -59,7 +59,7 @@ def explain_grid(profile: CaseProfile, rival: str) -> Grid:
         lines.append(_line(_all(other), f"{sum(place.count for place in other)} others", ""))
     ours, theirs = rows[OURS], rows[rival]
     return Grid(
-        title=f"{profile.model}: {OURS} beside {rival}",
+        title=f"{profile.case}: {OURS} beside {rival}",
         caption=_caption(rival, ours, theirs),
         header=["gained, ms", "where", f"{OURS}, ms", f"{rival}, ms", "why"],
         rows=[*lines, _line(_all(found), "all steps", "")],

@@ -271,6 +271,11 @@ def test_layers_kinds_and_runs_as_tables() -> None:
     assert sum(shares) == pytest.approx(100, abs=0.2)
 
 
+def test_a_case_with_a_batch_is_named_so() -> None:
+    profile = replace(a_profile(), batch=4)
+    assert explain_grid(profile, rivals(profile)[0]).title.startswith(f"{profile.model}-b4: ")
+
+
 def test_counters_are_those_of_one_run() -> None:
     shown = (
         EventCount("task-clock", 20.5),
