@@ -18,10 +18,10 @@ from mononn_core.program.expr import Const, Expr, Var
 from mononn_core.program.ir import Box, Phase, Store, Task
 from mononn_core.program.template import Array, Elements, Extent, NoParams, Running, Template, operand, sides
 from mononn_core.schedule.binder import OWNER, OperandBinder, bound, unit_axes
-from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.operands import axis, matmul_axes
 from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.schedule.schedule import GroupSchedule, Partition
+from mononn_core.schedule.stages import FusionGroup
 from mononn_core.schedule.template import CpuScheduled, Ways
 from mononn_core.schedule.views import matrix_shape
 

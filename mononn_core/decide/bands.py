@@ -8,9 +8,9 @@ from dataclasses import replace
 from mononn_core.ops import registry
 from mononn_core.program.ir import Phase
 from mononn_core.schedule.bands import bands_of
-from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.groups import CpuGroups
 from mononn_core.schedule.schedule import GroupSchedule
+from mononn_core.schedule.stages import FusionGroup
 from mononn_core.schedule.views import Views
 
 

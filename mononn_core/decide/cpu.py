@@ -10,10 +10,10 @@ from mononn_core.decide import ownership, space
 from mononn_core.decide.bands import with_bands
 from mononn_core.decide.images import image_by_image, problem
 from mononn_core.errors import OptionError
-from mononn_core.schedule.fuse import dependencies
 from mononn_core.schedule.groups import CpuGroups
 from mononn_core.schedule.images import images_of
 from mononn_core.schedule.schedule import GroupSchedule, Schedule
+from mononn_core.schedule.stages import dependencies
 
 
 class CpuScheduler:

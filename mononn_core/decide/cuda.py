@@ -14,7 +14,7 @@ from mononn_core.schedule.cuda.groups import CudaGroups, build_phases
 from mononn_core.schedule.cuda.schedule import CudaGroup, CudaSchedule
 from mononn_core.schedule.cuda.template import SUM, PlannedPhase, cuda_scheduled
 from mononn_core.schedule.cuda.tiles import LAUNCHES, Target
-from mononn_core.schedule.fuse import FusionGroup
+from mononn_core.schedule.stages import FusionGroup
 
 
 class CudaScheduler:

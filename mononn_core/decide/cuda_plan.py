@@ -26,9 +26,9 @@ from mononn_core.schedule.cuda.groups import NORMS, CudaGroups, adder
 from mononn_core.schedule.cuda.schedule import CudaGroup
 from mononn_core.schedule.cuda.template import PlannedPhase, serving
 from mononn_core.schedule.cuda.tiles import BlockTile, Shape, Target, choose, seconds
-from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.operands import Product, matmul_axes, unit_stride
 from mononn_core.schedule.rows import group_body
+from mononn_core.schedule.stages import FusionGroup
 from mononn_core.schedule.views import matrix_shape, stored_behind, tensor_index
 
 FEWER_PHASES = 1.05

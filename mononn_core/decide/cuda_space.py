@@ -12,7 +12,7 @@ from mononn_core.schedule.cuda.builder import CudaBuilder
 from mononn_core.schedule.cuda.schedule import CudaGroup, CudaSchedule
 from mononn_core.schedule.cuda.template import SUM, cuda_scheduled, serving
 from mononn_core.schedule.cuda.tiles import ranked, tile_problem
-from mononn_core.schedule.fuse import FusionGroup
+from mononn_core.schedule.stages import FusionGroup
 
 
 def problem_of(

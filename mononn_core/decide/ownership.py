@@ -20,8 +20,8 @@ from mononn_core.errors import OptionError
 from mononn_core.program.ir import Barrier, Item, Loop, Operand, Phase
 from mononn_core.program.template import NEST
 from mononn_core.schedule.boxes import Boxes, owner_boxes
-from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.schedule import GroupSchedule, Partition
+from mononn_core.schedule.stages import FusionGroup
 from mononn_core.schedule.template import scheduled
 
 Intervals = tuple[tuple[GroupSchedule, ...], ...]

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from mononn_core.ops.registry import is_template
 from mononn_core.program.template import NEST
-from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.schedule.schedule import GroupSchedule, Partition
+from mononn_core.schedule.stages import FusionGroup
 from mononn_core.schedule.template import CpuScheduled, of_operator, scheduled
 
 SMALL_FLOPS = 200_000

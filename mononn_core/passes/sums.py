@@ -20,6 +20,8 @@ from mononn_core.passes.rewrite import Rewriter, rewrite
 
 MOST_TERMS = 2
 """Of a merged product, for each column of its result: until reading them takes as long as what is saved."""
+DEEPEST = 8
+"""Sums inside one another that are looked into: a product meets one of the few before it."""
 
 
 @dataclass(frozen=True)
@@ -56,20 +58,20 @@ def merge(rewriter: Rewriter, node: Node) -> str | None:
     return None
 
 
-def _inner(rewriter: Rewriter, name: str, shape: tuple[int, ...]) -> Node | None:
-    """The sum of ``shape`` that ``name`` is, read by one sum alone."""
-    inner = rewriter.producer(name, "add")
+def _inner(rewriter: Rewriter, name: str, shape: tuple[int, ...], depth: int) -> Node | None:
+    """The sum of ``shape`` that ``name`` is, read by one sum alone; None ``depth`` sums down."""
+    inner = rewriter.producer(name, "add") if depth < DEEPEST else None
     return inner if inner and rewriter.single_use(name) and rewriter.type(name).shape == shape else None
 
 
-def _terms(rewriter: Rewriter, name: str, shape: tuple[int, ...]) -> Iterator[Term]:
+def _terms(rewriter: Rewriter, name: str, shape: tuple[int, ...], depth: int = 0) -> Iterator[Term]:
     """The products that are summed up in ``name``."""
-    inner = _inner(rewriter, name, shape)
+    inner = _inner(rewriter, name, shape, depth)
     if term := _term(rewriter, name, inner):
         yield term
     elif inner:
         for each in inner.inputs:
-            yield from _terms(rewriter, each, shape)
+            yield from _terms(rewriter, each, shape, depth + 1)
 
 
 def _term(rewriter: Rewriter, name: str, inner: Node | None) -> Term | None:
@@ -93,12 +95,12 @@ def _term(rewriter: Rewriter, name: str, inner: Node | None) -> Term | None:
     return Term(name, node, parts, bias)
 
 
-def _without(rewriter: Rewriter, name: str, gone: set[str], shape: tuple[int, ...]) -> str:
+def _without(rewriter: Rewriter, name: str, gone: set[str], shape: tuple[int, ...], depth: int = 0) -> str:
     """The sum ``name`` without some of its terms, empty if that is all of it; itself where it has none of them."""
-    inner = _inner(rewriter, name, shape)
+    inner = _inner(rewriter, name, shape, depth)
     if name in gone or inner is None:
         return "" if name in gone else name
-    kept = [_without(rewriter, each, gone, shape) for each in inner.inputs]
+    kept = [_without(rewriter, each, gone, shape, depth + 1) for each in inner.inputs]
     return name if kept == [*inner.inputs] else _sum(rewriter, [each for each in kept if each])
 
 

@@ -14,9 +14,9 @@ from mononn_core.graph import Node
 from mononn_core.program.expr import Acc, Cast, Const, Expr, Load, Ranges, Var, substitute
 from mononn_core.program.ir import Box, Buffer, Layout, Operand, Phase, Result, Task
 from mononn_core.program.simplify import simplify, transform_guarded
-from mononn_core.schedule.fuse import FusionGroup, run_chain
 from mononn_core.schedule.operands import MatrixAxes, footprint, unit_stride
 from mononn_core.schedule.schedule import Partition
+from mononn_core.schedule.stages import FusionGroup, run_chain
 from mononn_core.schedule.views import Views, matrix_index, matrix_shape
 
 OWNER, BATCH, HEAD, BLOCK, SEGMENT, PANEL, PART = "o", "b", "h", "r", "s", "p", "s"

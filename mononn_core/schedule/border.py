@@ -11,9 +11,9 @@ from mononn_core.program.simplify import simplify
 from mononn_core.program.template import NEST
 from mononn_core.schedule.binder import BATCH, OWNER, TaskBuilder
 from mononn_core.schedule.boxes import owner_boxes
-from mononn_core.schedule.fuse import FusionGroup, border_of
 from mononn_core.schedule.operands import axis
 from mononn_core.schedule.schedule import Partition
+from mononn_core.schedule.stages import FusionGroup, border_of
 
 
 def build_border(

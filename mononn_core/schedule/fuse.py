@@ -11,10 +11,8 @@ concatenation of images that roots compute is stored by them, each its channels.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 
 from mononn_core.element import BYTES, COMPUTE, SIDE_BY_SIDE, WORD
-from mononn_core.errors import Origin
 from mononn_core.graph import Graph, Node
 from mononn_core.ops import registry
 from mononn_core.ops.common import integer, integers, text
@@ -22,7 +20,8 @@ from mononn_core.ops.registry import is_template
 from mononn_core.program.expr import Const, Expr
 from mononn_core.program.simplify import linear
 from mononn_core.schedule.operands import ImageView, RowsView, contraction_axes, unit_stride
-from mononn_core.schedule.views import Placed, Views, made_behind
+from mononn_core.schedule.stages import FusionGroup
+from mononn_core.schedule.views import Placed, Views
 
 ROOT_KINDS = ("contraction", "row", "reduction")
 LIGHT, SMALL = ("add", "sub", "mul"), 8
@@ -35,65 +34,6 @@ DEEPEST = 40
 """Operators one inside the other in what is evaluated for an element; what lies deeper is stored."""
 MOST_STEPS = 64
 """Operators of a chain whose results are read several times, each as often as it stands in the code."""
-
-
-@dataclass(frozen=True)
-class FusionGroup:
-    """``root`` (None for a pure expression), the ``chain`` after it, and the tensor ``stored``; of a concatenation that
-    ends the chain, with or without a border around it, its own part of that."""
-
-    stored: str
-    root: Node | None
-    chain: tuple[Node, ...]
-
-    @property
-    def own(self) -> str:
-        """The last tensor that is its own: what it stores, or adds to a concatenation."""
-        nodes = self.nodes
-        return nodes[-1].output if len(nodes) <= len(self.chain) else self.stored
-
-    @property
-    def nodes(self) -> tuple[Node, ...]:
-        """Its nodes up to what is its own."""
-        joins = next((i for i, node in enumerate(self.chain) if node.op == "concat" and self.root), len(self.chain))
-        return (*((self.root,) if self.root else ()), *self.chain[:joins])
-
-    @property
-    def origin(self) -> tuple[Origin, ...]:
-        nodes = ((self.root,) if self.root else ()) + self.chain
-        return tuple(dict.fromkeys(n.origin for n in nodes))
-
-
-def border_of(stage: FusionGroup) -> Node | None:
-    """The pad that ends the stage's chain: the stage stores the inside, and something else must fill the border. Of a
-    concatenation the first part has it."""
-    last = stage.chain[-1] if stage.root is not None and stage.chain else None
-    if last is None or last.op != "pad":
-        return None
-    first = next((node.inputs[0] for node in stage.chain if node.op == "concat"), stage.own)
-    return last if first == stage.own else None
-
-
-def run_chain(stage: FusionGroup, views: Views, index: tuple[Expr, ...], value: Expr) -> tuple[tuple[Expr, ...], Expr]:
-    """Push the root's element ``index`` with ``value`` through the chain: index and value in the stored tensor."""
-    if stage.root is None:
-        return index, value
-    name = stage.root.output
-    values = {name: value}
-    for node in stage.chain:
-        definition = registry.get(node.op)
-        if node.op == "concat":
-            before = node.inputs[: node.inputs.index(name)]
-            index = (*index[:-1], index[-1] + sum(views.type(n).shape[-1] for n in before))
-            values = {node.output: values[name]}
-        elif definition.kind == "movement":
-            assert definition.forward is not None
-            index = definition.forward(views.type(name), views.type(node.output), node.attrs, index)
-            values = {node.output: values[name]}
-        else:
-            values[node.output] = views.point(node, index, values)
-        name = node.output
-    return index, values[name]
 
 
 def fuse(
@@ -410,13 +350,6 @@ class _Fusion:
                 break
             name = node.inputs[0]
         return frozenset({name})
-
-
-def dependencies(stage: FusionGroup, views: Views) -> set[str]:
-    """Stored tensors and parts of stored concatenations (not inputs or constants) that ``stage`` reads."""
-    nodes = stage.nodes
-    inside = {n.outputs[0] for n in nodes}
-    return made_behind((n for node in nodes for n in node.inputs if n not in inside), views)
 
 
 def _order(stages: list[FusionGroup], graph: Graph) -> tuple[FusionGroup, ...]:

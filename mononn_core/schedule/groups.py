@@ -14,9 +14,10 @@ from mononn_core.options import Options
 from mononn_core.program.ir import Item, Phase
 from mononn_core.program.template import NEST
 from mononn_core.schedule.border import build_border
-from mononn_core.schedule.fuse import FusionGroup, fuse
+from mononn_core.schedule.fuse import fuse
 from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.schedule.schedule import GroupSchedule
+from mononn_core.schedule.stages import FusionGroup
 from mononn_core.schedule.template import scheduled
 from mononn_core.schedule.views import Views, matrix_shape, stored_behind
 

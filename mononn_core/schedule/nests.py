@@ -27,11 +27,11 @@ from mononn_core.program.rules import body_expressions
 from mononn_core.program.simplify import linear, simplify
 from mononn_core.program.template import NEST
 from mononn_core.schedule.binder import OWNER, OperandBinder, TaskBuilder
-from mononn_core.schedule.fuse import FusionGroup, run_chain
 from mononn_core.schedule.operands import axis
 from mononn_core.schedule.rows import group_body
 from mononn_core.schedule.schedule import Partition
 from mononn_core.schedule.shares import Share, inner_axes, owners_of, run_of, share_of
+from mononn_core.schedule.stages import FusionGroup, run_chain
 from mononn_core.schedule.views import matrix_index, matrix_shape, tensor_index
 
 BORDERS = {"lt": 0, "ge": 0, "le": 1, "gt": 1}

@@ -14,8 +14,8 @@ from mononn_core.program.expr import Const, Expr, Var
 from mononn_core.program.ir import Assign, Axis, Phase, Task
 from mononn_core.schedule.binder import OWNER, TaskBuilder
 from mononn_core.schedule.decisions import padded_stride, tile_step
-from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.schedule import Partition
+from mononn_core.schedule.stages import FusionGroup
 from mononn_core.schedule.views import Views, matrix_shape
 
 LARGEST_SEVEN_BITS = 64

@@ -8,7 +8,7 @@ from mononn_core.graph import Node
 from mononn_core.ops.common import delinearise
 from mononn_core.program.expr import Cast, Const, Expr, Var, const, op
 from mononn_core.program.ir import Let, Reduce, Statement
-from mononn_core.schedule.fuse import FusionGroup
+from mononn_core.schedule.stages import FusionGroup
 from mononn_core.schedule.views import Views
 
 Body = tuple[tuple[Statement, ...], Expr]

@@ -10,9 +10,9 @@ from typing import ClassVar
 from mononn_core.program.ir import Item, Operand, Phase, Task
 from mononn_core.program.template import get, known
 from mononn_core.schedule.boxes import Boxes
-from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.schedule.schedule import GroupSchedule, Partition, Tile
+from mononn_core.schedule.stages import FusionGroup
 
 
 @dataclass(frozen=True)

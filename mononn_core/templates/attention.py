@@ -41,10 +41,10 @@ from mononn_core.schedule.cuda.builder import CudaBuilder
 from mononn_core.schedule.cuda.schedule import CudaGroup
 from mononn_core.schedule.cuda.template import CudaScheduled, PlannedPhase
 from mononn_core.schedule.decisions import TILED_ROWS, most_at_once, tile_step
-from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.operands import attention_axes, axis, unit_stride
 from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.schedule.schedule import GroupSchedule, Partition
+from mononn_core.schedule.stages import FusionGroup
 from mononn_core.schedule.template import CpuScheduled, Ways
 from mononn_core.schedule.views import Views, matrix_shape
 

@@ -21,9 +21,9 @@ from mononn_core.program.simplify import simplify
 from mononn_core.program.template import Array, Running, operand
 from mononn_core.schedule.binder import BLOCK, OWNER, TaskBuilder
 from mononn_core.schedule.decisions import TILED_ROWS
-from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.schedule.schedule import GroupSchedule
+from mononn_core.schedule.stages import FusionGroup
 from mononn_core.templates.conv_node import Conv
 from mononn_core.templates.windowed import Windowed, WindowParams, corners
 

@@ -11,8 +11,8 @@ from mononn_core.graph import Node, TensorType
 from mononn_core.ops.common import integer, integers
 from mononn_core.program.windows import Pair, Windows
 from mononn_core.schedule.binder import TaskBuilder
-from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.operands import ImageView
+from mononn_core.schedule.stages import FusionGroup
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,10 @@ from mononn_core.schedule.cuda.parts import SUFFIX
 from mononn_core.schedule.cuda.schedule import CudaGroup
 from mononn_core.schedule.cuda.template import CudaScheduled, PlannedPhase
 from mononn_core.schedule.cuda.tiles import BlockTile
-from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.nests import map_statement, row_loops
 from mononn_core.schedule.operands import Product, axis
 from mononn_core.schedule.rows import group_body
+from mononn_core.schedule.stages import FusionGroup
 from mononn_core.schedule.views import tensor_index
 from mononn_core.templates.product import ProductTemplate, left_operand, right_operand
 

@@ -22,12 +22,12 @@ from mononn_core.schedule.cuda.builder import CudaBuilder
 from mononn_core.schedule.cuda.parts import HeldViews, PartsViews
 from mononn_core.schedule.cuda.schedule import CudaGroup
 from mononn_core.schedule.cuda.template import SUM, CudaScheduled, PlannedPhase
-from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.nests import build_nest, has_pieces
 from mononn_core.schedule.operands import axis
 from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.schedule.schedule import GroupSchedule, Partition
 from mononn_core.schedule.shares import rows_of_an_owner
+from mononn_core.schedule.stages import FusionGroup
 from mononn_core.schedule.template import CpuScheduled, Ways
 from mononn_core.schedule.views import matrix_index, matrix_shape
 

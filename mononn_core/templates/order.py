@@ -25,11 +25,11 @@ from mononn_core.program.ir import Box, Phase, Store, Task
 from mononn_core.program.rules import matrix_dims
 from mononn_core.program.template import Array, Elements, Extent, Running, Template, operand
 from mononn_core.schedule.binder import OWNER, unit_axes
-from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.operands import RowsView, axis
 from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.schedule.schedule import GroupSchedule, Partition
 from mononn_core.schedule.shares import rows_of_an_owner
+from mononn_core.schedule.stages import FusionGroup
 from mononn_core.schedule.template import CpuScheduled, Ways
 from mononn_core.schedule.views import matrix_shape
 

@@ -12,8 +12,8 @@ from mononn_core.program.ir import Box, Task
 from mononn_core.program.simplify import simplify
 from mononn_core.program.template import Array, Elements, Extent, Running, Template, sides
 from mononn_core.schedule.binder import OperandBinder, TaskBuilder, bound
-from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.operands import Product, matmul_axes
+from mononn_core.schedule.stages import FusionGroup
 from mononn_core.schedule.views import matrix_shape
 
 

@@ -22,10 +22,10 @@ from mononn_core.schedule.decisions import (
     registers_problem,
     rows_problem,
 )
-from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.operands import Product, axis
 from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.schedule.schedule import GroupSchedule, Partition, Tile
+from mononn_core.schedule.stages import FusionGroup
 from mononn_core.schedule.template import CpuScheduled, Ways
 from mononn_core.schedule.views import Views, matrix_shape
 from mononn_core.templates.product import left_operand, product_of

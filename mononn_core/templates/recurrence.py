@@ -30,10 +30,10 @@ from mononn_core.program.simplify import simplify
 from mononn_core.program.template import Array, Elements, Extent, Running, Template, operand
 from mononn_core.schedule.binder import OWNER, OperandBinder
 from mononn_core.schedule.decisions import most_at_once
-from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.operands import RowsView, axis
 from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.schedule.schedule import GroupSchedule, Partition
+from mononn_core.schedule.stages import FusionGroup
 from mononn_core.schedule.template import CpuScheduled, Ways
 from mononn_core.schedule.views import matrix_index, matrix_shape
 

@@ -26,8 +26,8 @@ from mononn_core.program.ir import Box, Phase, Task
 from mononn_core.program.simplify import from_linear, linear
 from mononn_core.program.template import Array, Elements, Extent, Running, Template, operand, sides
 from mononn_core.schedule.binder import OperandBinder, panel_buffer
-from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.phases import PhaseBuilder
+from mononn_core.schedule.stages import FusionGroup
 from mononn_core.schedule.template import Ways
 from mononn_core.templates.product_tiles import TiledProduct
 

@@ -31,10 +31,10 @@ from mononn_core.schedule.bands import read_bands
 from mononn_core.schedule.binder import BATCH, BLOCK, OWNER, PANEL, OperandBinder, TaskBuilder, unit_axes
 from mononn_core.schedule.boxes import Boxes
 from mononn_core.schedule.decisions import L2_SHARE, fewer_at_once, most_at_once, registers_problem, rows_problem
-from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.operands import axis
 from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.schedule.schedule import GroupSchedule, Partition, Tile
+from mononn_core.schedule.stages import FusionGroup
 from mononn_core.schedule.template import CpuScheduled, Ways
 from mononn_core.schedule.views import matrix_shape
 from mononn_core.templates.conv_node import Conv, image_of

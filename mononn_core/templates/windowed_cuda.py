@@ -20,7 +20,7 @@ from mononn_core.schedule.cuda.builder import CudaBuilder
 from mononn_core.schedule.cuda.schedule import CudaGroup
 from mononn_core.schedule.cuda.template import CudaScheduled, PlannedPhase
 from mononn_core.schedule.cuda.tiles import Target
-from mononn_core.schedule.fuse import FusionGroup
+from mononn_core.schedule.stages import FusionGroup
 from mononn_core.templates.conv_node import Conv
 from mononn_core.templates.windowed import Windowed, WindowParams
 

@@ -24,9 +24,9 @@ from mononn_core.program.ir import Phase, Task
 from mononn_core.program.template import Running, operand
 from mononn_core.program.windows import Pair, Windows
 from mononn_core.schedule.decisions import most_at_once
-from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.schedule.schedule import Partition
+from mononn_core.schedule.stages import FusionGroup
 from mononn_core.templates.conv_node import Conv
 from mononn_core.templates.toom import Toom, toom_cook
 from mononn_core.templates.windowed import Windowed, WindowParams, corners, rows_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.phases import PhaseBuilder
+from mononn_core.schedule.stages import FusionGroup
 from mononn_core.templates import winograd
 from mononn_core.templates.conv_node import Conv
 from mononn_core.templates.toom import Toom, toom_cook

@@ -14,8 +14,8 @@ from mononn_core.element import HALF_WORD, WIDE, WORD
 from mononn_core.program.ir import Task
 from mononn_core.program.template import Running
 from mononn_core.schedule.decisions import most_at_once
-from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.phases import PhaseBuilder
+from mononn_core.schedule.stages import FusionGroup
 from mononn_core.templates import winograd
 from mononn_core.templates.conv_node import Conv
 from mononn_core.templates.winograd import Winograd

@@ -79,6 +79,16 @@ def test_what_others_read_too_stays() -> None:
     check(model, 1, shape=(6, 8))
 
 
+def test_a_long_sum_is_no_deep_recursion() -> None:
+    b = Builder("long")
+    total = b.add("MatMul", "x", b.weight(8, 8))
+    for _ in range(1200):
+        total = b.add("Add", total, "x")
+    b.add("Relu", b.add("Add", total, b.add("MatMul", b.add("Tanh", "x"), b.weight(8, 8))), output="y")
+    model = b.model({"x": (TensorProto.FLOAT, (6, 8))}, {"y": (6, 8)})
+    assert products(model) == [8, 8]
+
+
 def test_a_graph_without_such_sums_is_the_same_object() -> None:
     graph = compiler.lower(skips(1), threads=1, machine=Machine.named("avx2")).optimized
     assert sums.run(graph) is graph

@@ -11,8 +11,8 @@ from mononn_core.program.ir import Assign, Axis, Buffer, Layout, Phase, Task
 from mononn_core.schedule.binder import TaskBuilder
 from mononn_core.schedule.cuda.parts import PartsViews
 from mononn_core.schedule.cuda.tiles import Target
-from mononn_core.schedule.fuse import FusionGroup
 from mononn_core.schedule.schedule import Partition
+from mononn_core.schedule.stages import FusionGroup
 
 
 class CudaBuilder(TaskBuilder):

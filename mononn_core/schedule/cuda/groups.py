@@ -16,8 +16,9 @@ from mononn_core.schedule.cuda.parts import PartsViews
 from mononn_core.schedule.cuda.schedule import CudaGroup, CudaSchedule
 from mononn_core.schedule.cuda.template import SUM, PlannedPhase, cuda_scheduled
 from mononn_core.schedule.cuda.tiles import LAUNCHES, Target
-from mononn_core.schedule.fuse import FusionGroup, border_of, dependencies, fuse
+from mononn_core.schedule.fuse import fuse
 from mononn_core.schedule.schedule import Partition
+from mononn_core.schedule.stages import FusionGroup, border_of, dependencies
 from mononn_core.schedule.views import Views, stored_behind
 
 NORMS = ("layer_norm", "rms_norm")

@@ -16,7 +16,7 @@ from mononn_core.program.template import NEST, get
 from mononn_core.schedule.cuda.builder import CudaBuilder
 from mononn_core.schedule.cuda.schedule import CudaGroup
 from mononn_core.schedule.cuda.tiles import BlockTile, Target
-from mononn_core.schedule.fuse import FusionGroup
+from mononn_core.schedule.stages import FusionGroup
 
 SUM = "sum"
 """What a Schedule calls the loops that add the parts of a product."""
