@@ -226,20 +226,24 @@ class _Fusion:
                 return True
             if len(places) > 1 and len(places) * self._steps(node) > MOST_STEPS:
                 return True
-            times = max((self._times(r) for r in readers), default=1)
+            times = max((self._times(r, name) for r in readers), default=1)
             if registry.get(node.op).kind == "elementwise" and times > 1 and times * self._steps(node) > MOST_AGAIN:
                 return True
         return any(self._needs_storage(name, reader, view=False) for reader in readers)
 
-    def _times(self, reader: Node) -> int:
-        """How often ``reader`` shows an element, in windows that overlap."""
-        moved = reader.outputs[0]
+    def _times(self, reader: Node, name: str) -> int:
+        """How often ``reader`` shows an element of ``name``: in windows that overlap, or spread for a reduction."""
+        moved, size = reader.outputs[0], max(1, self.graph.types[name].size)
         if reader.op == "windows":
-            return self.graph.types[moved].size // max(1, self.graph.types[reader.inputs[0]].size)
-        moves = registry.get(reader.op).kind == "movement" or self._is_dequantised(reader)
-        if not moves or moved in self.absorbed:
+            return self.graph.types[moved].size // size
+        if moved in self.absorbed:
             return 1
-        return max((self._times(r) for r in self.consumers[moved]), default=1)
+        if registry.get(reader.op).kind == "elementwise" and not self._is_dequantised(reader):
+            reduced = all(registry.get(r.op).kind == "reduction" for r in self.consumers[moved])
+            return self.graph.types[moved].size // size if reduced else 1
+        if registry.get(reader.op).kind != "movement" and not self._is_dequantised(reader):
+            return 1
+        return max((self._times(r, moved) for r in self.consumers[moved]), default=1)
 
     def _evaluated(self, readers: Iterable[Node]) -> Iterator[str]:
         """Where ``readers`` are evaluated, once for each time: what is neither stored nor moved, or is dequantised,
