@@ -23,16 +23,15 @@ def in_place(rewriter: Rewriter, node: Node) -> str | None:
     left, right = node.inputs
     *lead, rows, columns = kind.shape
     if columns == 1 and (chosen := _chosen(rewriter, left, lead)):
-        matrices, vector, axis = left, right, 1
+        vector, terms, vector_first = right, rewriter.type(left).shape[-1], False
     elif rows == 1 and (chosen := _chosen(rewriter, right, lead)):
-        matrices, vector, axis = right, left, 0
+        vector, terms, vector_first = left, rewriter.type(right).shape[-2], True
     else:
         return None
-    terms = rewriter.type(matrices).shape[-1 if axis else -2]
-    if rewriter.type(vector).shape != (*lead, terms, 1) and rewriter.type(vector).shape != (*lead, 1, terms):
+    if rewriter.type(vector).shape[:-2] != tuple(lead):
         return None
     table, indices = chosen.inputs
-    if axis:
+    if not vector_first:  # so that neighbouring results read neighbours
         value = rewriter.constant(table)
         assert value is not None
         table = rewriter.make(np.ascontiguousarray(value.swapaxes(1, 2)))

@@ -77,7 +77,7 @@ def _terms(rewriter: Rewriter, name: str, shape: tuple[int, ...], depth: int = 0
 def _term(rewriter: Rewriter, name: str, inner: Node | None) -> Term | None:
     """``name`` as a product, or as one with a constant added."""
     bias = next((n for n in inner.inputs if rewriter.constant(n) is not None), "") if inner else ""
-    product = next(n for n in inner.inputs if n != bias) if inner and bias else name
+    product = next((n for n in inner.inputs if n != bias), "") if inner and bias else name
     node = rewriter.producer(product)
     if node is None or node.op not in ("matmul", "conv") or not rewriter.single_use(product):
         return None

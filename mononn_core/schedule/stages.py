@@ -55,12 +55,10 @@ def run_chain(stage: FusionGroup, views: Views, index: tuple[Expr, ...], value: 
     name = stage.root.output
     values = {name: value}
     for node in stage.chain:
+        if name in views.placed:
+            return views.placed_index(name, index), values[name]
         definition = registry.get(node.op)
-        if node.op == "concat":
-            before = node.inputs[: node.inputs.index(name)]
-            index = (*index[:-1], index[-1] + sum(views.type(n).shape[-1] for n in before))
-            values = {node.output: values[name]}
-        elif definition.kind == "movement":
+        if definition.kind == "movement":
             assert definition.forward is not None
             index = definition.forward(views.type(name), views.type(node.output), node.attrs, index)
             values = {node.output: values[name]}

@@ -47,11 +47,14 @@ class Views:
     def element(self, name: str, index: tuple[Expr, ...]) -> Expr:
         """Like :meth:`read`, but a constant of one element stays a Load."""
         if name in self.placed:
-            whole, first = self.placed[name]
-            return self.element(whole, tuple(i + start for i, start in zip(index, first, strict=True)))
+            return self.element(self.placed[name][0], self.placed_index(name, index))
         if self.is_stored(name):
             return Load(name, matrix_index(self.type(name).shape, index), self.type(name).dtype)
         return self.point(self._producers[name], index)
+
+    def placed_index(self, name: str, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """Where element ``index`` of a placed tensor is in the tensor that it is a part of."""
+        return tuple(i + start for i, start in zip(index, self.placed[name][1], strict=True))
 
     def point(self, node: Node, index: tuple[Expr, ...], known: dict[str, Expr] | None = None) -> Expr:
         """``node``'s output element at ``index``; ``known`` gives the values of inputs already at hand."""
