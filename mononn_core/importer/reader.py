@@ -49,6 +49,7 @@ class Imported:
     def __init__(self, source: str | Path | bytes) -> None:
         self.model = read_model(source)
         self._stored = initializers(self.model.graph)
+        self._nodes: list[OnnxNode] | None = None
 
     def graph(self, shapes: Shapes | None = None, values: Values | None = None) -> Graph:
         """Its Graph at these shapes."""
@@ -56,8 +57,10 @@ class Imported:
         fixed = {name: np.asarray(value) for name, value in (values or {}).items()}
         given = {**(shapes or {}), **{name: value.shape for name, value in fixed.items()}}
         importer.declare(input_types(self.model, given), fixed)
-        for node in self.model.graph.node:
-            importer.convert(plain_node(node), importer.scope, importer.opsets, "")
+        if self._nodes is None:
+            self._nodes = [plain_node(node) for node in self.model.graph.node]
+        for plain in self._nodes:
+            importer.convert(plain, importer.scope, importer.opsets, "")
         return importer.finish()
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 from onnx import AttributeProto, TensorProto, defs, helper
@@ -19,14 +20,13 @@ def check_node(node: OnnxNode, dtypes: Sequence[str]) -> None:
         ModelError: an attribute is of another kind, or an input has a type that the operator does not take, or not
             the one that another input has.
     """
-    try:
-        schema = defs.get_schema(node.op_type, node.domain)
-    except defs.SchemaError:
+    schema = _schema(node.op_type, node.domain)
+    if schema is None:
         return
     for attribute in node.proto.attribute:
         known = schema.attributes.get(attribute.name)
-        if known is not None and known.type.value != attribute.type:
-            kind, wanted = AttributeProto.AttributeType.Name(attribute.type), known.type.name
+        if known is not None and known != attribute.type:
+            kind, wanted = (AttributeProto.AttributeType.Name(number) for number in (attribute.type, known))
             raise ModelError(
                 f"{node.origin}: attribute {attribute.name!r} is {kind}, not {wanted}; the model is damaged"
             )
@@ -42,6 +42,34 @@ def check_node(node: OnnxNode, dtypes: Sequence[str]) -> None:
                 f"{node.origin}: its input {position} ({formal.name}) is {dtype}, another one {same[formal.type_str]}; "
                 "they must be the same"
             )
+
+
+@dataclass(frozen=True)
+class _Formal:
+    """An input as a schema has it."""
+
+    name: str
+    types: frozenset[str]
+    is_homogeneous: bool
+    type_str: str
+
+
+@dataclass(frozen=True)
+class _Schema:
+    """What is asked of a schema, which its library makes anew at every question."""
+
+    attributes: Mapping[str, int]
+    inputs: tuple[_Formal, ...]
+
+
+@cache
+def _schema(op_type: str, domain: str) -> _Schema | None:
+    try:
+        schema = defs.get_schema(op_type, domain)
+    except defs.SchemaError:
+        return None
+    inputs = (_Formal(f.name, frozenset(f.types), f.is_homogeneous, f.type_str) for f in schema.inputs)
+    return _Schema({name: int(a.type.value) for name, a in schema.attributes.items()}, tuple(inputs))
 
 
 @cache
