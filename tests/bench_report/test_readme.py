@@ -53,7 +53,7 @@ def test_the_documents_hold_what_the_published_records_give(published, suites):
     assert with_bricks(bricks, brick_folders(ROOT / "results" / "reference")) == bricks
 
 
-@pytest.mark.parametrize("name", ["start"])
+@pytest.mark.parametrize("name", ["start", "lengths"])
 def test_a_study_s_document_holds_what_its_records_give(name):
     text = (ROOT / "docs" / f"{name}.md").read_text()
     assert with_study(text, name, study_folders(ROOT / "results" / "reference", name)) == text
