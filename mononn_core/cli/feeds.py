@@ -61,7 +61,7 @@ def chosen(session: BaseSession, options: argparse.Namespace) -> tuple[Specialis
     shapes = {**shapes_of(options), **{name: value.shape for name, value in given.items()}}
     if unknown := [name for name in shapes if name not in session.inputs]:
         raise OptionError(f"the network has no input {unknown[0]!r}; its inputs are {', '.join(session.inputs)}")
-    several = len(session.specialisations) > 1 or options.shape or session.specialisations[0].least_batch
+    several = len(session.specialisations) > 1 or options.shape or session.specialisations[0].shorter
     one = fitting(session.specialisations, shapes) if several else session.specialisations[0]
     return one, feeds(one.inputs, given, options.seed)
 

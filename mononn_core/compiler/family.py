@@ -12,12 +12,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from math import prod
 from typing import Any
 
-from mononn_core.compiler.batch import apart
 from mononn_core.compiler.cpu import lower_imported
+from mononn_core.compiler.padding import Axes, Padding
 from mononn_core.compiler.pool import Pool
 from mononn_core.errors import MononnError, OptionError
 from mononn_core.graph import Graph
-from mononn_core.importer.reader import Imported
+from mononn_core.importer.reader import Imported, declared_inputs
 from mononn_core.machine import Machine
 from mononn_core.options import Options
 from mononn_core.runtime.artifact import Artifact
@@ -27,8 +27,9 @@ from mononn_core.runtime.toolchain import Compiled, compile_host
 Shapes = Mapping[str, tuple[int, ...]]
 MOST = 256
 """Specialisations of one artifact."""
-MOST_PROVEN = 32
-"""Batches below one that is compiled which are looked at, each a Graph of its own."""
+MOST_PROVEN, MOST_NODES = 32, 1 << 14
+"""Shorter lengths of an axis than one that is compiled which are looked at, each a Graph of its own: so many, and more
+while these Graphs have no more nodes together."""
 
 
 def build_family(model: Imported, shapes: Sequence[Shapes], options: Options, machine: Machine) -> Artifact:
@@ -52,7 +53,7 @@ def build_family(model: Imported, shapes: Sequence[Shapes], options: Options, ma
                 raise type(error)(f"at {words_of(shapes[index])}: {error}") from error
             assert stages.code is not None
             code[index] = stages.code
-            manifests[index] = {**stages.manifest, "least_batch": _least_batch(model, graph, shapes)}
+            manifests[index] = {**stages.manifest, "shorter": _shorter(model, graph, shapes)}
             texts |= {f"{name}:{index}" if index else name: text for name, text in stages.texts.items()}
     compiled = [code[index].result() for index in range(len(shapes))]
     for index, about in manifests.items():
@@ -80,25 +81,50 @@ def _check(shapes: Sequence[Shapes], options: Options) -> None:
         seen[key] = number
 
 
-def _least_batch(model: Imported, large: Graph, shapes: Sequence[Shapes]) -> int:
-    """The smallest batch that is proven to run as the first entries of that of ``large``, down to the next smaller one
-    of ``shapes``; 0 where there is none."""
-    whole, least = {name: large.types[name].shape for name in large.inputs}, 0
-    if not whole or not all(whole.values()):
-        return 0
-    batch = next(iter(whole.values()))[0]
-    for few in range(batch - 1, max(batch - MOST_PROVEN, 1) - 1, -1):
-        smaller = {name: (few, *shape[1:]) for name, shape in whole.items()}
+def _shorter(model: Imported, graph: Graph, shapes: Sequence[Shapes]) -> list[dict[str, Any]]:
+    """What may be given in place of the shapes of ``graph``: fewer entries of a batch, which all inputs have along
+    their first axis, or shorter sequences, along the longest of the other axes that the model leaves open."""
+    whole = {name: graph.types[name].shape for name in graph.inputs}
+    open_axes = [
+        (name, axis) for name, (_, dims) in declared_inputs(model.model).items() if name in whole
+        for axis, dim in enumerate(dims) if axis and isinstance(dim, str)
+    ]  # fmt: skip
+    longest = max((whole[name][axis] for name, axis in open_axes), default=0)
+    sequence: dict[str, tuple[int, ...]] = {}
+    for name, axis in open_axes:
+        if whole[name][axis] == longest:
+            sequence[name] = (*sequence.get(name, ()), axis)
+    found = []
+    if whole and all(whole.values()) and len({shape[0] for shape in whole.values()}) == 1:
+        found.append(_least(model, graph, shapes, dict.fromkeys(whole, (0,))))
+    if sequence:
+        found.append(_least(model, graph, shapes, sequence))
+    return [about for about in found if about is not None]
+
+
+def _least(model: Imported, graph: Graph, shapes: Sequence[Shapes], axes: Axes) -> dict[str, Any] | None:
+    """The shortest length of ``axes`` that is proven to run as the first elements of those of ``graph``, down to the
+    next shorter one of ``shapes``, with the axes of inputs and outputs; None where there is none."""
+    whole = {name: graph.types[name].shape for name in graph.inputs}
+    first = next(iter(axes))
+    length = whole[first][axes[first][0]]
+    padding, about = Padding(graph, axes), None
+    most = max(MOST_PROVEN, MOST_NODES // max(len(graph.nodes), 1))
+    for few in range(length - 1, max(length - most, 1) - 1, -1):
+        smaller = {n: tuple(few if a in axes.get(n, ()) else e for a, e in enumerate(s)) for n, s in whole.items()}
         if any(given.items() <= smaller.items() for given in shapes):
             break
         try:
-            proven = apart(large, model.graph(smaller))
-        except MononnError:  # the model is of this batch alone
+            short = model.graph(smaller)
+        except MononnError:  # the model is of this length alone
             break
-        if not proven:
+        ends = padding.ends(short)
+        if ends is None or (about and about["outputs"] != ends):
             break
-        least = few
-    return least
+        if any(graph.types[n].shape[a] != length or short.types[n].shape[a] != few for n in ends for a in ends[n]):
+            break
+        about = {"inputs": axes, "outputs": ends, "length": length, "least": few}
+    return about
 
 
 def _elements(shapes: Shapes) -> int:

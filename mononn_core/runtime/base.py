@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -39,6 +40,25 @@ class TensorInfo:
 
 
 @dataclass(frozen=True)
+class Shorter:
+    """What may be given in place of a specialisation's inputs: the first elements of those, whose rest is then zero.
+
+    Attributes:
+        inputs, outputs: by name, the axes that are shorter.
+        length, least: those axes' extent, and down to which it may be shorter.
+    """
+
+    inputs: Mapping[str, Sequence[int]]
+    outputs: Mapping[str, Sequence[int]]
+    length: int
+    least: int
+
+    def __str__(self) -> str:
+        batch = all(axis == 0 for axes in self.inputs.values() for axis in axes)
+        return f"{'a batch' if batch else 'a length'} from {self.least} on"
+
+
+@dataclass(frozen=True)
 class Specialisation:
     """A network at one set of shapes.
 
@@ -46,14 +66,14 @@ class Specialisation:
         index: among those that the network was compiled for.
         inputs, outputs: by name, in the order of the call.
         phases: the manifest's.
-        least_batch: fewer entries than the inputs have along their first axis may be given down to this many; 0: not.
+        shorter: what may be given in place of the inputs.
     """
 
     index: int
     inputs: Mapping[str, TensorInfo]
     outputs: Mapping[str, TensorInfo]
     phases: Sequence[Mapping[str, Any]]
-    least_batch: int = 0
+    shorter: Sequence[Shorter] = ()
 
     @staticmethod
     def of(index: int, manifest: Mapping[str, Any]) -> Specialisation:
@@ -62,7 +82,8 @@ class Specialisation:
             {t["name"]: TensorInfo(t["dtype"], tuple(t["shape"])) for t in manifest[kind]}
             for kind in ("inputs", "outputs")
         )
-        return Specialisation(index, inputs, outputs, manifest["phases"], manifest.get("least_batch", 0))
+        shorter = tuple(Shorter(**about) for about in manifest.get("shorter", ()))
+        return Specialisation(index, inputs, outputs, manifest["phases"], shorter)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -70,35 +91,40 @@ class Specialisation:
         return {name: info.shape for name, info in self.inputs.items()}
 
     @property
-    def batch(self) -> int:
-        """Entries along the first axis of the inputs, where there may be fewer; else 0."""
-        return next(iter(self.inputs.values())).shape[0] if self.least_batch else 0
+    def elements(self) -> int:
+        """Of all inputs."""
+        return sum(prod(shape) for shape in self.shapes.values())
 
     def fitted(self, shapes: Mapping[str, Sequence[int]]) -> Specialisation | None:
-        """This one where inputs of ``shapes`` (of some or all, by name) are its own, or the same of the smaller batch
+        """This one where inputs of ``shapes`` (of some or all, by name) are its own, or the same of the shorter length
         that they have; None where they do not fit."""
         if shapes.items() <= self.shapes.items():
             return self
-        first = {shape[0] if shape else 0 for shape in map(tuple, shapes.values())}
-        few = first.pop()
-        if first or not self.least_batch <= few < self.batch:
-            return None
-        inputs, outputs = (
-            {name: TensorInfo(info.dtype, (few, *info.shape[1:])) for name, info in ends.items()}
-            for ends in (self.inputs, self.outputs)
-        )
-        smaller = Specialisation(self.index, inputs, outputs, self.phases, self.least_batch)
-        return smaller if shapes.items() <= smaller.shapes.items() else None
+        for shorter in self.shorter:
+            extents = {s[a] for n, s in shapes.items() for a in shorter.inputs.get(n, ()) if a < len(s)}
+            few = extents.pop() if len(extents) == 1 else 0
+            if shorter.least <= few < shorter.length:
+                inputs = _cut(self.inputs, shorter.inputs, few)
+                smaller = Specialisation(self.index, inputs, _cut(self.outputs, shorter.outputs, few), self.phases)
+                if shapes.items() <= smaller.shapes.items():
+                    return smaller
+        return None
 
     def __str__(self) -> str:
-        fewer = f" (or a batch from {self.least_batch} on)" if self.least_batch else ""
-        return words_of(self.shapes) + fewer
+        return words_of(self.shapes) + (f" (or {', or '.join(map(str, self.shorter))})" if self.shorter else "")
+
+
+def _cut(ends: Mapping[str, TensorInfo], axes: Mapping[str, Sequence[int]], few: int) -> dict[str, TensorInfo]:
+    return {
+        name: TensorInfo(info.dtype, tuple(few if a in axes.get(name, ()) else n for a, n in enumerate(info.shape)))
+        for name, info in ends.items()
+    }
 
 
 def fitting(specialisations: Sequence[Specialisation], shapes: Mapping[str, Sequence[int]]) -> Specialisation:
-    """What runs inputs of ``shapes``: the first that is of these, else the one of the fewest entries that they are
-    fewer of, for as many. Raises InputError where there is none."""
-    found = [(one.batch if fits is not one else 0, fits) for one in specialisations if (fits := one.fitted(shapes))]
+    """What runs inputs of ``shapes``: the first that is of these, else the smallest that they fit when padded, at their
+    own length. Raises InputError where there is none."""
+    found = [(one.elements if fits is not one else 0, fits) for one in specialisations if (fits := one.fitted(shapes))]
     if not found:
         there = ", or ".join(map(str, specialisations))
         raise InputError(f"the network was not compiled for {words_of(shapes)}; give {there}")
@@ -231,7 +257,7 @@ class BaseSession(ABC):
     def choose(
         self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None, trace: np.ndarray | None = None
     ) -> Specialisation:
-        """The specialisation that takes inputs of these shapes, as for so many entries where they are fewer. Raises
+        """The specialisation that takes inputs of these shapes, as of their length where they are shorter. Raises
         InputError where there is none, a name given to :meth:`bind` is wrong or missing, or the trace does not fit."""
         _check_names("input", inputs, self.inputs)
         _check_names("output", outputs or {}, self.outputs)
@@ -246,7 +272,7 @@ class BaseSession(ABC):
 
     def _chosen(self, inputs: Mapping[str, Any]) -> Specialisation:
         only = self.specialisations[0]
-        if len(self.specialisations) == 1 and not only.least_batch:  # what does not fit it is told input by input
+        if len(self.specialisations) == 1 and not only.shorter:  # what does not fit it is told input by input
             return only
         return fitting(self.specialisations, {name: tuple(np.shape(inputs[name])) for name in self.inputs})
 

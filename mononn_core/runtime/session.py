@@ -56,17 +56,18 @@ class Binding(BaseBinding):
 
 
 class PartBinding(BaseBinding):
-    """Buffers of fewer entries of a batch than ``whole`` computes: every run copies them to and from its own."""
+    """Buffers of shorter inputs than ``whole`` computes: every run copies them to and from the first elements of its
+    own, whose rest stays zero."""
 
     def __init__(self, whole: Binding, inputs: dict[str, np.ndarray], outputs: dict[str, np.ndarray]) -> None:
         self.whole, self.inputs, self.outputs = whole, inputs, outputs
 
     def run(self) -> None:
         for name, value in self.inputs.items():
-            self.whole.inputs[name][: len(value)] = value
+            self.whole.inputs[name][_first(value)] = value
         self.whole.run()
         for name, value in self.outputs.items():
-            value[...] = self.whole.outputs[name][: len(value)]
+            value[...] = self.whole.outputs[name][_first(value)]
 
 
 class Session(BaseSession):
@@ -134,6 +135,10 @@ class Session(BaseSession):
         if self._host is not None:
             self._host.stop()
             self._host = None
+
+
+def _first(value: np.ndarray) -> tuple[slice, ...]:
+    return tuple(map(slice, value.shape))
 
 
 def _pointers(arrays: Any) -> Any:
