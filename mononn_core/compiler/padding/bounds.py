@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mononn_core.element import COMPUTE, F16, is_float
+from mononn_core.element import COMPUTE, F16, F64, is_float
 from mononn_core.graph import Node
 from mononn_core.ops import registry
 from mononn_core.ops.common import numpy_dtype, text
@@ -79,7 +79,7 @@ def of_elementwise(node: Node, given: Sequence[Known], dtypes: Sequence[str], re
 def _stored(number: float) -> float:
     """As a float32 has it, but for its digits."""
     with np.errstate(over="ignore"):
-        return number if np.isfinite(np.float32(number)) else math.copysign(math.inf, number)
+        return number if np.isfinite(np.asarray(number).astype(COMPUTE)) else math.copysign(math.inf, number)
 
 
 def _exact(node: Node, given: Sequence[Known], dtypes: Sequence[str]) -> Known:
@@ -229,7 +229,7 @@ def _cast(node: Node, given: list[Known]) -> Known:
         return (1.0, 1.0) if x[0] > 0 or x[1] < 0 else UNIT
     least, most = anything(to)
     if is_float(to):
-        return x if to in ("float32", "float64") else None if not is_ordinary(x) else _narrow(x, to)
+        return x if to in (COMPUTE, F64) else None if not is_ordinary(x) else _narrow(x, to)
     return (math.floor(x[0]), math.ceil(x[1])) if least <= x[0] and x[1] <= most else None
 
 
@@ -243,7 +243,7 @@ def _quantised(node: Node, given: list[Known]) -> Known:
 
 
 def _real(node: Node, given: list[Known]) -> Known:
-    return anything("float32") if all(map(is_ordinary, given)) else None
+    return anything(COMPUTE) if all(map(is_ordinary, given)) else None
 
 
 _Rule = Callable[[Node, list[Known]], Known]
