@@ -15,7 +15,7 @@ from mononn_core.program.ir import Barrier, Loop, Phase, Program
 
 
 def print_program(program: Program, comment: str = "", launch: str = "once") -> str:
-    """C++ source of ``program``: the vocabulary's headers, one static function a phase, and the entry function.
+    """C++ source of ``program``: the vocabulary's headers, one function a phase, and the entry function.
 
     Args:
         program: a verified Program; the compiler gets the width of vector registers as MONONN_VECTOR_BYTES.
@@ -28,6 +28,7 @@ def print_program(program: Program, comment: str = "", launch: str = "once") -> 
 class _CpuPrinter(CpuSync):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
+        self.printed = 0
         self.executed = sum(isinstance(i, Phase) for i, _ in program.trace())
         self.barriers = sum(isinstance(i, Barrier) for i, _ in program.trace())
         self.headers = tuple(dict.fromkeys(h for p in program.phases() for h in cpu_template(p).headers(p, self)))
@@ -48,10 +49,13 @@ class _CpuPrinter(CpuSync):
             for phase in item.body if isinstance(item, Loop) else (item,):
                 if isinstance(phase, Phase):
                     self._phase(phase, item if isinstance(item, Loop) else None)
+        self.out.line()
+        self.out.line("#if MN_HERE(0)")
         phase_by_phase = launch == "phases" or all(_alone(phase) for phase, _ in self._executed())
         if phase_by_phase:  # also where no phase needs more than the caller: nobody is woken
             self._steps_table()
         self._entry(self._one_phase if phase_by_phase else self._whole)
+        self.out.line("#endif")
         return self.out.text()
 
     def _heading(self, comment: str) -> None:
@@ -83,7 +87,10 @@ class _CpuPrinter(CpuSync):
         arguments = "const mononn_call *call, int worker, long ordinal" + (
             f", const long *row_, long {loop.var}" if loop else ""
         )
-        with self.out.block(f"static __attribute__((noinline)) void {function(phase)}({arguments}) {{"):
+        head = f"MN_PHASE void {function(phase)}({arguments})"
+        self.out.line(f"{head};")
+        self.out.line(f"#if MN_HERE({self.printed})")
+        with self.out.block(f"{head} {{"):
             self.out.line(
                 "(void)call, (void)worker, (void)ordinal;" + (f" (void)row_, (void){loop.var};" if loop else "")
             )
@@ -98,6 +105,8 @@ class _CpuPrinter(CpuSync):
             self._deal(phase, printer)
             for prefetch in (p for p in phase.prefetches if not p.into):
                 self.prefetch(prefetch, phase, loop)
+        self.out.line("#endif")
+        self.printed += 1
 
     def _deal(self, phase: Phase, printer: Printer) -> None:
         """Loop over this worker's tasks."""

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +47,9 @@ COMMON = (
     "-fno-asynchronous-unwind-tables",
     "-g0",
 )
+PART, MOST_PARTS = 1 << 17, 8
+"""Characters of source that one process compiles, and into how many at most a source is dealt. By these alone, so that
+every machine makes the same object."""
 LINK = ("--build-id=none", "--gc-sections", "--hash-style=gnu", "-s", "-z", "now", "-z", "relro")
 GLIBC = "2.17"
 
@@ -93,11 +97,11 @@ class Compiler(HostCompiler):
             "object.o",
         ]
 
-    def link_command(self) -> list[str]:
+    def link_command(self, objects: Sequence[str] = ("object.o",)) -> list[str]:
         if self.is_zig:
-            return [*self.program, "ld.lld", "-shared", "object.o", "-o", "object.so", *LINK]
+            return [*self.program, "ld.lld", "-shared", *objects, "-o", "object.so", *LINK]
         options = ",".join(("-Wl", "--as-needed", *LINK))
-        return [*self.program, "-shared", "-nostartfiles", "object.o", "-o", "object.so", options]
+        return [*self.program, "-shared", "-nostartfiles", *objects, "-o", "object.so", options]
 
     def archive_command(self) -> list[str]:
         tool = [*self.program, "ar"] if self.is_zig else ["ar"]
@@ -116,7 +120,8 @@ def compile_shared(
     """Compiles one source text, which may include "mononn.h" and the headers of :mod:`mononn_core.vocabulary`.
 
     Args:
-        source: C++20 or C11.
+        source: C++20 or C11. Phases of more than ``PART`` characters are compiled in parts side by side, each those
+            that are MN_HERE (mononn_vec.hpp).
         machine: instruction set to use; need not be the one this runs on.
         language: "c++" or "c".
         extra_flags: appended to the compile command.
@@ -125,7 +130,9 @@ def compile_shared(
         ToolchainError: no compiler, or it refused the source; the message holds its first error line.
     """
     compiler = find_compiler()
-    command = compiler.compile_command(machine, language, extra_flags)
+    parts = min(len(source) // PART + 1, MOST_PARTS) if "MN_HERE(" in source else 1
+    dealt = (f"-DMONONN_PARTS={parts}",) if parts > 1 else ()
+    command = compiler.compile_command(machine, language, (*extra_flags, *dealt))
     shown = shlex.join(("python" if word == sys.executable else word) for word in command if word != f"-I{FOLDER}")
     folder = cache_folder()
     entry = folder / (_digest(source, command, compiler) + ".so") if folder else None
@@ -135,8 +142,15 @@ def compile_shared(
         work = Path(name)
         (work / f"source.{SUFFIX[language]}").write_text(source, encoding="utf-8")
         (work / "mononn.h").write_text(abi.header(), encoding="utf-8")
-        _call(command, work)
-        _call(compiler.link_command(), work)
+        if parts == 1:
+            _call(command, work)
+            _call(compiler.link_command(), work)
+        else:
+            objects = [f"object{part}.o" for part in range(parts)]
+            made = [[*command[:-1], name, f"-DMONONN_PART={part}"] for part, name in enumerate(objects)]
+            with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as processes:
+                list(processes.map(_call, made, [work] * parts))
+            _call(compiler.link_command(objects), work)
         code = (work / "object.so").read_bytes()
     if entry:
         write_cached(entry, code)

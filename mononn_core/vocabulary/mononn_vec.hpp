@@ -10,6 +10,14 @@
 #endif
 
 #define MN_INLINE static inline __attribute__((always_inline))
+// A large network's phases are compiled in parts, side by side: phase n in part n % MONONN_PARTS.
+#ifdef MONONN_PARTS
+#define MN_HERE(n) ((n) % MONONN_PARTS == MONONN_PART)
+#define MN_PHASE __attribute__((noinline, visibility("hidden")))
+#else
+#define MN_HERE(n) 1
+#define MN_PHASE static __attribute__((noinline))
+#endif
 #if defined(__clang__)
 #define MN_UNROLL _Pragma("clang loop unroll(full)")
 #define MN_NOUNROLL _Pragma("clang loop unroll(disable)")

@@ -6,15 +6,18 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mononn_core import host_compiler
+from mononn_core.compiler import build, lower
 from mononn_core.errors import ToolchainError
 from mononn_core.machine import Machine
 from mononn_core.runtime import toolchain
 from mononn_core.runtime.artifact import ELF_MACHINES
+from mononn_core.runtime.session import Session
 from mononn_core.runtime.toolchain import compile_host, compile_shared
-from tests.core import handmade
+from tests.core import handmade, networks
 
 COMPILERS = ["", "g++"]
 VECTOR = """
@@ -83,6 +86,25 @@ def test_cache_answers_the_second_time_and_sees_every_change(compiler, monkeypat
     for path in folder.iterdir():
         path.write_bytes(b"broken")
     assert compile_shared(handmade.SOURCE, machine=machine).code == first.code
+
+
+def test_a_long_source_is_compiled_in_parts_to_the_same_answers(compiler, monkeypatch):
+    feeds = {"ids": np.arange(6).reshape(1, 6), "mask": np.array([[1, 1, 1, 1, 0, 1]])}
+    whole = build(lower(networks.encoder(), threads=2))
+    monkeypatch.setattr(toolchain, "PART", len(whole.texts["source"]) // 3)
+    parts, call = set(), toolchain._call
+
+    def seen(command, work):
+        parts.update(word for word in command if word.startswith("-DMONONN_PART="))
+        call(command, work)
+
+    monkeypatch.setattr(toolchain, "_call", seen)
+    first = build(lower(networks.encoder(), threads=2))
+    assert parts == {f"-DMONONN_PART={part}" for part in range(4)}
+    shutil.rmtree(toolchain.cache_folder())
+    assert build(lower(networks.encoder(), threads=2)).code == first.code
+    with Session(whole) as one, Session(first) as other:
+        np.testing.assert_array_equal(one.run(feeds)["y"], other.run(feeds)["y"])
 
 
 def test_refused_source_names_the_first_error(compiler):
