@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from math import prod
 from typing import Any
 
 from mononn_core.compiler.cpu import lower_imported
@@ -21,7 +20,7 @@ from mononn_core.importer.reader import Imported, declared_inputs
 from mononn_core.machine import Machine
 from mononn_core.options import Options
 from mononn_core.runtime.artifact import Artifact
-from mononn_core.runtime.base import words_of
+from mononn_core.runtime.base import elements_of, words_of
 from mononn_core.runtime.toolchain import Compiled, compile_host
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -45,7 +44,8 @@ def build_family(model: Imported, shapes: Sequence[Shapes], options: Options, ma
     pool, code = Pool(), dict[int, Future[Compiled]]()
     manifests, texts = dict[int, dict[str, Any]](), dict[str, str]()
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as compilers:
-        for index in sorted(range(len(shapes)), key=lambda i: -_elements(shapes[i])):
+        # the largest first, since panels that suit many rows serve few ones as well
+        for index in sorted(range(len(shapes)), key=lambda i: -elements_of(shapes[i])):
             try:
                 graph = model.graph(shapes[index])
                 stages = lower_imported(graph, options, machine, pool=pool, compiler=compilers)
@@ -125,8 +125,3 @@ def _least(model: Imported, graph: Graph, shapes: Sequence[Shapes], axes: Axes) 
             break
         about = {"inputs": axes, "outputs": ends, "length": length, "least": few}
     return about
-
-
-def _elements(shapes: Shapes) -> int:
-    """Of all inputs: the largest are compiled first, since panels that suit many rows serve few ones as well."""
-    return sum(prod(shape) for shape in shapes.values())

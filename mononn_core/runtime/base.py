@@ -90,11 +90,6 @@ class Specialisation:
         """Of the inputs, by name."""
         return {name: info.shape for name, info in self.inputs.items()}
 
-    @property
-    def elements(self) -> int:
-        """Of all inputs."""
-        return sum(prod(shape) for shape in self.shapes.values())
-
     def fitted(self, shapes: Mapping[str, Sequence[int]]) -> Specialisation | None:
         """This one where inputs of ``shapes`` (of some or all, by name) are its own, or the same of the shorter length
         that they have; None where they do not fit."""
@@ -124,11 +119,20 @@ def _cut(ends: Mapping[str, TensorInfo], axes: Mapping[str, Sequence[int]], few:
 def fitting(specialisations: Sequence[Specialisation], shapes: Mapping[str, Sequence[int]]) -> Specialisation:
     """What runs inputs of ``shapes``: the first that is of these, else the smallest that they fit when padded, at their
     own length. Raises InputError where there is none."""
-    found = [(one.elements if fits is not one else 0, fits) for one in specialisations if (fits := one.fitted(shapes))]
+    found = [
+        (elements_of(one.shapes) if fits is not one else 0, fits)
+        for one in specialisations
+        if (fits := one.fitted(shapes))
+    ]
     if not found:
         there = ", or ".join(map(str, specialisations))
         raise InputError(f"the network was not compiled for {words_of(shapes)}; give {there}")
     return min(found, key=lambda pair: pair[0])[1]
+
+
+def elements_of(shapes: Mapping[str, Sequence[int]]) -> int:
+    """Of all tensors of these shapes together."""
+    return sum(prod(shape) for shape in shapes.values())
 
 
 def words_of(shapes: Mapping[str, Sequence[int]]) -> str:

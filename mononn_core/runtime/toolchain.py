@@ -134,6 +134,7 @@ def compile_shared(
     dealt = (f"-DMONONN_PARTS={parts}",) if parts > 1 else ()
     command = compiler.compile_command(machine, language, (*extra_flags, *dealt))
     shown = shlex.join(("python" if word == sys.executable else word) for word in command if word != f"-I{FOLDER}")
+    shown += f" -DMONONN_PART=0..{parts - 1}" if parts > 1 else ""
     folder = cache_folder()
     entry = folder / (_digest(source, command, compiler) + ".so") if folder else None
     if entry and (code := read_cached(entry)):

@@ -13,7 +13,7 @@ from mononn_core.compiler.padding.placed import (
     Step,
     UnprovenError,
     agreed,
-    present,
+    given,
     products,
     spread,
     within,
@@ -23,7 +23,7 @@ from mononn_core.ops.common import integer, integers
 
 
 def elementwise_rule(step: Step, inputs: Inputs) -> Placed:
-    parts, kinds, rank = present(inputs), [t for t in step.inputs if t is not None], step.out.rank
+    parts, kinds, rank = given(inputs), [t for t in step.inputs if t is not None], step.out.rank
     places = spread([(x, t.shape) for x, t in zip(parts, kinds, strict=True)], rank)
     dtypes = [t.dtype for t in kinds]
 
@@ -63,7 +63,7 @@ def _compared(step: Step, parts: list[Placed], ups: list[bool], downs: list[bool
 
 
 def softmax_rule(step: Step, inputs: Inputs) -> Placed:
-    (x,), axis = present(inputs), integer(step.attrs, "axis")
+    (x,), axis = given(inputs), integer(step.attrs, "axis")
     rows = [a for a in x.longer if a != axis]
     some = {*rows} <= x.above and len(rows) < 2
     if axis in x.longer and not (_is_ignored(x.beyond[axis]) and some):
@@ -84,7 +84,7 @@ def _is_ignored(known: Known) -> bool:
 
 
 def norm_rule(step: Step, inputs: Inputs) -> Placed:
-    x, vectors = present(inputs)[0], present(inputs)[1:]
+    x, vectors = given(inputs)[0], given(inputs)[1:]
     last = step.kind(0).rank - 1
     if last in x.longer:
         raise UnprovenError
@@ -98,7 +98,7 @@ def norm_rule(step: Step, inputs: Inputs) -> Placed:
 
 
 def reduction_rule(step: Step, inputs: Inputs) -> Placed:
-    (x,), shape = present(inputs), step.kind(0).shape
+    (x,), shape = given(inputs), step.kind(0).shape
     single = "axes" not in step.attrs
     axes = (integer(step.attrs, "axis"),) if single else integers(step.attrs, "axes")
     over = [a for a in axes if a in x.longer]
@@ -135,7 +135,7 @@ def _is_neutral(step: Step, known: Known) -> bool:
 
 
 def matmul_rule(step: Step, inputs: Inputs) -> Placed:
-    a, b = present(inputs)[:2]
+    a, b = given(inputs)[:2]
     left, right = step.kind(0), step.kind(1)
     if not a.longer and not b.longer:
         return Placed((None,) * step.out.rank, products(step, a.whole, b.whole))
@@ -171,7 +171,7 @@ def _check_sum(a: Known, b: Known) -> None:
 
 
 def conv_rule(step: Step, inputs: Inputs) -> Placed:
-    x, weights = present(inputs)
+    x, weights = given(inputs)
     spans, strides = step.kind(1).shape[:2], integers(step.attrs, "strides")
     through = [0, *(a + 1 for a in range(2) if spans[a] == strides[a] == 1)]
     if weights.longer or not {*x.longer} <= {*through}:
@@ -182,15 +182,15 @@ def conv_rule(step: Step, inputs: Inputs) -> Placed:
 
 def by_weights_rule(step: Step, inputs: Inputs) -> Placed:
     """A product of rows by constants, whatever form these have."""
-    x, last = present(inputs)[0], step.kind(0).rank - 1
-    if last in x.longer or any(other.longer for other in present(inputs)[1:]) or step.out.rank != step.kind(0).rank:
+    x, last = given(inputs)[0], step.kind(0).rank - 1
+    if last in x.longer or any(other.longer for other in given(inputs)[1:]) or step.out.rank != step.kind(0).rank:
         raise UnprovenError
     rows = {a: products(step, known, UNIT) for a, known in x.beyond.items()}
     return Placed((*x.places[:-1], None), products(step, x.whole, UNIT), rows)
 
 
 def attention_rule(step: Step, inputs: Inputs) -> Placed:
-    q, k, v = present(inputs)[:3]
+    q, k, v = given(inputs)[:3]
     bias = inputs[3] if len(inputs) > 3 else None
     if "zeros" in step.attrs or 3 in (*q.longer, *k.longer, *v.longer):
         raise UnprovenError

@@ -13,15 +13,15 @@ from mononn_core.compiler.padding.placed import (
     Step,
     UnprovenError,
     agreed,
+    given,
     is_first,
-    present,
     within,
 )
 from mononn_core.ops.common import integer
 
 
 def gather_rule(step: Step, inputs: Inputs) -> Placed:
-    data, index = present(inputs)
+    data, index = given(inputs)
     axis, rank = integer(step.attrs, "axis"), step.kind(1).rank
     places = (*data.places[:axis], *index.places, *data.places[axis + 1 :])
     beyond = {a if a < axis else a + rank - 1: known for a, known in data.beyond.items() if a != axis}
@@ -35,7 +35,7 @@ def gather_rule(step: Step, inputs: Inputs) -> Placed:
 
 
 def gather_nd_rule(step: Step, inputs: Inputs) -> Placed:
-    data, index = present(inputs)
+    data, index = given(inputs)
     lead, depth, shape = step.kind(1).rank - 1, step.kind(1).shape[-1], step.kind(0).shape
     if integer(step.attrs, "batch_dims") or lead in index.longer:
         raise UnprovenError
@@ -49,7 +49,7 @@ def gather_nd_rule(step: Step, inputs: Inputs) -> Placed:
 
 
 def gather_elements_rule(step: Step, inputs: Inputs) -> Placed:
-    data, index = present(inputs)
+    data, index = given(inputs)
     axis = integer(step.attrs, "axis")
     _check_read(data, [axis], step.kind(0).shape, index)
     others = [a for a in range(step.out.rank) if a != axis]

@@ -15,14 +15,14 @@ from mononn_core.compiler.padding.placed import (
     Step,
     UnprovenError,
     agreed,
+    given,
     is_first,
-    present,
 )
 from mononn_core.ops.common import integer, integers
 
 
 def transpose_rule(step: Step, inputs: Inputs) -> Placed:
-    (x,), perm = present(inputs), integers(step.attrs, "perm")
+    (x,), perm = given(inputs), integers(step.attrs, "perm")
     places = tuple(x.places[p] for p in perm)
     beyond = {a: x.beyond[p] for a, p in enumerate(perm) if p in x.beyond}
     above, below = (frozenset(a for a, p in enumerate(perm) if p in axes) for axes in (x.above, x.below))
@@ -30,7 +30,7 @@ def transpose_rule(step: Step, inputs: Inputs) -> Placed:
 
 
 def expand_rule(step: Step, inputs: Inputs) -> Placed:
-    (x,), shift = present(inputs), step.out.rank - step.kind(0).rank
+    (x,), shift = given(inputs), step.out.rank - step.kind(0).rank
     places: list[Positions | None] = [*(None,) * shift, *x.places]
     beyond = {a + shift: known for a, known in x.beyond.items()}
     new = {a for a, p in enumerate(places) if p is None and step.out.shape[a] != step.few[a]}
@@ -41,7 +41,7 @@ def expand_rule(step: Step, inputs: Inputs) -> Placed:
 
 
 def slice_rule(step: Step, inputs: Inputs) -> Placed:
-    (x,) = present(inputs)
+    (x,) = given(inputs)
     starts, steps = integers(step.attrs, "starts"), integers(step.attrs, "steps")
     places = list(x.places)
     for axis, (many, few) in enumerate(zip(step.out.shape, step.few, strict=True)):
@@ -59,7 +59,7 @@ def slice_rule(step: Step, inputs: Inputs) -> Placed:
 
 
 def concat_rule(step: Step, inputs: Inputs) -> Placed:
-    parts, axis = present(inputs), integer(step.attrs, "axis")
+    parts, axis = given(inputs), integer(step.attrs, "axis")
     extents = [step.kind(i).shape[axis] for i in range(len(parts))]
     starts = np.cumsum([0, *extents[:-1]])
     places = [agreed([x.places[a] for x in parts]) if a != axis else None for a in range(step.out.rank)]
@@ -73,7 +73,7 @@ def concat_rule(step: Step, inputs: Inputs) -> Placed:
 
 
 def pad_rule(step: Step, inputs: Inputs) -> Placed:
-    x, before, after = present(inputs)[0], integers(step.attrs, "before"), integers(step.attrs, "after")
+    x, before, after = given(inputs)[0], integers(step.attrs, "before"), integers(step.attrs, "after")
     if any(before[a] or after[a] for a in x.longer):
         raise UnprovenError
     value = float(step.attrs["value"]) if step.attrs["mode"] == "constant" else None  # type: ignore[arg-type]
@@ -85,7 +85,7 @@ def pad_rule(step: Step, inputs: Inputs) -> Placed:
 
 
 def windows_rule(step: Step, inputs: Inputs) -> Placed:
-    (x,), axis, over = present(inputs), integer(step.attrs, "axis"), len(integers(step.attrs, "kernel"))
+    (x,), axis, over = given(inputs), integer(step.attrs, "axis"), len(integers(step.attrs, "kernel"))
     if any(axis <= a < axis + over for a in x.longer):
         raise UnprovenError
     places = (*x.places[:axis], *(None,) * 2 * over, *x.places[axis + over :])
@@ -93,14 +93,14 @@ def windows_rule(step: Step, inputs: Inputs) -> Placed:
 
 
 def tile_rule(step: Step, inputs: Inputs) -> Placed:
-    (x,), repeats = present(inputs), integers(step.attrs, "repeats")
+    (x,), repeats = given(inputs), integers(step.attrs, "repeats")
     if any(repeats[a] != 1 for a in x.longer):
         raise UnprovenError
     return x
 
 
 def trilu_rule(step: Step, inputs: Inputs) -> Placed:
-    x = present(inputs)[0]
+    x = given(inputs)[0]
     if any(p is not None and not is_first(p) for p in x.places[-2:]):
         raise UnprovenError
     return Placed(x.places, hull((x.whole, ZERO)), {a: hull((known, ZERO)) for a, known in x.beyond.items()})
@@ -108,7 +108,7 @@ def trilu_rule(step: Step, inputs: Inputs) -> Placed:
 
 def reshape_rule(step: Step, inputs: Inputs) -> Placed:
     """Axes go over into axes in groups of as many elements, at both lengths."""
-    (x,), long, out = present(inputs), step.kind(0).shape, step.out.shape
+    (x,), long, out = given(inputs), step.kind(0).shape, step.out.shape
     if not x.longer:
         return Placed((None,) * len(out), x.whole)
     short = tuple(n if p is None else len(p) for n, p in zip(long, x.places, strict=True))

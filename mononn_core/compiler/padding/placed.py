@@ -87,7 +87,7 @@ class Step:
         return found
 
 
-def present(inputs: Inputs) -> list[Placed]:
+def given(inputs: Inputs) -> list[Placed]:
     """Those that are there."""
     return [x for x in inputs if x is not None]
 
