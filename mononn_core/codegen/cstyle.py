@@ -178,6 +178,7 @@ class Printer:
     bound: frozenset[str] = frozenset()
     guard: Interval = ((), ())
     isinf: ClassVar[str] = "__builtin_isinf"
+    libm: ClassVar[str] = "__builtin_"  # before the names of C's functions
     types: ClassVar[Mapping[str, str]] = C_TYPES
 
     def value(self, e: Expr) -> str:
@@ -260,7 +261,7 @@ class Printer:
                 cast = "(int64_t)" if "int" in kind else ""
                 return f"({self.c_type(kind)})mn::{e.name}({', '.join(cast + a for a in args)})"
             case _ if function.libm and kind in C_SUFFIXES:
-                return f"{function.libm}{C_SUFFIXES[kind]}({', '.join(args)})"
+                return f"{self.libm}{function.libm}{C_SUFFIXES[kind]}({', '.join(args)})"
         raise UnsupportedError(f"operation {e.name!r} on {kind} has no generated form; compute it in float32 or int64")
 
     def _shift(self, e: Op, args: list[str]) -> str:
@@ -381,9 +382,8 @@ class Printer:
             case "mod":
                 return f"mn::each<T>({', '.join(args)}, [](float a, float b) {{ return mn::mod(a, b); }})"
             case _ if function.libm:
-                names = ", ".join(f"float a{i}" for i in range(len(args)))
-                call = f"{function.libm}{C_SUFFIXES[COMPUTE]}({', '.join(f'a{i}' for i in range(len(args)))})"
-                return f"mn::each<T>({', '.join(args)}, []({names}) {{ return {call}; }})"
+                call = f"{self.libm}{function.libm}{C_SUFFIXES[COMPUTE]}(a...)"
+                return f"mn::each<T>({', '.join(args)}, [](auto... a) {{ return {call}; }})"
         raise UnsupportedError(f"operation {e.name!r} on float32 has no generated form")
 
 

@@ -64,6 +64,7 @@ class CudaPrinter(Printer):
     loaded: Mapping[Expr, str] = field(default_factory=dict)
     lanes: frozenset[str] = frozenset()
     isinf: ClassVar[str] = "mn::isinf"
+    libm: ClassVar[str] = ""
     types: ClassVar[Mapping[str, str]] = CUDA_TYPES
 
     def scalar(self, e: Expr) -> str:

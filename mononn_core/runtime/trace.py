@@ -68,7 +68,8 @@ def record(session: BaseSession, inputs: Mapping[str, Any], runs: int = 20) -> n
     """Time stamps of ``runs`` runs after a warm-up.
 
     Returns:
-        uint64 of shape (runs, workers, executed phases, 3): nanoseconds, not before the first begin of its run.
+        uint64 of shape (runs, workers, executed phases, 3): nanoseconds, not before the first begin of its run. A
+        worker whose share another one does begins the next phase when that share ends, though it may wait already.
 
     Raises:
         InputError: the inputs do not fit.
@@ -89,6 +90,8 @@ def record(session: BaseSession, inputs: Mapping[str, Any], runs: int = 20) -> n
     for run in range(runs):
         binding.run()
         stamps[run] = buffer - buffer[:, 0, 0].min()
+    begins, ends = stamps[:, :, 1:, 0], stamps[:, :, :-1, 2]
+    np.maximum(begins, ends, out=begins)
     return stamps
 
 

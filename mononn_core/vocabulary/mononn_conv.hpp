@@ -157,7 +157,7 @@ static inline void conv_ragged(const TA *A, const float *B, long channels, Eleme
 }
 
 // Channel C of every group of GROUP neighbouring lanes, in all lanes of the group.
-template <int GROUP, int C, int... L> MN_INLINE V spread(V v, std::integer_sequence<int, L...>) {
+template <int GROUP, int C, int... L> MN_INLINE V spread(V v, Sequence<int, L...>) {
   return __builtin_shufflevector(v, v, (L / GROUP * GROUP + C)...);
 }
 
@@ -176,7 +176,7 @@ MN_INLINE void depthwise_tile(const TA *__restrict A, const float *__restrict B,
     MN_UNROLL for (int row = 0; row <= (RH - 1) * G::SH + (KR - 1) * G::DH; ++row)
       MN_UNROLL for (int column = 0; column <= (RW - 1) * G::SW + (G::KW - 1) * G::DW; ++column) {
         V v = load<V>(a + G::at(row, column));
-        if constexpr (GROUP > 1) v = spread<GROUP, CHANNEL>(v, std::make_integer_sequence<int, W>());
+        if constexpr (GROUP > 1) v = spread<GROUP, CHANNEL>(v, Counted<W>());
         MN_UNROLL for (int kh = 0; kh < KR; ++kh)
           MN_UNROLL for (int kw = 0; kw < G::KW; ++kw) {
             const int y = row - kh * G::DH, x = column - kw * G::DW;
@@ -186,9 +186,9 @@ MN_INLINE void depthwise_tile(const TA *__restrict A, const float *__restrict B,
       }
   };
   MN_NOUNROLL for (int kh = 0; kh < G::KH; kh += KR)
-    [&]<int... CHANNEL>(std::integer_sequence<int, CHANNEL...>) __attribute__((always_inline)) {
+    [&]<int... CHANNEL>(Sequence<int, CHANNEL...>) __attribute__((always_inline)) {
       (add.template operator()<CHANNEL>(A + G::at(kh * G::DH, 0), B + kh * G::KW * GROUP * ldb), ...);
-    }(std::make_integer_sequence<int, GROUP>());
+    }(Counted<GROUP>());
   epilogue(c);
 }
 

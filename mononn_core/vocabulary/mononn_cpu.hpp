@@ -3,16 +3,15 @@
 #include "mononn.h"
 #include "mononn_sync.hpp"
 #include "mononn_vec.hpp"
-#include <utility>
 
 namespace mn {
 
 // Denormals are flushed inside the function; the caller's control word comes back at the end.
 struct FlushDenormals {
 #if defined(__x86_64__)
-  unsigned saved = _mm_getcsr();
-  FlushDenormals() { _mm_setcsr(saved | 0x8040); }
-  ~FlushDenormals() { _mm_setcsr(saved); }
+  unsigned saved = __builtin_ia32_stmxcsr();
+  FlushDenormals() { __builtin_ia32_ldmxcsr(saved | 0x8040); }
+  ~FlushDenormals() { __builtin_ia32_ldmxcsr(saved); }
 #endif
 };
 
@@ -191,18 +190,18 @@ template <class T, class Element> MN_INLINE void ragged(long m, long n, long end
 
 // One stage of a transposition (Eklundh): lanes whose bit STEP is set of one row trade places with those of another
 // whose bit is not.
-template <int STEP, int... L> MN_INLINE V swap_low(V a, V b, std::integer_sequence<int, L...>) {
+template <int STEP, int... L> MN_INLINE V swap_low(V a, V b, Sequence<int, L...>) {
   return __builtin_shufflevector(a, b, (L & STEP ? W + L - STEP : L)...);
 }
-template <int STEP, int... L> MN_INLINE V swap_high(V a, V b, std::integer_sequence<int, L...>) {
+template <int STEP, int... L> MN_INLINE V swap_high(V a, V b, Sequence<int, L...>) {
   return __builtin_shufflevector(a, b, (L & STEP ? W + L : L + STEP)...);
 }
 template <int STEP> MN_INLINE void transpose_stage(V (&r)[W]) {
   MN_UNROLL for (int i = 0; i < W; ++i)
     if (!(i & STEP)) {
       V a = r[i], b = r[i + STEP];
-      r[i] = swap_low<STEP>(a, b, std::make_integer_sequence<int, W>());
-      r[i + STEP] = swap_high<STEP>(a, b, std::make_integer_sequence<int, W>());
+      r[i] = swap_low<STEP>(a, b, Counted<W>());
+      r[i + STEP] = swap_high<STEP>(a, b, Counted<W>());
     }
   if constexpr (2 * STEP < W) transpose_stage<2 * STEP>(r);
 }

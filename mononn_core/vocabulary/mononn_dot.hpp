@@ -34,12 +34,8 @@ MN_INLINE Lanes<W>::I pairs(Words a, Words b) {
   using Sum = Lanes<W>::I;
 #if !MN_PAIRS
   return ((Sum)a << 16 >> 16) * ((Sum)b << 16 >> 16) + ((Sum)a >> 16) * ((Sum)b >> 16);
-#elif MONONN_VECTOR_BYTES == 64
-  return (Sum)_mm512_madd_epi16((__m512i)a, (__m512i)b);
-#elif MONONN_VECTOR_BYTES == 32
-  return (Sum)_mm256_madd_epi16((__m256i)a, (__m256i)b);
 #else
-  return (Sum)_mm_madd_epi16((__m128i)a, (__m128i)b);
+  return x86::madd((Sum)a, (Sum)b);
 #endif
 }
 
@@ -76,15 +72,7 @@ template <> struct Dot<uint8_t, int8_t> {
   using Row = Sum;
   MN_INLINE Value values(Sum words) { return words; }
   MN_INLINE Row row(const int8_t *p) { return load<Sum>((const int32_t *)p); }
-  MN_INLINE void add(Sum &c, Value a, Row b) {
-#if MONONN_VECTOR_BYTES == 64
-    c = (Sum)_mm512_dpbusd_epi32((__m512i)c, (__m512i)a, (__m512i)b);
-#elif defined(__AVXVNNI__)
-    c = (Sum)_mm256_dpbusd_avx_epi32((__m256i)c, (__m256i)a, (__m256i)b);
-#else
-    c = (Sum)_mm256_dpbusd_epi32((__m256i)c, (__m256i)a, (__m256i)b);
-#endif
-  }
+  MN_INLINE void add(Sum &c, Value a, Row b) { c = x86::dpbusd(c, a, b); }
 
 #elif MN_PAIRS
   // The even and the odd bytes of a lane as 16-bit words, whose products vpmaddwd adds in pairs (vpmaddubsw saturates).
@@ -155,14 +143,7 @@ template <> struct Dot<uint8_t, SevenBits> : Dot<uint8_t, int8_t> {
   MN_INLINE Value value(const uint8_t *p) { return Sum{} + bytes(p); }
   MN_INLINE Row row(const SevenBits *p) { return load<Sum>((const int32_t *)p); }
   MN_INLINE void add(Sum &c, Value a, Row b) {
-#if MONONN_VECTOR_BYTES == 64
-    const Words two = (Words)_mm512_maddubs_epi16((__m512i)a, (__m512i)b);
-#elif MONONN_VECTOR_BYTES == 32
-    const Words two = (Words)_mm256_maddubs_epi16((__m256i)a, (__m256i)b);
-#else
-    const Words two = (Words)_mm_maddubs_epi16((__m128i)a, (__m128i)b);
-#endif
-    c += pairs(two, Words{} + 1);
+    c += pairs((Words)x86::maddubs(a, b), Words{} + 1);
   }
 };
 #else
@@ -188,7 +169,7 @@ template <> struct Dot<bf16, bf16> {
   using Row = Pairs;
   MN_INLINE Value values(Pairs words) { return words; }
   MN_INLINE Row row(const bf16 *p) { return load<Pairs>((const int32_t *)p); }
-  MN_INLINE void add(Sum &c, Value a, Row b) { c = (V)_mm512_dpbf16_ps((__m512)c, (__m512bh)a, (__m512bh)b); }
+  MN_INLINE void add(Sum &c, Value a, Row b) { c = x86::dpbf16(c, a, b); }
 #else
   struct Value {
     V low, high;
@@ -380,7 +361,7 @@ static inline void dot_conv(const TA *A, const TB *B, Element &&element, Ahead &
 
 // One word of a group of GROUP neighbouring channels in each of its lanes: its CHUNK-th, or the word that it lies in.
 template <int GROUP, int CHUNK, class TA, int... L>
-MN_INLINE Lanes<W>::I spread_words(const TA *p, std::integer_sequence<int, L...>) {
+MN_INLINE Lanes<W>::I spread_words(const TA *p, Sequence<int, L...>) {
   constexpr int N = sizeof...(L), EACH = 4 / sizeof(TA);
   static_assert(N % EACH == 0 && N % GROUP == 0);
   typename Lanes<N / EACH>::I words;
@@ -406,7 +387,7 @@ MN_INLINE void dot_depthwise_tile(const TA *__restrict A, const TB *__restrict B
       }
     MN_UNROLL for (int row = 0; row <= (RH - 1) * G::SH + (KR - 1) * G::DH; ++row)
       MN_UNROLL for (int column = 0; column <= (RW - 1) * G::SW + (G::KW - 1) * G::DW; ++column) {
-        const auto words = spread_words<GROUP, CHUNK>(a + G::at(row, column), std::make_integer_sequence<int, W>());
+        const auto words = spread_words<GROUP, CHUNK>(a + G::at(row, column), Counted<W>());
         const typename D::Value v = D::values(words);
         MN_UNROLL for (int kh = 0; kh < KR; ++kh)
           MN_UNROLL for (int kw = 0; kw < G::KW; ++kw) {
@@ -417,9 +398,9 @@ MN_INLINE void dot_depthwise_tile(const TA *__restrict A, const TB *__restrict B
       }
   };
   MN_NOUNROLL for (int kh = 0; kh < G::KH; kh += KR)
-    [&]<int... CHUNK>(std::integer_sequence<int, CHUNK...>) __attribute__((always_inline)) {
+    [&]<int... CHUNK>(Sequence<int, CHUNK...>) __attribute__((always_inline)) {
       (add.template operator()<CHUNK>(A + G::at(kh * G::DH, 0), B + kh * G::KW * CHUNKS * ldb * EACH), ...);
-    }(std::make_integer_sequence<int, CHUNKS>());
+    }(Counted<CHUNKS>());
   if constexpr (D::OFFSET)
     MN_UNROLL for (int i = 0; i < RH * RW; ++i) c[i / RW][i % RW] -= offset;
   epilogue(c);

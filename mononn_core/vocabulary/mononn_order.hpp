@@ -57,10 +57,10 @@ template <class E, bool LARGEST> struct Keys {
 
   MN_INLINE bool any(V condition) {
 #if defined(__AVX512F__)
-    if constexpr (sizeof(V) == 64) return _mm512_test_epi32_mask((__m512i)condition, (__m512i)condition) != 0;
+    if constexpr (sizeof(V) == 64) return x86::any((x86::I512)condition);
 #endif
 #if defined(__AVX__)
-    if constexpr (sizeof(V) == 32) return !_mm256_testz_si256((__m256i)condition, (__m256i)condition);
+    if constexpr (sizeof(V) == 32) return x86::any((x86::I256)condition);
 #endif
     Signed found = 0;
     MN_UNROLL for (int i = 0; i < LANES; ++i) found |= condition[i];

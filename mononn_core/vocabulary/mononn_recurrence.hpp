@@ -16,7 +16,7 @@ template <class Element, class... Sums> MN_INLINE void each_unit(long m, long n,
 
 // A tile's sums: GATES times the vectors of a block, a row each.
 template <int GATES, int MR, int NV, class Element, int... G>
-MN_INLINE void each_gate(V (&c)[MR][NV], long row, long n, long end, Element &&element, std::integer_sequence<int, G...>) {
+MN_INLINE void each_gate(V (&c)[MR][NV], long row, long n, long end, Element &&element, Sequence<int, G...>) {
   constexpr int EACH = NV / GATES;
   alignas(64) float sums[MR][NV * W];
   MN_UNROLL for (int i = 0; i < MR; ++i)
@@ -38,7 +38,7 @@ static inline void recurrence(const float *A, long lda, const float *B, long K, 
     const long block = backwards ? blocks - 1 - i : i;
     const float *panel = B + block * K * PANEL;
     auto finish_tile = [&](auto &c, long row) __attribute__((always_inline)) {
-      each_gate<GATES>(c, row, block * BLOCK, units, element, std::make_integer_sequence<int, GATES>{});
+      each_gate<GATES>(c, row, block * BLOCK, units, element, Counted<GATES>{});
     };
     long row = 0;
     if constexpr (S::LARGES > 0)

@@ -97,16 +97,16 @@ struct Tiles {
 // The first ``bytes`` of a row of a tile, and zeros.
 MN_INLINE void copy_row(void *row, const void *from, long bytes) {
 #if defined(__AVX512BW__)
-  _mm512_store_si512(row, _mm512_maskz_loadu_epi8(bytes ? ~0ull >> (64 - bytes) : 0, from));
+  *(x86::I512 *)row = x86::load_line(from, bytes ? ~0ull >> (64 - bytes) : 0);
 #else
   __builtin_memset(row, 0, 64);
   __builtin_memcpy(row, from, bytes);
 #endif
 }
 template <int N, class F> MN_INLINE void each_of(F &&f) {
-  [&]<int... I>(std::integer_sequence<int, I...>) __attribute__((always_inline)) {
+  [&]<int... I>(Sequence<int, I...>) __attribute__((always_inline)) {
     (f.template operator()<I>(), ...);
-  }(std::make_integer_sequence<int, N>());
+  }(Counted<N>());
 }
 
 // N rows in tiles of R, an even number where they are taken in pairs: the last ones overlap.

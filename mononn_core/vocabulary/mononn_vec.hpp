@@ -1,12 +1,13 @@
 // Vectors and elementary functions for generated CPU code: GCC and clang vector extensions only, so that one text
 // serves AVX-512, AVX2, NEON and scalar machines. MONONN_VECTOR_BYTES (64, 32, 16 or 4) comes from the command line.
 #pragma once
-#include <cmath>
-#include <cstdint>
+#include <stdint.h>
 #include <type_traits>
-#include <utility>
-#if defined(__x86_64__)
-#include <immintrin.h>
+#include "mononn_x86.hpp"
+
+#ifndef INFINITY  // <cmath> and <utility> take clang longer to read than all of the vocabulary
+#define INFINITY __builtin_inff()
+#define NAN __builtin_nanf("")
 #endif
 
 #define MN_INLINE static inline __attribute__((always_inline))
@@ -27,6 +28,14 @@
 #endif
 
 namespace mn {
+
+// 0, 1, ..., N - 1 as arguments of a template.
+template <class T, T...> struct Sequence {};
+#if defined(__clang__)
+template <int N> using Counted = __make_integer_seq<Sequence, int, N>;
+#else
+template <int N> using Counted = Sequence<int, __integer_pack(N)...>;
+#endif
 
 // N lanes of float; one-lane vectors serve the ends of rows, so each expression is written once.
 template <int N> struct Lanes {
@@ -59,10 +68,10 @@ template <int N> struct Packed<f16, N> : Packed<uint16_t, N> {};
 // binary16 to float, exact: as a float with too small an exponent, then times 2^112.
 template <class T> MN_INLINE T widen_f16(typename Packed<f16, lanes<T>>::Type v) {
 #if defined(__AVX512F__)
-  if constexpr (lanes<T> == 16) return (T)_mm512_cvtph_ps((__m256i)v);
+  if constexpr (lanes<T> == 16) return (T)x86::from_f16((x86::I256)v);
 #endif
 #if defined(__F16C__)
-  if constexpr (lanes<T> == 8) return (T)_mm256_cvtph_ps((__m128i)v);
+  if constexpr (lanes<T> == 8) return (T)x86::from_f16((x86::I128)v);
 #endif
   using U = typename Lanes<lanes<T>>::U;
   const U wide = __builtin_convertvector(v, U), sign = (wide & 0x8000) << 16, rest = (wide & 0x7fff) << 13;
@@ -73,10 +82,10 @@ template <class T> MN_INLINE T widen_f16(typename Packed<f16, lanes<T>>::Type v)
 template <class T> MN_INLINE typename Packed<f16, lanes<T>>::Type round_f16(T v) {
   using H = typename Packed<f16, lanes<T>>::Type;
 #if defined(__AVX512F__)
-  if constexpr (lanes<T> == 16) return (H)_mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  if constexpr (lanes<T> == 16) return (H)x86::to_f16((x86::F512)v);
 #endif
 #if defined(__F16C__)
-  if constexpr (lanes<T> == 8) return (H)_mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  if constexpr (lanes<T> == 8) return (H)x86::to_f16((x86::F256)v);
 #endif
   using U = typename Lanes<lanes<T>>::U;
   const U bits = (U)v, sign = bits >> 16 & 0x8000, x = bits & 0x7fffffff;
@@ -98,10 +107,10 @@ template <class T, class E> MN_INLINE T widen(typename Packed<E, lanes<T>>::Type
 template <class T> MN_INLINE typename Packed<bf16, lanes<T>>::Type round_bf16(T v) {
   using H = typename Packed<bf16, lanes<T>>::Type;
 #if defined(__AVX512BF16__) && defined(__AVX512VL__)
-  if constexpr (lanes<T> == 16) return (H)_mm512_cvtneps_pbh((__m512)v);
-  if constexpr (lanes<T> == 8) return (H)_mm256_cvtneps_pbh((__m256)v);
-  if constexpr (lanes<T> == 4) return (H)_mm_cvtneps_pbh((__m128)v);
-  if constexpr (lanes<T> == 1) return H{(uint16_t)_mm_extract_epi16((__m128i)_mm_cvtneps_pbh(_mm_set_ss(v[0])), 0)};
+  if constexpr (lanes<T> == 16) return (H)x86::to_bf16((x86::F512)v);
+  if constexpr (lanes<T> == 8) return (H)x86::to_bf16((x86::F256)v);
+  if constexpr (lanes<T> == 4) return (H)x86::to_bf16((x86::F128)v);
+  if constexpr (lanes<T> == 1) return H{(uint16_t)x86::to_bf16(x86::F128{v[0]})};
 #endif
   using U = typename Lanes<lanes<T>>::U;
   const U bits = (U)v, nearest = bits + 0x7fff + (bits >> 16 & 1), quiet = bits | 0x400000;
@@ -189,15 +198,15 @@ template <class T, class E> MN_INLINE T load_between(const E *p, long x, long lo
   const long first = low > x ? low - x : 0, last = high - x < lanes<T> ? high - x : lanes<T>;
 #if defined(__AVX512F__)
   if constexpr (lanes<T> == 16 && std::is_same_v<E, float>)
-    return first < last ? (T)_mm512_maskz_loadu_ps((__mmask16)((1u << last) - (1u << first)), p) : T{};
+    return first < last ? (T)x86::load_floats(p, (1u << last) - (1u << first)) : T{};
 #endif
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
   if constexpr (lanes<T> == 16 && sizeof(E) < 4) {
     using P = typename Packed<E, 16>::Type;
     if (first >= last) return T{};
-    const auto mask = (__mmask16)((1u << last) - (1u << first));
-    if constexpr (sizeof(E) == 2) return widen<T, E>((P)_mm256_maskz_loadu_epi16(mask, p));
-    else return widen<T, E>((P)_mm_maskz_loadu_epi8(mask, p));
+    const uint16_t mask = (1u << last) - (1u << first);
+    if constexpr (sizeof(E) == 2) return widen<T, E>((P)x86::load_words(p, mask));
+    else return widen<T, E>((P)x86::load_bytes(p, mask));
   }
 #endif
   T v{};
@@ -330,7 +339,7 @@ template <class T> MN_INLINE T abs(T x) {
 }
 template <class T> MN_INLINE T sqrt(T x) {
 #if defined(__AVX512F__)
-  if constexpr (lanes<T> == 16) return (T)_mm512_sqrt_ps((__m512)x);
+  if constexpr (lanes<T> == 16) return (T)x86::sqrt((x86::F512)x);
 #endif
   T r;
   for (int i = 0; i < lanes<T>; ++i) r[i] = __builtin_sqrtf(x[i]);
@@ -339,10 +348,10 @@ template <class T> MN_INLINE T sqrt(T x) {
 // To the nearest whole number, ties to even.
 template <class T> MN_INLINE T round(T x) {
 #if defined(__AVX512F__)
-  if constexpr (lanes<T> == 16) return (T)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  if constexpr (lanes<T> == 16) return (T)x86::round((x86::F512)x);
 #endif
 #if defined(__AVX__)
-  if constexpr (lanes<T> == 8) return (T)_mm256_round_ps((__m256)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  if constexpr (lanes<T> == 8) return (T)x86::round((x86::F256)x);
 #endif
   T r;
   for (int i = 0; i < lanes<T>; ++i) r[i] = __builtin_rintf(x[i]);
@@ -367,23 +376,23 @@ template <class T> MN_INLINE T sign(T x) {
   const T one = splat<T>(1.f), zero = splat<T>(0.f);
   return x > zero ? one : (x < zero ? -one : x);
 }
-template <class T> MN_INLINE T softplus(T x) { return each<T>(x, [](float a) { return a > 20.f ? a : log1pf(expf(a)); }); }
+template <class T> MN_INLINE T softplus(T x) { return each<T>(x, [](float a) { return a > 20.f ? a : __builtin_log1pf(__builtin_expf(a)); }); }
 
 // The same functions on one float, for loops that are not vectors.
 #define MN_SCALAR(name) MN_INLINE float name(float x) { return mn::name<V1>(V1{x})[0]; }
 MN_SCALAR(exp) MN_SCALAR(log) MN_SCALAR(erf) MN_SCALAR(tanh) MN_SCALAR(sigmoid) MN_SCALAR(sqrt) MN_SCALAR(softplus)
 #undef MN_SCALAR
 // Doubles are rare (a cast in the middle of a network): the C library's functions serve them.
-#define MN_DOUBLE(name) MN_INLINE double name(double x) { return ::name(x); }
+#define MN_DOUBLE(name) MN_INLINE double name(double x) { return __builtin_##name(x); }
 MN_DOUBLE(exp) MN_DOUBLE(log) MN_DOUBLE(erf) MN_DOUBLE(tanh) MN_DOUBLE(sqrt)
 #undef MN_DOUBLE
-MN_INLINE double sigmoid(double x) { return 1 / (1 + ::exp(-x)); }
-MN_INLINE double softplus(double x) { return x > 40 ? x : ::log1p(::exp(x)); }
+MN_INLINE double sigmoid(double x) { return 1 / (1 + __builtin_exp(-x)); }
+MN_INLINE double softplus(double x) { return x > 40 ? x : __builtin_log1p(__builtin_exp(x)); }
 MN_INLINE double abs(double x) { return __builtin_fabs(x); }
 MN_INLINE double sign(double x) { return x > 0 ? 1 : (x < 0 ? -1 : x); }
 MN_INLINE double max(double a, double b) { return a > b ? a : (b >= a ? b : a + b); }
 MN_INLINE double min(double a, double b) { return a < b ? a : (b <= a ? b : a + b); }
-MN_INLINE double mod(double a, double b) { double r = fmod(a, b); return r != 0 && ((r < 0) != (b < 0)) ? r + b : r; }
+MN_INLINE double mod(double a, double b) { double r = __builtin_fmod(a, b); return r != 0 && ((r < 0) != (b < 0)) ? r + b : r; }
 MN_INLINE float abs(float x) { return __builtin_fabsf(x); }
 MN_INLINE int64_t abs(int64_t x) { return x < 0 ? -x : x; }
 MN_INLINE float sign(float x) { return x > 0 ? 1.f : (x < 0 ? -1.f : x); }
@@ -394,7 +403,7 @@ MN_INLINE int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
 // Floor division and the remainder with the divisor's sign.
 MN_INLINE int64_t floordiv(int64_t a, int64_t b) { int64_t q = a / b; return q - ((a % b != 0) && ((a < 0) != (b < 0))); }
 MN_INLINE int64_t mod(int64_t a, int64_t b) { int64_t r = a % b; return r != 0 && ((r < 0) != (b < 0)) ? r + b : r; }
-MN_INLINE float mod(float a, float b) { float r = fmodf(a, b); return r != 0 && ((r < 0) != (b < 0)) ? r + b : r; }
+MN_INLINE float mod(float a, float b) { float r = __builtin_fmodf(a, b); return r != 0 && ((r < 0) != (b < 0)) ? r + b : r; }
 // Integers that are data: the quotient towards zero and what is left of it, the remainder with the divisor's sign, powers
 // of exponents that are not negative. Divided by zero, the quotient is the dividend and the rest is 0: nothing may stop
 // the process.
@@ -418,7 +427,7 @@ template <class Body> MN_INLINE void each_lane(long n, Body &&body) {
 }
 
 // s[i], lane j: the float at p[j * stride + i]. Blocks of 1, 2, 4, ... lanes change places.
-template <int STEP = 1, int... L> MN_INLINE void transpose_square(V (&s)[W], std::integer_sequence<int, L...> lanes) {
+template <int STEP = 1, int... L> MN_INLINE void transpose_square(V (&s)[W], Sequence<int, L...> lanes) {
   if constexpr (STEP < W) {
     MN_UNROLL for (int i = 0; i < W; ++i)
       if (!(i & STEP)) {
@@ -429,7 +438,7 @@ template <int STEP = 1, int... L> MN_INLINE void transpose_square(V (&s)[W], std
     transpose_square<2 * STEP>(s, lanes);
   }
 }
-MN_INLINE void transpose_square(V (&s)[W]) { transpose_square(s, std::make_integer_sequence<int, W>()); }
+MN_INLINE void transpose_square(V (&s)[W]) { transpose_square(s, Counted<W>()); }
 MN_INLINE void load_square(V (&s)[W], const float *p, long stride) {
   MN_UNROLL for (int j = 0; j < W; ++j) s[j] = load<V>(p + j * stride);
   transpose_square(s);

@@ -11,10 +11,10 @@ namespace mn {
 
 // W digits less their middle.
 template <int BITS> MN_INLINE V centred(Lanes<W>::U digits) {
-#if defined(__AVX512F__)
-  if constexpr (BITS == 4 && W == 16) {  // an index of 16 entries is four bits, whatever stands above them
-    const __m512 table = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
-    return (V)_mm512_permutexvar_ps((__m512i)digits, table);
+#if MONONN_VECTOR_BYTES == 64
+  if constexpr (BITS == 4) {  // an index of 16 entries is four bits, whatever stands above them
+    constexpr x86::F512 TABLE = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
+    return (V)x86::look_up(TABLE, (x86::I512)digits);
   }
 #endif
   constexpr int MIDDLE = 1 << (BITS - 1);

@@ -17,7 +17,9 @@ from mononn_core.runtime import toolchain
 from mononn_core.runtime.artifact import ELF_MACHINES
 from mononn_core.runtime.session import Session
 from mononn_core.runtime.toolchain import compile_host, compile_shared
+from mononn_core.vocabulary import FOLDER
 from tests.core import handmade, networks
+from tests.core.narrow import LEVELS
 
 COMPILERS = ["", "g++"]
 VECTOR = """
@@ -54,6 +56,20 @@ def test_full_vector_width_is_used(compiler, name, register, tmp_path):
     fused = [line for line in text.splitlines() if "vfmadd" in line]
     assert len(fused) == 1
     assert register in fused[0]
+
+
+@pytest.mark.parametrize("level", [level for level in LEVELS if "neon" not in level])
+def test_the_vocabulary_is_read_at_every_level(compiler, level):
+    headers = (name.name for name in sorted(FOLDER.glob("*.hpp")))
+    LEVELS[level].compile("".join(f'#include "{name}"\n' for name in headers))
+
+
+@pytest.mark.parametrize("level", ["avx512 vnni bf16", "avx2 avxvnni", "sse"])
+def test_clang_reads_no_header_of_intrinsics(monkeypatch, level):
+    """They take it longer than most networks."""
+    monkeypatch.setenv("MONONN_CXX", "")
+    monkeypatch.setenv("MONONN_CACHE", "")
+    LEVELS[level].compile('#include "mononn_cpu.hpp"\n#ifdef __MMINTRIN_H\n#error\n#endif\n')
 
 
 def test_one_function_is_exported(compiler, tmp_path):
