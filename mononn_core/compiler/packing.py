@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mononn_core.codegen.storage import Storage
-from mononn_core.element import itemsize
+from mononn_core.element import LEFT, itemsize
 from mononn_core.graph import TensorType
 from mononn_core.options import Options
 from mononn_core.program import abi
@@ -98,7 +98,9 @@ def _phases(program: Program) -> Iterator[dict[str, Any]]:
 
 
 def multiplied(storage: Storage, phase: Phase) -> str:
-    """The type that a template's left operand is multiplied in, the wider one of both; "" of a nest."""
+    """The type that a template's left operand is multiplied in, the wider one of both; "" of a nest. Instructions take
+    bytes without a sign on the left: whichever side has them."""
     roles = get(phase.task.template).roles[:2]
     types = [storage.buffer(operand(phase.task, role).buffer).dtype for role in roles]
-    return max(types, key=itemsize, default="")
+    widest = max(types, key=itemsize, default="")
+    return LEFT.get(widest, widest)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil, prod
 from typing import Protocol
 
-from mononn_core.element import COMPUTE, PARTNERS, itemsize
+from mononn_core.element import COMPUTE, LEFT, itemsize
 from mononn_core.machine import Machine
 from mononn_core.program.ir import Operand, Phase
 from mononn_core.program.template import NEST
@@ -22,7 +22,6 @@ LINES_BEYOND = 12
 """Lines that prefetchers fetch past the end of what a worker has of a row, which another worker is about to write."""
 TILES_REACH = 0.45
 """Share of the peak of tile registers while both operands come from the second-level cache (measured)."""
-LEFT = {right: left for left, right in PARTNERS.items()}
 HAND_OFF_SECONDS = 1.0e-6
 """What a barrier costs beside its own latency: workers never arrive together."""
 

@@ -103,7 +103,9 @@ def is_template(node: Node, graph: Graph) -> bool:
         return False
     if [t.dtype for t in types] == ["uint8", "int8"] and graph.is_constant(node.inputs[1]):
         return node.op == "conv" or (node.op == "matmul" and types[0].rank >= 2 and types[1].rank == 2)
-    if node.op in ("weight_only_matmul", "scatter_runs") or (node.op == "attention" and types[0].dtype == "uint8"):
+    if node.op in ("weight_only_matmul", "weight_only_bytes", "scatter_runs") or (
+        node.op == "attention" and types[0].dtype == "uint8"
+    ):
         return True
     return get(node.op).kind == "contraction" and all(t.dtype == COMPUTE for t in types)
 

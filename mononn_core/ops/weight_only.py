@@ -2,9 +2,11 @@
 
     dequantize_blocks(q, scale[, zero]; axis, block)[.., i, ..] = (q[.., i, ..] - zero[.., i // block, ..]) scale[..]
     weight_only_matmul(a, q, scale, zero; block, bits) = a dequantize_blocks(q, scale, zero; axis 0)
+    weight_only_bytes(a, q, scale, zero, x, y; block, bits) = weight_only_matmul(b, q, scale, zero; block, bits),
+        b[.., k] = a[.., k] x[.., k // block], y[.., i] = the sum of b's block i
 
-(ONNX's DequantizeLinear with ``block_size``, ONNX Runtime's MatMulNBits.) In the second q is uint8, numbers of ``bits``
-bits, and a product never makes the matrix of reals that it stands for.
+(ONNX's DequantizeLinear with ``block_size``, ONNX Runtime's MatMulNBits.) In the products q is uint8, numbers of
+``bits`` bits, and a product never makes the matrix of reals that it stands for; a of the last is int8.
 """
 
 from __future__ import annotations
@@ -66,6 +68,21 @@ def _product(xp: Any, inputs: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
     return (xp.asarray(xp.matmul(a, b.astype(a.dtype))),)
 
 
+def _bytes_type(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+    a, *weights, x, y = present(types)
+    wanted = (*a.shape[:-1], a.shape[-1] // integer(attrs, "block"))
+    if a.dtype != "int8" or a.shape[-1] % integer(attrs, "block") or {x.shape, y.shape} != {wanted}:
+        raise ShapeError(f"{a} has scales and sums of shape {wanted} in whole blocks of bytes, not {x} and {y}")
+    (product,) = _product_type([a, *weights], attrs)
+    return (TensorType(x.dtype, product.shape),)
+
+
+def _bytes_product(xp: Any, inputs: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+    a, *weights, x, _ = inputs
+    block = integer(attrs, "block")
+    return _product(xp, [a.astype(x.dtype) * _spread(xp, x, -1, block, a.shape[-1]), *weights], attrs)
+
+
 def _flops(types: Types, outputs: Sequence[TensorType], attrs: Attrs) -> int:
     return 2 * outputs[0].size * types[0].shape[-1] if types[0] is not None else 0
 
@@ -82,3 +99,4 @@ def real_weights(q: np.ndarray, scale: np.ndarray, zero: np.ndarray, block: int)
 
 register(OpDef("dequantize_blocks", "gather", _blocks_type, _dequantized, folds=False))
 register(OpDef("weight_only_matmul", "contraction", _product_type, _product, flops=_flops))
+register(OpDef("weight_only_bytes", "contraction", _bytes_type, _bytes_product, flops=_flops))

@@ -3,7 +3,8 @@
 1. A transpose of constant weights in blocks is made at once.
 2. matmul(a, dequantize_blocks(q, scale, zero)) of constant weights of 4 bits, or of 8, in blocks along their rows, is
    one operator, which takes q as it is: a network of 4-bit weights reads an eighth of float32's bytes
-   (weight-only quantisation; Frantar et al., "GPTQ", ICLR 2023, section 4).
+   (weight-only quantisation; Frantar et al., "GPTQ", ICLR 2023, section 4). Where the model lets it, a is rounded to
+   8 bits with a scale for each block of the same terms, and products are of bytes.
 3. All other constant weights in blocks are the constants that they stand for.
 """
 
@@ -21,6 +22,10 @@ from mononn_core.ops.weight_only import middle
 from mononn_core.passes.rewrite import Rewriter, rewrite
 
 BITS = {"int4": 4, "uint4": 4, "int8": 8, "uint8": 8}
+STEPS, LEAST = 127.0, 1e-30
+"""Steps of 8 bits on each side of zero, and what the largest of a block at least counts as."""
+GROUP, RUN = 8, 256
+"""Terms that the kernel of bytes takes together, and that it takes at least where blocks are smaller."""
 FEWEST_COLUMNS = 32
 """Two vectors of the widest: panels of 4-bit weights have at least two."""
 
@@ -55,8 +60,28 @@ def product(rewriter: Rewriter, node: Node) -> str | None:
     point = zero[0].astype(COMPUTE) if zero else np.zeros(scale.shape, COMPUTE)
     numbers = (q.astype("int16") + shift).astype("uint8")
     parts = (numbers, scale.astype(COMPUTE), point + np.asarray(shift, COMPUTE))
-    attrs = {"block": integer(source.attrs, "block"), "bits": bits}
-    return rewriter.add("weight_only_matmul", node.inputs[0], *map(rewriter.make, parts), **attrs)
+    a, block = node.inputs[0], integer(source.attrs, "block")
+    attrs = {"block": block, "bits": bits}
+    if not source.attrs.get("bytewise") or len(q) % block or block % GROUP or RUN % min(block, RUN):
+        return rewriter.add("weight_only_matmul", a, *map(rewriter.make, parts), **attrs)
+    whole, *points = _in_bytes(rewriter, a, block)
+    return rewriter.add("weight_only_bytes", whole, *map(rewriter.make, parts), *points, **attrs)
+
+
+def _in_bytes(rewriter: Rewriter, a: str, block: int) -> tuple[str, str, str]:
+    """``a`` as int8, the scales of its blocks along the last axis, and the sums of what they then stand for."""
+    shape = rewriter.type(a).shape
+    blocks = (*shape[:-1], shape[-1] // block)
+    values, axes = rewriter.add("reshape", a, shape=(*blocks, block)), (len(shape),)
+    least, steps = (rewriter.make(np.asarray(number, COMPUTE)) for number in (LEAST, STEPS))
+    most = rewriter.add("reduce_max", rewriter.add("abs", values), axes=axes, keepdims=True)
+    most = rewriter.add("max", most, least)
+    whole = rewriter.add(
+        "cast", rewriter.add("round", rewriter.add("mul", values, rewriter.add("div", steps, most))), to="int8"
+    )
+    scale = rewriter.add("reshape", rewriter.add("div", most, steps), shape=blocks)
+    total = rewriter.add("reduce_sum", rewriter.add("cast", whole, to=COMPUTE), axes=axes, keepdims=False)
+    return rewriter.add("reshape", whole, shape=shape), scale, rewriter.add("mul", total, scale)
 
 
 def plain(rewriter: Rewriter, node: Node) -> str | None:

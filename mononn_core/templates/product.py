@@ -59,15 +59,21 @@ def product_of(stage: FusionGroup, builder: TaskBuilder) -> Product:
 
 
 def left_operand(
-    builder: TaskBuilder, root: Node, size: tuple[int, int], binder: OperandBinder, at: tuple[Expr, ...]
+    builder: TaskBuilder,
+    root: Node,
+    size: tuple[int, int],
+    binder: OperandBinder,
+    at: tuple[Expr, ...],
+    role: str = "a",
+    position: int = 0,
 ) -> None:
-    """Declare a of a task of ``size`` (rows, terms) at ``at`` (batch, row, term)."""
+    """Declare a, or another operand with its rows, of a task of ``size`` (rows, terms) at ``at`` (batch, row, term)."""
     batch, m0, k0 = at
     p, types = Product.of(root, builder.types), builder.types
-    tensor, row, column = builder.view(root.inputs[0], matmul_axes(root, 0, types), {"batch": batch})
+    tensor, row, column = builder.view(root.inputs[position], matmul_axes(root, position, types), {"batch": batch})
     shape = matrix_shape(types[tensor].shape)
     offset = (simplify(row + m0, binder.outer), simplify(column + k0, binder.outer))
-    binder.add("a", tensor, Box(offset, (min(size[0], p.m), size[1]), (bound(row, shape[0], p.m), shape[1])))
+    binder.add(role, tensor, Box(offset, (min(size[0], p.m), size[1]), (bound(row, shape[0], p.m), shape[1])))
 
 
 def right_operand(

@@ -53,6 +53,14 @@ class TiledProduct(CpuScheduled):
         (``_three``), more where they are few."""
         return 8 if rows <= 3 else 4 if rows <= 6 else 2
 
+    def most(self, stage: FusionGroup, panel: int, builder: PhaseBuilder) -> int:
+        """Rows of a register tile, at most."""
+        assert stage.root is not None
+        if _is_tiled(stage, builder):
+            return TILED_ROWS
+        dtype = COMPUTE if builder.seven_bits(stage.root) else _left_type(stage, builder)
+        return most_at_once(panel // builder.lanes, builder.machine, dtype)
+
     def rate(self, task: Task) -> float:
         """Small row blocks load more than they compute."""
         return min(0.95, 0.2 + 0.1 * operand(task, "a").box.size[0])
@@ -93,7 +101,7 @@ class TiledProduct(CpuScheduled):
             if wide * by_columns <= max(width, least) and not (whole and (width // by_columns) % wide)
         )
         panel = next(suits, least)
-        return Tile(rows, blocks, panel, _most(stage, panel, builder))
+        return Tile(rows, blocks, panel, self.most(stage, panel, builder))
 
     def _vectors(self, stage: FusionGroup, builder: PhaseBuilder) -> tuple[int, ...]:
         """Vectors of columns that a register tile of it may span: those of tile registers come in pairs."""
@@ -104,7 +112,7 @@ class TiledProduct(CpuScheduled):
         share = group.tile.rows * group.tile.blocks
         for vectors in self._vectors(stage, builder):
             for blocks in range(1, max(1, share // SMALLEST_BLOCK) + 1):
-                for at_once in fewer_at_once(_most(stage, vectors * builder.lanes, builder)):
+                for at_once in fewer_at_once(self.most(stage, vectors * builder.lanes, builder)):
                     yield Tile(ceil(share / blocks), blocks, vectors * builder.lanes, at_once)
 
     def problem(self, stage: FusionGroup, builder: PhaseBuilder, group: GroupSchedule) -> str:
@@ -119,7 +127,7 @@ class TiledProduct(CpuScheduled):
         if tile.panel % lanes or tile.panel // lanes not in vectors:
             *others, last = vectors
             return f"a panel of {tile.panel} columns is not {', '.join(map(str, others))} or {last} vectors of {lanes}"
-        if too_many := registers_problem(tile, _most(stage, tile.panel, builder)):
+        if too_many := registers_problem(tile, self.most(stage, tile.panel, builder)):
             return too_many
         if tile.panel > self.panel_vectors[0] * lanes and tile.panel * by_columns > width:
             return f"a panel of {tile.panel} columns leaves an owner without any of {width}"
@@ -150,7 +158,7 @@ class TiledProduct(CpuScheduled):
         extents = {OWNER: owners, BATCH: batches, BLOCK: tile.blocks, SEGMENT: segments, PANEL: panels}
         binder = builder.binder(extents)
         b, m0, n0 = (binder.fix(e, unit_axes(extents)) for e in (b, m0, n0))
-        left_operand(builder, root, (tile.rows, p.k), binder, (b, m0, Const(0)))
+        self.left(builder, root, (tile.rows, p.k), binder, (b, m0, Const(0)))
         own = self.right(builder, root, (p.k, tile.panel), binder, (b, Const(0), n0))
         rows, columns = min(tile.rows, p.m), min(tile.panel, p.n)
         inner = {"m": (0, rows - 1), "n": (0, columns - 1)}
@@ -161,6 +169,12 @@ class TiledProduct(CpuScheduled):
         params = {"panel": tile.panel, "at_once": tile.at_once, **own}
         task = Task(self.name, tuple(binder.operands), params, (result,))
         return builder.phase(name, stage, partition, extents, task, 2 * p.batch * p.m * p.n * p.k)
+
+    def left(
+        self, builder: PhaseBuilder, root: Node, size: tuple[int, int], binder: OperandBinder, at: tuple[Expr, ...]
+    ) -> None:
+        """Declare the left-hand side of a task of ``size`` (rows, terms) at ``at`` (batch, row, term)."""
+        left_operand(builder, root, size, binder, at)
 
     @abstractmethod
     def right(
@@ -186,15 +200,6 @@ def _is_tiled(stage: FusionGroup, builder: PhaseBuilder) -> bool:
     """Whether its operands are multiplied in tile registers."""
     assert stage.root is not None
     return builder.tile_step(stage.root, product_of(stage, builder).k) > 0
-
-
-def _most(stage: FusionGroup, panel: int, builder: PhaseBuilder) -> int:
-    """Rows of a register tile, at most."""
-    assert stage.root is not None
-    if _is_tiled(stage, builder):
-        return TILED_ROWS
-    dtype = COMPUTE if builder.seven_bits(stage.root) else _left_type(stage, builder)
-    return most_at_once(panel // builder.lanes, builder.machine, dtype)
 
 
 def _three(rows: int, columns: int, machine: Machine) -> bool:

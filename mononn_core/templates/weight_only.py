@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -53,7 +53,7 @@ class WeightOnly(Template[WeightOnlyParams], CpuTemplate, TiledProduct):
 
     name = "weight_only"
     op = "weight_only_matmul"
-    roles = ("a", "b", "s")
+    roles: ClassVar[tuple[str, ...]] = ("a", "b", "s")
     parameters = WeightOnlyParams
     filled = "a"
     weights = "b"
@@ -101,22 +101,28 @@ class WeightOnly(Template[WeightOnlyParams], CpuTemplate, TiledProduct):
         self, builder: PhaseBuilder, root: Node, size: tuple[int, int], binder: OperandBinder, at: tuple[Expr, ...]
     ) -> dict[str, Any]:
         (k, panel), (_, k0, n0) = size, at
-        _, q, scale, zero = root.inputs
-        values = builder.views.graph.constants
-        bits, block, n = integer(root.attrs, "bits"), integer(root.attrs, "block"), values[q].shape[1]
-        shifted = bool((values[zero] != middle(bits)).any())
-        lanes = builder.lanes
+        q, values = root.inputs[1], builder.views.graph.constants
+        bits, n, lanes = integer(root.attrs, "bits"), values[q].shape[1], builder.lanes
         digits = _weight(builder, f"{q}@{panel}x{lanes}", panel * bits // 8, packed(values[q], bits, lanes))
-        points = values[scale]
-        if shifted:
-            points = np.stack([points, (values[zero] - middle(bits)) * points], axis=1).reshape(-1, n)
-        scales = _weight(builder, f"{scale}@{panel}", panel, points.astype(COMPUTE))
         terms, rest = linear(n0)
         byte = from_linear({t: c * bits // 8 for t, c in terms.items()}, rest * bits // 8)
         width = -(-n // (2 * lanes)) * 2 * lanes * bits // 8 if bits == 4 else n
         binder.add("b", digits, Box((k0, byte), (k, panel * bits // 8), (k, width)), packed=True)
-        binder.add("s", scales, Box((k0, n0), (len(points), panel), (len(points), n)), packed=True)
-        return {"lanes": lanes, "bits": bits, "block": block, "shifted": shifted}
+        return self.points(builder, root, panel, binder, (k0, n0))
+
+    @staticmethod
+    def points(
+        builder: PhaseBuilder, root: Node, panel: int, binder: OperandBinder, at: tuple[Expr, Expr]
+    ) -> dict[str, Any]:
+        """Declare s of a panel at ``at`` (0, column); gives the task's parameters beside its panel and rows at once."""
+        _, q, scale, zero = root.inputs[:4]
+        values, (bits, block) = builder.views.graph.constants, (integer(root.attrs, a) for a in ("bits", "block"))
+        points, n, shifted = values[scale], values[q].shape[1], bool((values[zero] != middle(bits)).any())
+        if shifted:
+            points = np.stack([points, (values[zero] - middle(bits)) * points], axis=1).reshape(-1, n)
+        scales = _weight(builder, f"{scale}@{panel}", panel, points.astype(COMPUTE))
+        binder.add("s", scales, Box(at, (len(points), panel), (len(points), n)), packed=True)
+        return {"lanes": builder.lanes, "bits": bits, "block": block, "shifted": shifted}
 
     # -- C++ --------------------------------------------------------------------------------------------------------
 
@@ -127,7 +133,7 @@ class WeightOnly(Template[WeightOnlyParams], CpuTemplate, TiledProduct):
 
     def write_call(self, phase: Phase, printer: Printer, code: CpuStorage) -> None:
         task, out, params = phase.task, code.out, self.params(phase.task)
-        a, b, s = (operand(task, role) for role in self.roles)
+        a, s = operand(task, "a"), operand(task, "s")
         rows, rows_text = code.extents(a, 0, printer)
         columns, columns_text = code.extents(s, 1, printer)
         result = task.results[0]
@@ -145,19 +151,28 @@ class WeightOnly(Template[WeightOnlyParams], CpuTemplate, TiledProduct):
         if self.scratch_floats(task, params.lanes):
             code.write_scratch(phase)
             local = "local_"
-        lda = row_stride(printer.pointers["a"].buffer)
-        places = ", ".join([code.corner(printer, a), str(lda), code.corner(printer, b), code.corner(printer, s)])
-        cheap, shifted = (str(flag).lower() for flag in (is_cheap(result), params.shifted))
+        given = self.given(task, printer, code)
+        cheap = str(is_cheap(result)).lower()
         calls = []
         for r in (r for r in rows if r > 0):
-            kernel = f"mn::WeightOnly<{r}, {params.panel}, {params.at_once}, {params.bits}, {shifted}>"
+            kernel = self.kernel(r, params)
             if local == "nullptr":
                 code.out.line(f"static_assert({kernel}::FLOATS == 0);")
             else:
                 code.assert_fits(phase, kernel)
-            call = f"run<{cheap}>({places}, {a.box.size[1]}, {params.block}, {local}, {function});"
-            calls.append((rows_text, r, f"{guard}{kernel}::{call}"))
+            calls.append((rows_text, r, f"{guard}{kernel}::run<{cheap}>({given}, {local}, {function});"))
         code.choose(calls, 0 in rows)
+
+    def kernel(self, rows: int, params: WeightOnlyParams) -> str:
+        """The vocabulary's type for so many rows."""
+        sizes = f"{rows}, {params.panel}, {params.at_once}, {params.bits}"
+        return f"mn::WeightOnly<{sizes}, {str(params.shifted).lower()}>"
+
+    def given(self, task: Task, printer: Printer, code: CpuStorage) -> str:
+        """What its call is given in front of the worker's memory."""
+        a, b, s = (code.corner(printer, operand(task, role)) for role in self.roles)
+        terms, block = operand(task, "a").box.size[1], self.params(task).block
+        return f"{a}, {row_stride(printer.pointers['a'].buffer)}, {b}, {s}, {terms}, {block}"
 
 
 def _weight(builder: PhaseBuilder, name: str, panel: int, matrix: np.ndarray) -> str:

@@ -15,11 +15,15 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import mononn_core as mononn
+from mononn_core.compiler import lower
 from mononn_core.errors import UnsupportedError
 from mononn_core.importer import load
 from mononn_core.machine import Machine
 from mononn_core.passes.pipeline import run as optimised
+from mononn_core.program.interpret import run as interpret
+from mononn_core.runtime.session import Session
 from mononn_core.templates.weight_only import packed, unpacked
+from mononn_core.templates.weight_only_bytes import separate, together
 
 Array = np.ndarray[Any, Any]
 RUNNABLE = [n for n in ("avx512", "avx2", "scalar") if Machine.named(n).features <= Machine.probe().features]
@@ -62,7 +66,7 @@ def one_node(
 
 
 def block_matmul(
-    m: int, k: int, n: int, block: int, bits: int, zeros: str, x_type: Any = np.float32
+    m: int, k: int, n: int, block: int, bits: int, zeros: str, x_type: Any = np.float32, accuracy: int = 0
 ) -> tuple[onnx.ModelProto, Array, Array]:
     """A MatMulNBits, its input and its exact answer."""
     blocks = -(-k // block)
@@ -78,8 +82,17 @@ def block_matmul(
     else:
         zero = np.full_like(zero, 1 << (bits - 1))
     kind = helper.np_dtype_to_tensor_dtype(x.dtype)
-    model = one_node("MatMulNBits", x, constants, kind, K=k, N=n, bits=bits, block_size=block)
-    return model, x, x.astype(np.float64) @ real(q, scale, zero, block).T
+    sizes = {"K": k, "N": n, "bits": bits, "block_size": block, "accuracy_level": accuracy}
+    model = one_node("MatMulNBits", x, constants, kind, **sizes)
+    seen = in_eight_bits(x, block) if accuracy == 4 else x.astype(np.float64)
+    return model, x, seen @ real(q, scale, zero, block).T
+
+
+def in_eight_bits(x: Array, block: int) -> Array:
+    """What is left of each row's blocks in steps of their largest magnitude over 127."""
+    blocks = x.astype(np.float32).reshape(len(x), -1, block)
+    most = np.maximum(np.abs(blocks).max(axis=2, keepdims=True), np.float32(1e-30))
+    return np.asarray(np.rint(blocks * (127 / most)) * (most / 127).astype(np.float64)).reshape(x.shape)
 
 
 def error(answer: Array, exact: Array) -> float:
@@ -115,6 +128,49 @@ def test_answers_do_not_depend_on_how_many_share_the_columns() -> None:
     model, x, _ = block_matmul(1, 256, 256, 32, 4, "middle")
     one, two = (answer(model, x, RUNNABLE[0], threads) for threads in (1, 2))
     assert (one == two).all()
+
+
+@pytest.mark.parametrize("machine", [*RUNNABLE, "this"])
+@pytest.mark.parametrize("zeros", ["middle", "packed"])
+@pytest.mark.parametrize(
+    ("m", "bits", "block"), [(1, 4, 32), (2, 8, 16), (4, 4, 64), (7, 4, 16), (37, 4, 512), (37, 8, 32)]
+)
+def test_a_product_whose_left_side_may_have_eight_bits(m: int, bits: int, block: int, zeros: str, machine: str) -> None:
+    model, x, rounded = block_matmul(m, 1024, 100, block, bits, zeros, accuracy=4)
+    assert products(model).count("weight_only_bytes") == 1
+    named = Machine.probe() if machine == "this" else Machine.named(machine)
+    session = mononn.compile(model.SerializeToString(), machine=named, threads=2)
+    assert error(session.run({"x": x})["y"], rounded) < 2e-6
+    (theirs,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    assert error(theirs, rounded) < (1e-3 if block < 512 else 1e-2), "they round it alike, or in smaller blocks"
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.integers(1, 20), st.integers(1, 9), st.integers(32, 150), st.sampled_from([8, 16, 64, 256]), st.integers(1, 3)
+)
+def test_any_extents_in_eight_bits(m: int, blocks: int, n: int, block: int, threads: int) -> None:
+    model, x, rounded = block_matmul(m, blocks * max(block, 16), n, max(block, 16), 4, "packed", accuracy=4)
+    stages = lower(model.SerializeToString(), threads=threads)
+    compiled = Session(stages.build(), threads).run({"x": x})["y"]
+    assert error(compiled, rounded) < 2e-6
+    assert error(interpret(stages.program, {"x": x}, stages.lowered.weights, 1)["y"], compiled) < 2e-6
+
+
+def test_nothing_of_zeros_and_something_of_a_block_beside_them() -> None:
+    model, x, _ = block_matmul(3, 64, 64, 32, 4, "packed", accuracy=4)
+    x[0], x[1, 32:] = 0, 0
+    found = answer(model, x, RUNNABLE[0])
+    assert (found[0] == 0).all() and np.isfinite(found).all() and found[1].any()
+
+
+@pytest.mark.parametrize(("k", "zeros", "accuracy"), [(96, "middle", 1), (96, "real", 4), (100, "middle", 4)])
+def test_a_left_side_that_stays_as_it_is(k: int, zeros: str, accuracy: int) -> None:
+    """ONNX Runtime's own does where zero points are reals; a last block is not whole."""
+    model, x, exact = block_matmul(2, k, 64, 32, 4, zeros, accuracy=0)
+    next(a for a in model.graph.node[0].attribute if a.name == "accuracy_level").i = accuracy
+    assert products(model) == ["weight_only_matmul"]
+    assert error(answer(model, x, RUNNABLE[0]), exact) < 2e-6
 
 
 def test_weights_take_their_bits_and_their_scales(tmp_path: Any) -> None:
@@ -218,3 +274,9 @@ def test_what_is_damaged_or_reordered_is_refused_in_a_sentence() -> None:
 def test_packing_is_undone(lanes: int) -> None:
     q = numbers((3, 70), 4)
     assert (unpacked(packed(q, 4, lanes), 4, lanes)[:, :70] == q).all()
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_packing_in_groups_is_undone(bits: int) -> None:
+    q = numbers((32, 70), bits)
+    assert (separate(together(q, bits), bits) == q).all()
