@@ -111,6 +111,13 @@ def concat(ctx: Context) -> str:
     return _quantised(ctx, joined, ctx.input(0), ctx.input(1), ctx.input(2))
 
 
+@converts("QLinearWhere", domain=DOMAIN)
+def where(ctx: Context) -> str:
+    """(condition, x, its scale and zero point, y, its, result's)."""
+    x, y = (_real(ctx, *(ctx.input(p + i) for i in range(3))) for p in (1, 4))
+    return _quantised(ctx, ctx.add("where", ctx.input(0), x, y), ctx.input(7), ctx.input(8), ctx.input(1))
+
+
 @converts("QGemm", domain=DOMAIN)
 def gemm(ctx: Context) -> str:
     """alpha A' B' + C with an int32 C on the product of both scales; a real result where it has no scale."""

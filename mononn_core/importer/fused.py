@@ -228,3 +228,46 @@ def _embed(f: Body) -> Outputs:
     kept = f("ReduceSum", f[7], f.integers(1), keepdims=0) if f.has(7) else ""
     kept = kept or f("Expand", f("Cast", f.integers(0), to=onnx.TensorProto.INT32), f.integers(f.shape(0)[0]))
     return f("LayerNormalization", x, f[5], f[6], axis=-1, epsilon=f.attr("epsilon", 1e-12)), kept, x
+
+
+@fused("QEmbedLayerNormalization", needs=(0, 2, 3, 5, 6, *range(8, 10), 11, 12))
+def _quantised_embed(f: Body) -> Outputs:
+    """EmbedLayerNormalization of tables, gamma and beta (inputs 2 to 6) on scales (8 to 12) and zero points (13 to
+    17)."""
+
+    def real(x: str, table: int) -> str:
+        scale, zero = (f("Squeeze", f[i]) if f.has(i) and f.shape(i) else f[i] for i in (table + 6, table + 11))
+        return f("DequantizeLinear", x, scale, zero)
+
+    at = f.integers(*range(f.shape(0)[1]))
+    rows = [real(f("Gather", f[table], index, axis=0), table) for table, index in ((2, f[0]), (3, at))]
+    x = f.sum(*rows, real(f("Gather", f[4], f[1], axis=0), 4) if f.has(1) and f.has(4) else "")
+    kept = f("ReduceSum", f[7], f.integers(1), keepdims=0) if f.has(7) else ""
+    kept = kept or f("Expand", f("Cast", f.integers(0), to=onnx.TensorProto.INT32), f.integers(f.shape(0)[0]))
+    gamma, beta = real(f[5], 5), real(f[6], 6)
+    return f("LayerNormalization", x, gamma, beta, axis=-1, epsilon=f.attr("epsilon", 1e-12)), kept
+
+
+# -- recurrences ------------------------------------------------------------------------------------------------------
+
+
+@fused("DynamicQuantizeLSTM", needs=(0, 1, 2, 8, 9, 10, 11))
+def _dynamic_lstm(f: Body) -> Outputs:
+    """ONNX's LSTM (inputs 0 to 7) by weights [D, I, 4 H] on scales and zero points (8 to 11), of one number or one a
+    column. What ONNX Runtime rounds to 8 bits in between, the input and the states, is not rounded."""
+    weights = [_columns(f, position, scale) for position, scale in ((1, 8), (2, 10))]
+    kept = {k: v for k, v in f.node.attrs.items() if k in ("activations", "clip", "direction", "input_forget")}
+    names = [f"lstm_{i}" for i in range(3)]
+    given = [f[0], *weights, *(f[i] for i in range(3, 8))]
+    f.nodes.append(helper.make_node("LSTM", given, names, hidden_size=f.shape(2)[1], **kept))
+    return tuple(names[: len(f.node.outputs)])
+
+
+def _columns(f: Body, position: int, scale: int) -> str:
+    """Weights [D, N, M] on a scale and a zero point for each of D, or for each of D and M, as real [D, M, N]."""
+    parts = [f[position]]
+    for point in (scale, scale + 1):
+        shape = f.shape(point)
+        parts.append(f.reshape(f[point], shape[0], 1, -1) if len(shape) == 2 else f.reshape(f[point], -1, 1, 1))
+    whole, size, zero = (f("Cast", part, to=onnx.TensorProto.FLOAT) for part in parts)
+    return f("Transpose", f("Mul", f("Sub", whole, zero), size), perm=[0, 2, 1])

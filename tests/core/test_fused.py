@@ -141,6 +141,20 @@ CASES = {
         ),
         {"num_heads": N},
     ),
+    "QEmbedLayerNormalization": Case(
+        "QEmbedLayerNormalization",
+        (
+            RANDOM.integers(0, 9, (B, S)).astype(np.int32),
+            RANDOM.integers(0, 2, (B, S)).astype(np.int32),
+            *(RANDOM.integers(0, 255, (rows, 8)).astype(np.uint8) for rows in (9, 7, 2)),
+            *(RANDOM.integers(0, 255, 8).astype(np.uint8) for _ in range(2)),
+            KEPT,
+            *(np.array(scale, np.float32) for scale in (0.03, 0.02, 0.01, 0.005, 0.004)),
+            *(np.array(zero, np.uint8) for zero in (120, 130, 110, 0, 128)),
+        ),
+        {"epsilon": 1e-12},
+        (0, 1),
+    ),
     "MultiHeadAttention": Case("MultiHeadAttention", APART, {"num_heads": N}),
     "MultiHeadAttention, bias": Case("MultiHeadAttention", (*APART, real(3 * H)), {"num_heads": N}),
     "MultiHeadAttention, keys kept": Case(
@@ -221,6 +235,28 @@ def test_as_onnx_runtime(name: str) -> None:
     got = evaluate(load(source), values)
     for output, expected in list(zip(session.get_outputs(), want, strict=True))[: case.compared]:
         np.testing.assert_allclose(got[output.name], expected, rtol=2e-5, atol=2e-5, err_msg=output.name)
+
+
+@pytest.mark.parametrize("points", [(2,), (2, 4 * H)])
+def test_a_quantised_lstm_is_that_of_its_weights(points: tuple[int, ...]) -> None:
+    """ONNX Runtime rounds the input and the states too, to 8 bits."""
+    x, bias, start = real(S, B, 6), real(2, 8 * H), real(2, B, H)
+    whole, numbers, floats = list[np.ndarray](), list[np.ndarray](), list[np.ndarray]()
+    for rows in (6, H):
+        values = RANDOM.integers(-128, 128, (2, rows, 4 * H)).astype(np.int8)
+        scale, zero = RANDOM.uniform(0.001, 0.004, points).astype(np.float32), np.zeros(points, np.int8)
+        whole.append(values)
+        numbers += [scale, zero]
+        floats.append((values * scale.reshape(2, 1, -1)).transpose(0, 2, 1).copy())
+    attrs = {"direction": "bidirectional", "hidden_size": H}
+    case = Case("LSTM", (x, *floats, bias, None, start, start), attrs, (0, 1, 2), domain="")
+    narrow = Case("DynamicQuantizeLSTM", (x, *whole, bias, None, start, start, None, *numbers), attrs, (0, 1, 2))
+    source, values = made(narrow, tuple(f"x{i}" for i in (1, 2, 8, 9, 10, 11)))
+    want, rounded = (ort.InferenceSession(m).run(None, v) for m, v in (made(case), (source, values)))
+    got = evaluate(load(source), values)
+    for output, expected, theirs in zip(("y0", "y1", "y2"), want, rounded, strict=True):
+        np.testing.assert_allclose(got[output], expected, rtol=2e-5, atol=2e-5)
+        assert np.linalg.norm(theirs - expected) < 0.05 * np.linalg.norm(expected), "they compute the same"
 
 
 CAUSAL = ["Attention, causal, past", "GroupQueryAttention", "GroupQueryAttention, past"]

@@ -48,6 +48,7 @@ weight = WEIGHT.astype(np.float64) * COLUMNS
 CASES: dict[str, tuple[tuple[Array | np.generic, ...], dict[str, object], Array]] = {
     "QLinearAdd": ((*FIRST, B, B_SCALE, B_ZERO, *RESULT), {}, rounded(a + b)),
     "QLinearMul": ((*FIRST, B, B_SCALE, B_ZERO, *RESULT), {}, rounded(a * b)),
+    "QLinearWhere": ((A % 2 == 0, *FIRST, B, B_SCALE, B_ZERO, *RESULT), {}, rounded(np.where(A % 2 == 0, a, b))),
     "QLinearSigmoid": ((*FIRST, *RESULT), {}, rounded(1 / (1 + np.exp(-a)))),
     "QLinearLeakyRelu": ((*FIRST, *RESULT), {"alpha": 0.2}, rounded(np.where(a < 0, 0.2 * a, a))),
     "QLinearSoftmax": ((*FIRST, *RESULT), {"axis": -1, "opset": 13}, rounded(softmax(a))),
