@@ -11,8 +11,9 @@ A scalar has shape (). Nothing here knows what an operator means: that stands in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -80,17 +81,25 @@ class Graph:
     types: Mapping[str, TensorType]
     constants: Mapping[str, np.ndarray[Any, Any]]
 
-    def producers(self) -> dict[str, Node]:
+    def producers(self) -> Mapping[str, Node]:
         """Tensor name -> the node that makes it (graph inputs and constants have none)."""
+        return self._producers
+
+    def consumers(self) -> Mapping[str, Sequence[Node]]:
+        """Tensor name -> the nodes that read it, in order; a node that reads it twice stands there once."""
+        return self._consumers
+
+    @cached_property
+    def _producers(self) -> Mapping[str, Node]:
         return {name: node for node in self.nodes for name in node.outputs}
 
-    def consumers(self) -> dict[str, list[Node]]:
-        """Tensor name -> the nodes that read it, in order; a node that reads it twice stands there once."""
+    @cached_property
+    def _consumers(self) -> Mapping[str, Sequence[Node]]:
         readers: dict[str, list[Node]] = {name: [] for name in self.types}
         for node in self.nodes:
             for name in dict.fromkeys(n for n in node.inputs if n):
                 readers[name].append(node)
-        return readers
+        return {name: tuple(nodes) for name, nodes in readers.items()}
 
     def is_constant(self, name: str) -> bool:
         return name in self.constants

@@ -7,6 +7,7 @@ image the first is shared; an image with another border is stored apart.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mononn_core.graph import Graph, Node
@@ -27,7 +28,7 @@ def run(graph: Graph) -> Graph:
     return _rewired(graph, inside)
 
 
-def _shared(graph: Graph, pad: Node, consumers: dict[str, list[Node]]) -> bool:
+def _shared(graph: Graph, pad: Node, consumers: Mapping[str, Sequence[Node]]) -> bool:
     """Whether others read what ``pad`` pads, and its producer can store it with the border."""
     x = pad.inputs[0]
     return len(consumers[x]) > 1 and x not in graph.outputs and x not in graph.inputs and not graph.is_constant(x)

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -49,7 +50,7 @@ def _members(graph: Graph) -> dict[tuple[str, bool], list[Member]]:
     return {key: members for key, members in groups.items() if len(members) > 1}
 
 
-def _with_bias(graph: Graph, node: Node, readers: list[Node]) -> Member:
+def _with_bias(graph: Graph, node: Node, readers: Sequence[Node]) -> Member:
     if len(readers) == 1 and readers[0].op == "add" and node.output not in graph.outputs:
         addition = readers[0]
         for name in addition.inputs:
