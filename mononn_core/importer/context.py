@@ -16,6 +16,7 @@ from mononn_core.errors import ModelError, ShapeError, UnsupportedError
 from mononn_core.graph import Origin, TensorType
 from mononn_core.graph.graph import Attr
 from mononn_core.importer.opsets import MOVED, dtype_name
+from mononn_core.ops import registry
 from mononn_core.ops.builder import Builder
 from mononn_core.ops.common import axis_of
 
@@ -107,9 +108,16 @@ class Context:
         return self.builder.types[name]
 
     def constant(self, position: int, what: str) -> np.ndarray[Any, Any]:
-        """The value of an input that must be known when compiling."""
-        value = self.known(self.input(position))
-        return self.unknown(self.input(position), what) if value is None else value
+        """The value of an input that must be known when compiling: a constant, or what is dequantised of constants."""
+        name = self.input(position)
+        value = self.known(name)
+        if value is None:
+            made = next((node for node in reversed(self.builder.nodes) if name in node.outputs), None)
+            given = [self.known(n) for n in made.inputs] if made is not None and made.op == "dequantize" else [None]
+            if made is None or any(v is None for v in given):
+                return self.unknown(name, what)
+            (value,) = registry.get(made.op).evaluate(np, given, made.attrs)
+        return np.asarray(value)
 
     def unknown(self, name: str, what: str) -> NoReturn:
         """Raises UnknownValueError for a tensor whose value must be known when compiling."""

@@ -321,6 +321,15 @@ def test_weights_that_are_joined_and_quantised_again_are_constants() -> None:
         np.testing.assert_allclose(session.run({"x": x})["y"], real(load(model), x), rtol=1e-5, atol=1e-5)
 
 
+def test_a_number_that_must_be_known_may_be_dequantised() -> None:
+    """As ONNX Runtime's tool leaves what a Pad fills with."""
+    constants = {"s": np.float32(0.5), "z": np.uint8(10), "pads": np.array([0, 1, 0, 2]), "q": np.uint8(13)}
+    nodes = [node("DequantizeLinear", "q s z", "fill"), node("Pad", "x pads fill", "y")]
+    graph = load(model(nodes, [("x", "float32", (2, 3))], ["y"], constants).SerializeToString())
+    x = np.ones((2, 3), np.float32)
+    assert (real(graph, x) == np.pad(x, ((0, 0), (1, 2)), constant_values=1.5)).all()
+
+
 def test_a_large_window_of_weights_of_nine_bits_is_summed_in_a_loop() -> None:
     """A patch of 16x16 pixels, u8 weights less a zero point: 256 taps are no chain of 256 sums."""
     random = np.random.default_rng(0)
