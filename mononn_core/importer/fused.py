@@ -230,7 +230,7 @@ def _embed(f: Body) -> Outputs:
     return f("LayerNormalization", x, f[5], f[6], axis=-1, epsilon=f.attr("epsilon", 1e-12)), kept, x
 
 
-@fused("QEmbedLayerNormalization", needs=(0, 2, 3, 5, 6, *range(8, 10), 11, 12))
+@fused("QEmbedLayerNormalization", needs=(0, 2, 3, 5, 6, 8, 9, 11, 12))
 def _quantised_embed(f: Body) -> Outputs:
     """EmbedLayerNormalization of tables, gamma and beta (inputs 2 to 6) on scales (8 to 12) and zero points (13 to
     17)."""

@@ -128,16 +128,18 @@ def together(digits: np.ndarray, bits: int) -> np.ndarray:
     of terms."""
     if bits == 8:
         return digits
-    groups = digits.reshape(-1, 2, GROUP, digits.shape[1])
-    return np.ascontiguousarray((groups[:, 0] | groups[:, 1] << 4).reshape(-1, digits.shape[1]))
+    k, n = digits.shape
+    groups = digits.reshape(k // (2 * GROUP), 2, GROUP, n)
+    return np.ascontiguousarray((groups[:, 0] | groups[:, 1] << 4).reshape(k // 2, n))
 
 
 def separate(stored: np.ndarray, bits: int) -> np.ndarray:
     """What :func:`together` was made of."""
     if bits == 8:
         return stored
-    groups = stored.reshape(-1, 1, GROUP, stored.shape[1])
-    return np.concatenate([groups & 15, groups >> 4], axis=1).reshape(-1, stored.shape[1])
+    pairs, n = stored.shape
+    groups = stored.reshape(pairs // GROUP, 1, GROUP, n)
+    return np.concatenate([groups & 15, groups >> 4], axis=1).reshape(2 * pairs, n)
 
 
 TEMPLATE = WeightOnlyBytes()
