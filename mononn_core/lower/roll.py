@@ -8,7 +8,7 @@ product): the start becomes an expression of the loop's variable.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -26,7 +26,7 @@ def roll(program: Program) -> Program:
     return replace(program, body=tuple(body), tables=(*program.tables, *tables)) if tables else program
 
 
-def _roll(items: list[Item], buffers: dict[str, Buffer], tables: list[Table]) -> list[Item]:
+def _roll(items: list[Item], buffers: Mapping[str, Buffer], tables: list[Table]) -> list[Item]:
     found = _longest([_key(item, buffers, True) for item in items])
     if found is not None and not _steady(items, *found):
         found = _longest([_key(item, buffers, False) for item in items])
@@ -40,9 +40,11 @@ def _roll(items: list[Item], buffers: dict[str, Buffer], tables: list[Table]) ->
     return [*before, loop, *after]
 
 
-def _longest(keys: list[object]) -> tuple[int, int, int] | None:
+def _longest(items: list[Hashable]) -> tuple[int, int, int] | None:
     """(start, period, count) of the repetition that saves most items; a period must hold a phase."""
     best: tuple[int, int, int, int] | None = None
+    numbers: dict[Hashable, int] = {}
+    keys = [None if item is None else numbers.setdefault(item, len(numbers)) for item in items]
     n = len(keys)
     for period in range(1, n // 2 + 1):
         start = 0
@@ -59,7 +61,7 @@ def _longest(keys: list[object]) -> tuple[int, int, int] | None:
     return best[1:] if best else None
 
 
-def _key(item: Item, buffers: dict[str, Buffer], moving: bool) -> object:
+def _key(item: Item, buffers: Mapping[str, Buffer], moving: bool) -> Hashable:
     """Equal for phases that are the same code, where wanted up to constant starts of matrices (``moving``); None for a
     barrier."""
     if not isinstance(item, Phase):

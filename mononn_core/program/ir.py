@@ -39,6 +39,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from typing import Any, Union
 
@@ -367,8 +368,8 @@ class Program:
     def buffer(self, name: str) -> Buffer:
         return self.buffer_map[name]
 
-    @property
-    def buffer_map(self) -> dict[str, Buffer]:
+    @cached_property
+    def buffer_map(self) -> Mapping[str, Buffer]:
         return {b.id: b for b in self.buffers}
 
     def phases(self) -> Iterator[Phase]:
