@@ -34,6 +34,7 @@ ACCUMULATORS = {**dict.fromkeys(NARROW, COMPUTE), **dict.fromkeys(BYTES, WORD)}
 PARTNERS = {"uint8": "int8"}
 """Type of a product's left operand -> its right one's as it is multiplied, where that is another."""
 LEFT = {right: left for left, right in PARTNERS.items()}
+"""And back."""
 PRECISIONS = {"fp32": F32, "fp16": F16, "bf16": BF16}
 """What a user asks for -> the type that activations and weights are stored and multiplied in."""
 

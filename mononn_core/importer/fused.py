@@ -222,12 +222,19 @@ def _skip_rms_norm(f: Body) -> Outputs:
 def _embed(f: Body) -> Outputs:
     """(ids, segments, words, positions, segment table, gamma, beta, mask, position ids): normalised sums of rows,
     tokens that the mask keeps, and the sums."""
-    at = f[8] or f.integers(*range(f.shape(0)[1]))
-    rows = [f("Gather", f[table], index, axis=0) for table, index in ((2, f[0]), (3, at))]
-    x = f.sum(*rows, f("Gather", f[4], f[1], axis=0) if f.has(1) and f.has(4) else "")
+    return _normalised_rows(f, f[8], lambda x, position: x)
+
+
+def _normalised_rows(f: Body, at: str, real: Callable[[str, int], str]) -> tuple[str, str, str]:
+    """What EmbedLayerNormalization computes, for position ids ``at`` ("" for those of every token); ``real(x,
+    position)`` is x, which is that input or rows of it, as a real tensor."""
+    at = at or f.integers(*range(f.shape(0)[1]))
+    rows = [real(f("Gather", f[table], index, axis=0), table) for table, index in ((2, f[0]), (3, at))]
+    x = f.sum(*rows, real(f("Gather", f[4], f[1], axis=0), 4) if f.has(1) and f.has(4) else "")
     kept = f("ReduceSum", f[7], f.integers(1), keepdims=0) if f.has(7) else ""
     kept = kept or f("Expand", f("Cast", f.integers(0), to=onnx.TensorProto.INT32), f.integers(f.shape(0)[0]))
-    return f("LayerNormalization", x, f[5], f[6], axis=-1, epsilon=f.attr("epsilon", 1e-12)), kept, x
+    gamma, beta = real(f[5], 5), real(f[6], 6)
+    return f("LayerNormalization", x, gamma, beta, axis=-1, epsilon=f.attr("epsilon", 1e-12)), kept, x
 
 
 @fused("QEmbedLayerNormalization", needs=(0, 2, 3, 5, 6, 8, 9, 11, 12))
@@ -239,13 +246,7 @@ def _quantised_embed(f: Body) -> Outputs:
         scale, zero = (f("Squeeze", f[i]) if f.has(i) and f.shape(i) else f[i] for i in (table + 6, table + 11))
         return f("DequantizeLinear", x, scale, zero)
 
-    at = f.integers(*range(f.shape(0)[1]))
-    rows = [real(f("Gather", f[table], index, axis=0), table) for table, index in ((2, f[0]), (3, at))]
-    x = f.sum(*rows, real(f("Gather", f[4], f[1], axis=0), 4) if f.has(1) and f.has(4) else "")
-    kept = f("ReduceSum", f[7], f.integers(1), keepdims=0) if f.has(7) else ""
-    kept = kept or f("Expand", f("Cast", f.integers(0), to=onnx.TensorProto.INT32), f.integers(f.shape(0)[0]))
-    gamma, beta = real(f[5], 5), real(f[6], 6)
-    return f("LayerNormalization", x, gamma, beta, axis=-1, epsilon=f.attr("epsilon", 1e-12)), kept
+    return _normalised_rows(f, "", real)[:2]
 
 
 # -- recurrences ------------------------------------------------------------------------------------------------------

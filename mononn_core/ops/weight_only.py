@@ -6,7 +6,8 @@
         b[.., k] = a[.., k] x[.., k // block], y[.., i] = the sum of b's block i
 
 (ONNX's DequantizeLinear with ``block_size``, ONNX Runtime's MatMulNBits.) In the products q is uint8, numbers of
-``bits`` bits, and a product never makes the matrix of reals that it stands for; a of the last is int8.
+``bits`` bits, and a product never makes the matrix of reals that it stands for; a of the last is int8, see
+:func:`in_whole_steps`. ``bytewise`` at a dequantize_blocks lets a product by it round its left side so.
 """
 
 from __future__ import annotations
@@ -68,10 +69,20 @@ def _product(xp: Any, inputs: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
     return (xp.asarray(xp.matmul(a, b.astype(a.dtype))),)
 
 
+STEP, RUN = 8, 256
+"""Terms of a step of a product of bytes, and those of a run, in which smaller blocks end."""
+
+
+def in_whole_steps(terms: int, block: int) -> bool:
+    """Whether so many terms are whole blocks, and these whole steps of a product of bytes."""
+    return block > 0 and terms % block == 0 and block % STEP == 0 and RUN % min(block, RUN) == 0
+
+
 def _bytes_type(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
     a, *weights, x, y = present(types)
     wanted = (*a.shape[:-1], a.shape[-1] // integer(attrs, "block"))
-    if a.dtype != "int8" or a.shape[-1] % integer(attrs, "block") or {x.shape, y.shape} != {wanted}:
+    whole = in_whole_steps(a.shape[-1], integer(attrs, "block"))
+    if a.dtype != "int8" or not whole or {x.shape, y.shape} != {wanted}:
         raise ShapeError(f"{a} has scales and sums of shape {wanted} in whole blocks of bytes, not {x} and {y}")
     (product,) = _product_type([a, *weights], attrs)
     return (TensorType(x.dtype, product.shape),)

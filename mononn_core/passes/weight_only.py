@@ -18,14 +18,12 @@ from mononn_core.element import COMPUTE
 from mononn_core.graph import Graph, Node
 from mononn_core.ops import registry
 from mononn_core.ops.common import integer, integers
-from mononn_core.ops.weight_only import middle
+from mononn_core.ops.weight_only import in_whole_steps, middle
 from mononn_core.passes.rewrite import Rewriter, rewrite
 
 BITS = {"int4": 4, "uint4": 4, "int8": 8, "uint8": 8}
 STEPS, LEAST = 127.0, 1e-30
 """Steps of 8 bits on each side of zero, and what the largest of a block at least counts as."""
-GROUP, RUN = 8, 256
-"""Terms that the kernel of bytes takes together, and that it takes at least where blocks are smaller."""
 FEWEST_COLUMNS = 32
 """Two vectors of the widest: panels of 4-bit weights have at least two."""
 
@@ -62,7 +60,7 @@ def product(rewriter: Rewriter, node: Node) -> str | None:
     parts = (numbers, scale.astype(COMPUTE), point + np.asarray(shift, COMPUTE))
     a, block = node.inputs[0], integer(source.attrs, "block")
     attrs = {"block": block, "bits": bits}
-    if not source.attrs.get("bytewise") or len(q) % block or block % GROUP or RUN % min(block, RUN):
+    if not source.attrs.get("bytewise") or not in_whole_steps(len(q), block):
         return rewriter.add("weight_only_matmul", a, *map(rewriter.make, parts), **attrs)
     whole, *points = _in_bytes(rewriter, a, block)
     return rewriter.add("weight_only_bytes", whole, *map(rewriter.make, parts), *points, **attrs)

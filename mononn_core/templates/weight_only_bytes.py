@@ -17,7 +17,7 @@ from mononn_core.codegen.storage import row_stride
 from mononn_core.element import COMPUTE
 from mononn_core.graph import Node
 from mononn_core.ops.common import integer
-from mononn_core.ops.weight_only import middle
+from mononn_core.ops.weight_only import RUN, in_whole_steps, middle
 from mononn_core.program.expr import Const, Expr
 from mononn_core.program.ir import Box, Task
 from mononn_core.program.template import Array, Elements, Extent, Running, operand, sides
@@ -25,7 +25,7 @@ from mononn_core.schedule.binder import OperandBinder, panel_buffer
 from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.schedule.stages import FusionGroup
 from mononn_core.templates.product import left_operand
-from mononn_core.templates.weight_only import FEW, TERMS, WeightOnly, WeightOnlyParams
+from mononn_core.templates.weight_only import FEW, WeightOnly, WeightOnlyParams
 
 GROUP = 4
 """Terms of a group, whose bytes lie side by side."""
@@ -44,10 +44,10 @@ class WeightOnlyBytes(WeightOnly):
     def mismatch(self, task: Task) -> str:
         params = self.params(task)
         terms, (points, panel) = operand(task, "a").box.size[1], operand(task, "s").box.size
-        if params.bits not in (4, 8) or params.block < 2 * GROUP or params.lanes < 1 or params.at_once < 1:
-            return f"digits of {params.bits} bits in blocks of {params.block} are none it knows"
-        if terms % params.block or params.block % (2 * GROUP) or TERMS % min(params.block, TERMS):
-            return f"{terms} terms are not whole blocks of {params.block}, of whole groups"
+        if params.bits not in (4, 8) or params.lanes < 1 or params.at_once < 1:
+            return f"digits of {params.bits} bits are none it knows"
+        if not in_whole_steps(terms, params.block):
+            return f"{terms} terms are not whole blocks of {params.block}, and these whole steps"
         if panel != params.panel or panel % params.lanes or operand(task, "b").box.size[1] != panel:
             return f"a panel of {params.panel} columns has scales for {panel}"
         wanted, blocks = terms // params.block * (2 if params.shifted else 1), terms // params.block
@@ -111,7 +111,7 @@ class WeightOnlyBytes(WeightOnly):
     def scratch_floats(self, task: Task, lanes: int) -> int:
         """A run of b as bytes, and the sums of a task's rows."""
         rows, params = operand(task, "a").box.size[0], self.params(task)
-        return 0 if rows <= FEW else (max(TERMS, params.block) // GROUP + rows) * params.panel
+        return 0 if rows <= FEW else (max(RUN, params.block) // GROUP + rows) * params.panel
 
     def kernel(self, rows: int, params: WeightOnlyParams) -> str:
         sizes = f"{rows}, {params.panel}, {params.at_once}, {params.bits}, {params.block}"

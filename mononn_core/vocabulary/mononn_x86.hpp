@@ -1,6 +1,6 @@
-// The instructions of x86 that the vocabulary names, as functions of vectors. <immintrin.h> declares thousands, which
-// clang reads for longer than it compiles most networks: where it is the version of the ziglang wheel, the operations
-// built into it that stand behind the intrinsics are named themselves, and nothing need be read.
+// The instructions of x86 that the vocabulary names, as functions of vectors. <immintrin.h> declares thousands, and takes
+// clang longer to read than all of the vocabulary: where it is the version of the ziglang wheel, the operations built
+// into it that stand behind the intrinsics are named themselves, and nothing need be read.
 #pragma once
 #include <stdint.h>
 

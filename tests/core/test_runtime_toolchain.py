@@ -66,7 +66,7 @@ def test_the_vocabulary_is_read_at_every_level(compiler, level):
 
 @pytest.mark.parametrize("level", ["avx512 vnni bf16", "avx2 avxvnni", "sse"])
 def test_clang_reads_no_header_of_intrinsics(monkeypatch, level):
-    """They take it longer than most networks."""
+    """They take it longer than all of the vocabulary."""
     monkeypatch.setenv("MONONN_CXX", "")
     monkeypatch.setenv("MONONN_CACHE", "")
     LEVELS[level].compile('#include "mononn_cpu.hpp"\n#ifdef __MMINTRIN_H\n#error\n#endif\n')
