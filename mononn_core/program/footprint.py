@@ -5,7 +5,7 @@ Everything is computed for all tasks at once: an index expression becomes an arr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -24,7 +24,7 @@ from mononn_core.program.ir import (
     Statement,
     Store,
 )
-from mononn_core.program.memory import CONSTANT, PRIVATE, dim_tables
+from mononn_core.program.memory import CONSTANT, NOBODY, PRIVATE, dim_tables
 from mononn_core.program.proof import abstract, guarded_loads, provable
 from mononn_core.program.rules import refuse
 from mononn_core.program.scalar import Array, Frame, evaluate
@@ -35,20 +35,28 @@ CHUNK = 1 << 22
 
 
 @dataclass(frozen=True)
+class Runs:
+    """Elements of a buffer whose offsets are from each of ``starts`` to before the one of ``ends`` beside it."""
+
+    starts: Array
+    ends: Array
+
+
+@dataclass(frozen=True)
 class Reads:
-    """Tasks that read one box of a buffer. ``offsets``: its elements' offsets; ``tasks``: numbers of the tasks."""
+    """Tasks that read one box of a buffer. ``runs``: its elements; ``tasks``: numbers of the tasks."""
 
     operand: Operand
-    offsets: Array
+    runs: Runs
     tasks: Array
 
 
 @dataclass(frozen=True)
 class Writes:
-    """All elements of one buffer that the phase stores: offset and number of the task, element by element."""
+    """All elements of one buffer that the phase stores, and the number of the task that stores each run."""
 
     operand: Operand
-    offsets: Array
+    runs: Runs
     tasks: Array
 
 
@@ -178,10 +186,8 @@ class Site:
         for number, row in enumerate(both):
             if (row[:rank] >= row[rank : 2 * rank]).any():
                 continue
-            offsets = np.zeros((), np.int64)
-            for d in range(rank):
-                offsets = offsets[..., None] + tables[d][row[d] : row[rank + d]]
-            yield Reads(operand, offsets.reshape(-1), np.flatnonzero(group.reshape(-1) == number))
+            runs = runs_of([tables[d][row[d] : row[rank + d]] for d in range(rank)])
+            yield Reads(operand, runs, np.flatnonzero(group.reshape(-1) == number))
 
     def _writes(self) -> Iterator[Writes]:
         """All stores, one entry a buffer in shared memory; refuses an element stored twice in the phase."""
@@ -195,12 +201,17 @@ class Site:
         for name, pieces in found.items():
             offsets = np.concatenate([p[1] for p in pieces])
             tasks = np.concatenate([p[2] for p in pieces])
-            times = np.bincount(offsets, minlength=1)
-            if times.max(initial=0) > 1:
-                both = tasks[offsets == int(times.argmax())]
+            first = int(offsets.min())
+            writer = np.full(int(offsets.max()) - first + 1, NOBODY, np.int32)
+            writer[offsets - first] = tasks
+            if np.count_nonzero(writer != NOBODY) < offsets.size:
+                both = tasks[offsets == int(np.bincount(offsets).argmax())]
                 who = "two tasks of the phase write" if both[0] != both[-1] else "a task writes twice"
                 raise self.refuse("unordered tasks never write one element", f"{who} an element of buffer {name!r}")
-            yield Writes(pieces[0][0], offsets, tasks)
+            ends = np.append(np.flatnonzero(writer[1:] != writer[:-1]), writer.size - 1)
+            starts, tasks = np.append(0, ends[:-1] + 1), writer[ends]
+            mine = tasks != NOBODY
+            yield Writes(pieces[0][0], Runs(starts[mine] + first, ends[mine] + first + 1), tasks[mine])
 
     def _store_offsets(
         self, place: Place, store: Store, operand: Operand, buffer: Buffer
@@ -287,6 +298,21 @@ class Site:
                     f"a load from operand {role!r} (buffer {self.buffer(operand).id!r}) may leave its box in "
                     f"dimension {d}",
                 )
+
+
+def runs_of(tables: Sequence[Array]) -> Runs:
+    """The elements whose offset is a sum of one entry of each of ``tables``."""
+    *outer, last = [np.zeros(1, np.int64), *tables]
+    first = sum(np.ix_(*outer), np.zeros((), np.int64)).reshape(-1, 1)
+    if not (first.size and last.size):
+        return Runs(last[:0], last[:0])
+    gaps = np.flatnonzero(last[1:] != last[:-1] + 1)
+    starts = (first + last[np.append(0, gaps + 1)]).reshape(-1)
+    ends = (first + last[np.append(gaps, -1)] + 1).reshape(-1)
+    order = np.argsort(starts, kind="stable")
+    starts, ends = starts[order], ends[order]
+    apart = starts[1:] != ends[:-1]
+    return Runs(starts[np.append(True, apart)], ends[np.append(apart, True)])
 
 
 def _place(axes: tuple[str, ...], elements: Elements) -> Place:

@@ -1,21 +1,23 @@
-"""Races, stale reads and broken waits: the happens-before relation, element by element.
+"""Races, stale reads and broken waits: the happens-before relation, exact to the element.
 
 Phase executions are visited in trace order, which the relation follows. Tasks of one phase that have the same owner,
 waits and signals are one *class*: they precede and follow the same tasks. Between two barriers each class carries a
-bit set of the classes that happen before it; whatever stands before the last barrier happens before everything. Every
-unit of shared memory remembers the class that wrote it last, the buffer it was written as, and which classes have read
-it since; each read and write is checked against these three.
+bit set of the classes that happen before it; whatever stands before the last barrier happens before everything. Shared
+memory is cut wherever anything that a phase reads or writes begins or ends. Every piece remembers the class that wrote
+it last, the buffer it was written as, and which classes have read it since; each read and write is checked against
+these three.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from mononn_core.program.footprint import Footprint, Reads, Site, Writes
-from mononn_core.program.ir import Barrier, Loop, Operand, Phase, Program
-from mononn_core.program.memory import CONSTANT, shadow_unit
+from mononn_core.program.footprint import Footprint, Reads, Runs, Site, Writes, runs_of
+from mononn_core.program.ir import Barrier, Buffer, Loop, Operand, Phase, Program
+from mononn_core.program.memory import CONSTANT, dim_tables, shadow_unit
 from mononn_core.program.rules import depends, refuse
 from mononn_core.program.scalar import Array
 
@@ -28,17 +30,41 @@ def bits(ids: Array, base: int) -> int:
     return sum(1 << i for i in np.flatnonzero(np.bincount(recent)).tolist())
 
 
-@dataclass
 class Shadow:
-    """Units of one shared space: last writer's class, buffer number it wrote as, and the set of readers since."""
+    """All shared memory, the arena and behind it each output, in pieces.
 
-    writer: Array
-    holder: Array
-    readers: Array
+    Attributes:
+        number: of the piece that begins at a unit or has it inside.
+        writer, holder, readers: of every piece the last writer's class, the number of the buffer that it wrote as, and
+            the set of readers since.
+    """
 
-    @staticmethod
-    def of(units: int) -> Shadow:
-        return Shadow(*(np.full(units, NOTHING, np.int32) for _ in range(3)))
+    def __init__(self, program: Program, cuts: Iterable[tuple[str, Runs]]) -> None:
+        """``cuts``: buffers, with runs of their elements that pieces shall end with."""
+        shared = tuple(b for b in program.buffers if b.space not in CONSTANT)
+        unit, end = shadow_unit(shared), program.arena_bytes
+        self._placed = dict[str, tuple[int, int]]()
+        for b in shared:
+            offset = b.offset
+            if b.space == "output":
+                offset, end = end, end + b.nbytes
+            self._placed[b.id] = (offset // unit, b.itemsize // unit)
+        cut = np.zeros(end // unit + 1, bool)
+        for name, runs in cuts:
+            first, width = self._placed[name]
+            cut[runs.starts * width + first] = True
+            cut[runs.ends * width + first] = True
+        self.number = np.cumsum(cut, dtype=np.int32) - np.int32(1)
+        pieces = int(self.number[-1]) + 1
+        self.writer, self.holder, self.readers = (np.full(pieces, NOTHING, np.int32) for _ in range(3))
+
+    def pieces(self, name: str, runs: Runs) -> tuple[Array, Array]:
+        """Of ``runs`` of a buffer that pieces were cut for: the numbers of their pieces, and how many each has."""
+        first, width = self._placed[name]
+        start = self.number[runs.starts * width + first]
+        counts = self.number[runs.ends * width + first] - start
+        before = np.cumsum(counts) - counts
+        return np.repeat(start - before, counts) + np.arange(int(counts.sum())), counts
 
 
 @dataclass
@@ -73,11 +99,7 @@ class Order:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.numbers = {b.id: n for n, b in enumerate(program.buffers)}
-        self.buffers = program.buffer_map
-        shared = tuple(b for b in program.buffers if b.space not in CONSTANT)
-        self.unit = shadow_unit(shared)
-        self.arena = Shadow.of(-(-program.arena_bytes // self.unit))
-        self.outputs = {b.id: Shadow.of(b.nbytes // self.unit) for b in shared if b.space == "output"}
+        self.outputs = {b.id: whole(b) for b in program.buffers if b.space == "output"}
         self.opened = dict.fromkeys(self.numbers, NOTHING)
         self.totals = {c.id: np.zeros(int(np.prod(c.shape)), np.int64) for c in program.counters}
         self.segment = Segment(0, 0)
@@ -86,6 +108,7 @@ class Order:
         self.rounds = {p.id: loop.count for loop in loops for p in loop.body if isinstance(p, Phase)}
         self.loads_stay = dict[str, bool]()
         self.uses_loop = {p.id: depends(p, loop.var) for loop in loops for p in loop.body if isinstance(p, Phase)}
+        self.shadow = Shadow(program, self._runs())
 
     def check(self) -> None:
         """Visit everything."""
@@ -97,6 +120,16 @@ class Order:
                 self._visit(item, loop)
         for name in self.outputs:
             self._check_output(name)
+
+    def _runs(self) -> Iterator[tuple[str, Runs]]:
+        """All that is read or written, by buffer."""
+        yield from self.outputs.items()
+        for item, loop in self.program.trace():
+            if isinstance(item, Phase):
+                footprint = self.footprint(item, loop)
+                parts: tuple[Reads | Writes, ...] = (*footprint.reads, *footprint.writes)
+                for part in parts:
+                    yield self._name(part.operand, loop), part.runs
 
     def footprint(self, phase: Phase, loop: dict[str, int]) -> Footprint:
         """The phase's footprint; iterations whose operands name buffers in the same pattern share one."""
@@ -172,27 +205,16 @@ class Order:
             )
         self.segment.arrivals[key] = self.segment.arrivals.get(key, 0) | done
 
-    def _locate(self, operand: Operand, loop: dict[str, int]) -> tuple[str, Shadow, int]:
-        """(buffer id, shadow of its space, first unit)."""
-        name = self.program.resolve(operand.buffer, loop)
-        buffer = self.buffers[name]
-        if buffer.space == "output":
-            return name, self.outputs[name], 0
-        return name, self.arena, buffer.offset // self.unit
-
-    def _units(self, name: str, first: int, offsets: Array) -> Array:
-        """Shadow units below elements; [elements * units of one]."""
-        width = self.buffers[name].itemsize // self.unit
-        if width == 1:
-            return offsets + first
-        return (offsets[:, None] * width + (np.arange(width) + first)).reshape(-1)
+    def _name(self, operand: Operand, loop: dict[str, int]) -> str:
+        """Id of an operand's buffer in an iteration."""
+        return self.program.resolve(operand.buffer, loop)
 
     def _read(self, step: Executed, reads: Reads) -> None:
-        name, shadow, first = self._locate(reads.operand, step.loop)
-        units = self._units(name, first, reads.offsets)
-        self._check_content(step.footprint.phase, name, shadow, units)
+        name = self._name(reads.operand, step.loop)
+        pieces, _ = self.shadow.pieces(name, reads.runs)
+        self._check_content(step.footprint.phase, name, pieces)
         readers = np.unique(step.classes[reads.tasks]).tolist()
-        written = bits(shadow.writer[units], self.segment.class_base)
+        written = bits(self.shadow.writer[pieces], self.segment.class_base)
         for c in readers if written else ():
             if written & ~self.segment.before[c]:
                 raise refuse(
@@ -200,11 +222,11 @@ class Order:
                     f"operand {reads.operand.role!r} reads buffer {name!r}, whose write is not ordered before it",
                     step.footprint.phase,
                 )
-        self._add_readers(shadow, units, sum(1 << c for c in readers))
+        self._add_readers(pieces, sum(1 << c for c in readers))
 
-    def _check_content(self, phase: Phase, name: str, shadow: Shadow, units: Array) -> None:
-        """The units hold this buffer's present generation."""
-        holder = shadow.holder[units]
+    def _check_content(self, phase: Phase, name: str, pieces: Array) -> None:
+        """The pieces hold this buffer's present generation."""
+        holder = self.shadow.holder[pieces]
         wrong = holder != self.numbers[name]
         if wrong.any():
             other = int(holder[wrong][0])
@@ -212,19 +234,20 @@ class Order:
                 raise refuse("reads are covered by writes", f"reads of buffer {name!r} that nobody has written", phase)
             text = f"reads buffer {name!r}, whose bytes buffer {self.program.buffers[other].id!r} has taken"
             raise refuse("live buffers do not overlap", text, phase)
-        if (shadow.writer[units] < self.opened[name]).any():
+        if (self.shadow.writer[pieces] < self.opened[name]).any():
             text = f"reads elements of buffer {name!r} that were not rewritten with the others"
             raise refuse("reads are covered by writes", text, phase)
 
-    def _add_readers(self, shadow: Shadow, units: Array, mask: int) -> None:
-        """Add classes to the reader sets of ``units``."""
-        old = shadow.readers[units]
+    def _add_readers(self, pieces: Array, mask: int) -> None:
+        """Add classes to the reader sets of ``pieces``."""
+        readers = self.shadow.readers
+        old = readers[pieces]
         if (old == old[0]).all():
-            shadow.readers[units] = self._reader_set(int(old[0]), mask)
+            readers[pieces] = self._reader_set(int(old[0]), mask)
             return
         present, inverse = np.unique(old, return_inverse=True)
         new = np.array([self._reader_set(int(i), mask) for i in present], np.int32)
-        shadow.readers[units] = new[inverse.reshape(-1)]
+        readers[pieces] = new[inverse.reshape(-1)]
 
     def _reader_set(self, old: int, mask: int) -> int:
         """Number of the set of readers ``old`` with ``mask`` added."""
@@ -236,23 +259,22 @@ class Order:
         return segment.reader_base + len(segment.reader_sets) - 1
 
     def _write(self, step: Executed, writes: Writes) -> None:
-        name, shadow, first = self._locate(writes.operand, step.loop)
+        name, shadow = self._name(writes.operand, step.loop), self.shadow
         number, segment = self.numbers[name], self.segment
-        units = self._units(name, first, writes.offsets)
-        width = self.buffers[name].itemsize // self.unit
-        classes = np.repeat(step.classes[writes.tasks], width)
-        self._check_earlier(step.footprint.phase, name, shadow, units, classes)
-        present = (shadow.holder[units] == number) & (shadow.writer[units] >= self.opened[name])
+        pieces, counts = shadow.pieces(name, writes.runs)
+        classes = np.repeat(step.classes[writes.tasks], counts)
+        self._check_earlier(step.footprint.phase, name, pieces, classes)
+        present = (shadow.holder[pieces] == number) & (shadow.writer[pieces] >= self.opened[name])
         if present.any() or self.opened[name] == NOTHING:
             self.opened[name] = segment.class_base + int(step.classes.min())
-        shadow.writer[units] = classes + segment.class_base
-        shadow.holder[units] = number
-        shadow.readers[units] = NOTHING
+        shadow.writer[pieces] = classes + segment.class_base
+        shadow.holder[pieces] = number
+        shadow.readers[pieces] = NOTHING
 
-    def _check_earlier(self, phase: Phase, name: str, shadow: Shadow, units: Array, classes: Array) -> None:
-        """Every earlier writer and reader of the units happens before the class that writes them now."""
+    def _check_earlier(self, phase: Phase, name: str, pieces: Array, classes: Array) -> None:
+        """Every earlier writer and reader of the pieces happens before the class that writes them now."""
         segment = self.segment
-        writers, readers = shadow.writer[units], shadow.readers[units]
+        writers, readers = self.shadow.writer[pieces], self.shadow.readers[pieces]
         recent = (writers >= segment.class_base) | (readers >= segment.reader_base)
         if not recent.any():
             return
@@ -276,9 +298,12 @@ class Order:
                 )
 
     def _check_output(self, name: str) -> None:
-        buffer = self.buffers[name]
-        offsets = buffer.layout.offsets(buffer.shape).reshape(-1)
-        shadow, units = self.outputs[name], self._units(name, 0, offsets)
-        written = (shadow.holder[units] != NOTHING) & (shadow.writer[units] >= self.opened[name])
+        pieces, _ = self.shadow.pieces(name, self.outputs[name])
+        written = (self.shadow.holder[pieces] != NOTHING) & (self.shadow.writer[pieces] >= self.opened[name])
         if not written.all():
             raise refuse("outputs are written", f"output buffer {name!r} has elements that nobody writes")
+
+
+def whole(buffer: Buffer) -> Runs:
+    """All elements of a buffer."""
+    return runs_of(dim_tables(buffer.layout, buffer.shape))
