@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 
-from mononn_core.codegen.cpu_storage import TILES, cpu_template
+from mononn_core.codegen.cpu_storage import TILES, Place, cpu_template
 from mononn_core.codegen.cpu_sync import CpuSync
 from mononn_core.codegen.cstyle import Printer
+from mononn_core.codegen.writer import Writer
 from mononn_core.element import WORD
 from mononn_core.program.abi import ENTRY, STEPS
 from mononn_core.program.expr import Acc, Const, Var, walk
@@ -25,10 +28,30 @@ def print_program(program: Program, comment: str = "", launch: str = "once") -> 
     return _CpuPrinter(program).source(comment, launch)
 
 
+@dataclass(frozen=True)
+class Printed:
+    """The lines of a phase's function, with ``at_[i]`` wherever ``places[i]`` is meant."""
+
+    phase: Phase
+    loop: Loop | None
+    lines: tuple[str, ...]
+    places: tuple[Place, ...]
+
+    @property
+    def movable(self) -> bool:
+        """Whether the round that a loop is in says nothing but where the operands lie."""
+        if self.loop is None:
+            return True
+        mentioned = re.compile(rf"\b{self.loop.var}\b")
+        return all(p.fixed for p in self.places) and not any(map(mentioned.search, self.lines))
+
+
 class _CpuPrinter(CpuSync):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self.printed = 0
+        self.shared = dict[str, str]()
+        """Phase -> the function that computes it, where others that do the same elsewhere share it."""
         self.executed = sum(isinstance(i, Phase) for i, _ in program.trace())
         self.barriers = sum(isinstance(i, Barrier) for i, _ in program.trace())
         self.headers = tuple(dict.fromkeys(h for p in program.phases() for h in cpu_template(p).headers(p, self)))
@@ -43,15 +66,13 @@ class _CpuPrinter(CpuSync):
             for line in ("#if defined(__clang__)", "#pragma clang fp contract(off)", "#endif"):
                 self.out.line(line)
         self.out.line()
-        for table in self.program.tables:
-            self._table(table.id)
-        for item in self.program.body:
-            for phase in item.body if isinstance(item, Loop) else (item,):
-                if isinstance(phase, Phase):
-                    self._phase(phase, item if isinstance(item, Loop) else None)
+        printed = self._alike()
+        self._tables(printed)
+        for alike in printed:
+            self._phase(alike)
         self.out.line()
         self.out.line("#if MN_HERE(0)")
-        phase_by_phase = launch == "phases" or all(_alone(phase) for phase, _ in self._executed())
+        phase_by_phase = launch == "phases" or all(_alone(phase) for phase, *_ in self._executed())
         if phase_by_phase:  # also where no phase needs more than the caller: nobody is woken
             self._steps_table()
         self._entry(self._one_phase if phase_by_phase else self._whole)
@@ -70,43 +91,84 @@ class _CpuPrinter(CpuSync):
         for line in comment.splitlines():
             self.out.line(f"// {line}")
 
-    def _table(self, name: str) -> None:
-        table = next(t for t in self.program.tables if t.id == name)
-        if not table.columns:
-            return
-        with self.out.block(f"static const long table_{name}[{len(table.rows)}][{len(table.columns)}] = {{", "};"):
-            for row in table.rows:
-                self.out.line("{" + ", ".join(str(self.buffers[b].offset) for b in row) + "},")
+    def _tables(self, printed: list[list[Printed]]) -> None:
+        """Where the operands of each round of a loop lie, unless all its phases have tables of their own."""
+        rows = {a.loop.table for a, *others in printed if a.loop is not None and not others}
+        read = {at.text.partition("[")[0] for alike in printed for one in alike for at in one.places}
+        for table in self.program.tables:
+            if table.columns and (table.id in rows or f"table_{table.id}" in read):
+                head = f"static const long table_{table.id}[{len(table.rows)}][{len(table.columns)}] = {{"
+                with self.out.block(head, "};"):
+                    for row in table.rows:
+                        self.out.line("{" + ", ".join(str(self.buffers[b].offset) for b in row) + "},")
 
     # -- phases -----------------------------------------------------------------------------------------------------
 
-    def _phase(self, phase: Phase, loop: Loop | None) -> None:
-        origin = ", ".join(str(o) for o in phase.origin[:4])
+    def _alike(self) -> list[list[Printed]]:
+        """All phases; together those whose functions differ in the places of their operands alone."""
+        found = dict[object, list[Printed]]()
+        for item in self.program.body:
+            for phase in item.body if isinstance(item, Loop) else (item,):
+                if isinstance(phase, Phase):
+                    printed = self._lines(phase, item if isinstance(item, Loop) else None)
+                    found.setdefault(printed.lines if printed.movable else phase.id, []).append(printed)
+        return list(found.values())
+
+    def _lines(self, phase: Phase, loop: Loop | None) -> Printed:
+        outside, self.out, self.places = self.out, Writer(), []
+        pointers = {o.role: self.pointer(o) for o in phase.task.operands}
+        ranges = {a.var: (0, a.extent - 1) for a in phase.domain}
+        if loop:
+            ranges[loop.var] = (0, loop.count - 1)
+        printer = Printer(pointers, ranges)
+        for prefetch in (p for p in phase.prefetches if p.into):
+            self.prefetch(prefetch, phase, loop)
+        cpu_template(phase).write_state(phase, self)
+        self._deal(phase, printer)
+        for prefetch in (p for p in phase.prefetches if not p.into):
+            self.prefetch(prefetch, phase, loop)
+        printed = Printed(phase, loop, self.out.lines, tuple(self.places))
+        self.out = outside
+        return printed
+
+    def _phase(self, alike: list[Printed]) -> None:
+        """One function for phases that are alike."""
+        first, together = alike[0], len(alike) > 1
+        name, loop, unused = function(first.phase), first.loop, "(void)call, (void)worker, (void)ordinal;"
         self.out.line()
-        self.out.line(f"// {phase.id}: {phase.tasks} tasks; {origin}")
-        arguments = "const mononn_call *call, int worker, long ordinal" + (
-            f", const long *row_, long {loop.var}" if loop else ""
-        )
-        head = f"MN_PHASE void {function(phase)}({arguments})"
+        for one in alike:
+            self.out.line(f"// {one.phase.id}: {one.phase.tasks} tasks; {', '.join(map(str, one.phase.origin[:4]))}")
+            if together:
+                self.shared[one.phase.id] = name
+                self._places(one)
+        arguments = "const mononn_call *call, int worker, long ordinal"
+        if together:
+            arguments, unused = f"{arguments}, const long *at_", f"{unused} (void)at_;"
+        elif loop:
+            arguments, unused = (
+                f"{arguments}, const long *row_, long {loop.var}",
+                f"{unused} (void)row_, (void){loop.var};",
+            )
+        head = f"MN_PHASE void {name}({arguments})"
         self.out.line(f"{head};")
         self.out.line(f"#if MN_HERE({self.printed})")
         with self.out.block(f"{head} {{"):
-            self.out.line(
-                "(void)call, (void)worker, (void)ordinal;" + (f" (void)row_, (void){loop.var};" if loop else "")
-            )
-            pointers = {o.role: self.pointer(o) for o in phase.task.operands}
-            ranges = {a.var: (0, a.extent - 1) for a in phase.domain}
-            if loop:
-                ranges[loop.var] = (0, loop.count - 1)
-            printer = Printer(pointers, ranges)
-            for prefetch in (p for p in phase.prefetches if p.into):
-                self.prefetch(prefetch, phase, loop)
-            cpu_template(phase).write_state(phase, self)
-            self._deal(phase, printer)
-            for prefetch in (p for p in phase.prefetches if not p.into):
-                self.prefetch(prefetch, phase, loop)
+            self.out.line(unused)
+            for line in first.lines:
+                self.out.line(
+                    line if together else re.sub(r"\bat_\[(\d+)\]", lambda m: first.places[int(m[1])].text, line)
+                )
         self.out.line("#endif")
         self.printed += 1
+
+    def _places(self, printed: Printed) -> None:
+        """The table of where the operands of a phase that shares its function lie, a row for each round."""
+        rounds = [{printed.loop.var: i} for i in range(printed.loop.count)] if printed.loop else [{}]
+        head = f"static const long at_{function(printed.phase)}[{len(rounds)}][{max(len(printed.places), 1)}] = {{"
+        with self.out.block(head, "};"):
+            for loop in rounds:
+                offsets = (self.buffers[self.program.resolve(p.which, loop)].offset for p in printed.places)
+                self.out.line("{" + ", ".join(map(str, offsets)) + "},")
 
     def _deal(self, phase: Phase, printer: Printer) -> None:
         """Loop over this worker's tasks."""
@@ -218,14 +280,22 @@ class _CpuPrinter(CpuSync):
 
     def _calls(self, phases: Iterable[Phase], ordinal: str, loop: Loop | None = None, iteration: str = "") -> list[str]:
         """Phases with their trace points, the first as executed phase ``ordinal``."""
-        more = f", {self._row(loop, iteration)}, {iteration}" if loop else ""
         lines = []
         for i, phase in enumerate(phases):
             number = f"{ordinal} + {i}" if i else ordinal
             lines.append(f"trace.begin(worker, {number});")
-            lines.append(f"{function(phase)}(call, worker, {number}{more});")
+            lines.append(self._call(phase, loop, iteration, "worker", number))
             lines.append(f"trace.end(worker, {number});")
         return lines
+
+    def _call(self, phase: Phase, loop: Loop | None, iteration: str, worker: str, ordinal: str) -> str:
+        """One worker's share of an executed phase."""
+        name, more = self.shared.get(phase.id, function(phase)), ""
+        if phase.id in self.shared:
+            more = f", at_{function(phase)}[{iteration or 0}]"
+        elif loop:
+            more = f", {self._row(loop, iteration)}, {iteration}"
+        return f"{name}(call, {worker}, {ordinal}{more});"
 
     def _share(self, how: str, lines: list[str]) -> None:
         self.out.line(f"mn::{how}(call, worker, ++target, trace,")
@@ -237,17 +307,17 @@ class _CpuPrinter(CpuSync):
         columns = next((t.columns for t in self.program.tables if t.id == loop.table), ())
         return f"table_{loop.table}[{iteration}]" if columns else "nullptr"
 
-    def _executed(self) -> Iterator[tuple[Phase, str]]:
-        """Every executed phase, with the rest of its call's arguments."""
+    def _executed(self) -> Iterator[tuple[Phase, Loop | None, str]]:
+        """Every executed phase, with the loop that it is in and the round."""
         for item in self.program.body:
             if isinstance(item, Loop):
                 for i in range(item.count):
-                    yield from ((p, f", {self._row(item, str(i))}, {i}") for p in item.body if isinstance(p, Phase))
+                    yield from ((p, item, str(i)) for p in item.body if isinstance(p, Phase))
             elif isinstance(item, Phase):
-                yield item, ""
+                yield item, None, ""
 
     def _steps_table(self) -> None:
-        wide = [str(int(not _alone(phase))) for phase, _ in self._executed()]
+        wide = [str(int(not _alone(phase))) for phase, *_ in self._executed()]
         self.out.line()
         self.out.line("// Phases, and whether more than one worker has tasks in each.")
         values = ", ".join((str(self.executed), *wide))
@@ -256,9 +326,9 @@ class _CpuPrinter(CpuSync):
     def _one_phase(self) -> None:
         """The phase that the call names; one of a single owner is run by the caller, whoever owns it."""
         with self.out.block("switch (call->step) {"):
-            for ordinal, (phase, more) in enumerate(self._executed()):
+            for ordinal, (phase, loop, i) in enumerate(self._executed()):
                 traced = f"mn::Trace trace{{call, {self.executed}}}; trace.begin(w, {ordinal}); "
-                traced += f"{function(phase)}(call, w, {ordinal}{more}); trace.end(w, {ordinal});"
+                traced += f"{self._call(phase, loop, i, 'w', str(ordinal))} trace.end(w, {ordinal});"
                 workers = "0; w < (int)call->workers" if _alone(phase) else "worker; w == worker"
                 self.out.line(f"case {ordinal + 1}: for (int w = {workers}; ++w) {{ {traced} }} break;")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import ClassVar
 
 from mononn_core.codegen.c import c_type
@@ -62,8 +63,24 @@ def cpu_template(phase: Phase) -> CpuTemplate:
     return found
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where an operand lies: its buffer, or the slot of a loop's table, and C text of the offset.
+
+    Attributes:
+        fixed: whether the slot is looked up in the round that the phase is in.
+    """
+
+    which: str | Slot
+    text: str
+    fixed: bool
+
+
 class CpuStorage(Storage):
-    """A Program's storage in the generated code. ``out`` collects the source."""
+    """A Program's storage in the generated code. ``out`` collects the source, ``places`` where the operands of the
+    phase lie that is printed: it says ``at_[i]`` for each."""
+
+    places: list[Place]
 
     def pointer(self, operand: Operand, prefix: str = "p_", row: str = "row_") -> Pointer:
         """Declare the pointer of an operand; ``row`` is the table row its slots are looked up in."""
@@ -75,14 +92,16 @@ class CpuStorage(Storage):
         return Pointer(name, buffer)
 
     def base(self, which: str | Slot, buffer: Buffer, row: str = "row_") -> str:
-        at = str(buffer.offset)
+        if buffer.space == "local":
+            return f"(call->scratch + (long)worker * {self.program.scratch_bytes} + {buffer.offset})"
+        text = str(buffer.offset)
         if isinstance(which, Slot):
             table = next(t for t in self.program.tables if t.id == which.table)
-            at = f"{row}[{table.columns.index(which.column)}]"
+            text = f"{row}[{table.columns.index(which.column)}]"
+        at = f"at_[{len(self.places)}]"
+        self.places.append(Place(which, text, isinstance(which, str) or row == "row_"))
         if buffer.space in ("input", "output"):
             return f"call->{buffer.space}s[{at}]"
-        if buffer.space == "local":
-            return f"(call->scratch + (long)worker * {self.program.scratch_bytes} + {at})"
         return f"({BASES[buffer.space]} + {at})"
 
     def choose(self, calls: list[tuple[str, int, str]], may_be_empty: bool) -> None:

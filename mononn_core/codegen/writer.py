@@ -13,6 +13,11 @@ class Writer:
         self._lines: list[str] = []
         self._depth = 0
 
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What was written so far."""
+        return tuple(self._lines)
+
     def line(self, text: str = "") -> None:
         self._lines.append("  " * self._depth + text if text else "")
 

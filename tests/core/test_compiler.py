@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import re
 import shutil
+from collections import Counter
 from concurrent.futures import Executor, Future
 from functools import cache
 from typing import get_type_hints
@@ -109,6 +111,19 @@ def test_equal_layers_are_one_loop_and_share_owners() -> None:
     assert [loop.count for loop in loops] and max(loop.count for loop in loops) >= 4
     about = compiler.lower(encoder(layers=6), threads=2).manifest
     assert about["barriers"] <= 2 * 6 + 2
+
+
+@pytest.mark.parametrize("launch", ["once", "phases"])
+def test_phases_that_differ_in_their_places_alone_share_a_function(launch: str) -> None:
+    """The first and the last layer are not in the loop of the others, and compute as they do."""
+    stages = compiler.lower(encoder(layers=6), threads=2, launch=launch)
+    functions = re.findall(r"^MN_PHASE void (\w+)\(.*\) \{$", stages.source, re.M)
+    assert len(set(functions)) == len(functions) < len(list(stages.program.phases()))
+    assert max(Counter(re.findall(r"\b(phase_\w+)\(call, w", stages.source)).values()) > 1
+    feeds = inputs("encoder")
+    wanted = evaluate(stages.graph, feeds)
+    with Session(compiler.build(stages)) as session:
+        assert error(session.run(feeds)["y"], wanted["y"]) < TOLERANCE
 
 
 def test_layers_that_take_their_columns_of_one_product_are_one_loop() -> None:
