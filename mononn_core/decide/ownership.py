@@ -19,7 +19,7 @@ from mononn_core.element import COMPUTE
 from mononn_core.errors import OptionError
 from mononn_core.program.ir import Barrier, Item, Loop, Operand, Phase
 from mononn_core.program.template import NEST
-from mononn_core.schedule.boxes import Boxes, owner_boxes
+from mononn_core.schedule.boxes import NOBODY, Boxes, Writers, owner_boxes
 from mononn_core.schedule.schedule import GroupSchedule, Partition
 from mononn_core.schedule.stages import FusionGroup
 from mononn_core.schedule.template import scheduled
@@ -40,8 +40,7 @@ class Candidate:
     seconds: float
     times: Mapping[str, float]
     reads: tuple[tuple[str, tuple[Boxes, ...]], ...]
-    writes: np.ndarray = field(compare=False, repr=False)
-    """int16 [rows, columns] of the stored matrix: who writes each element; -1: nobody."""
+    writes: Writers = field(compare=False, repr=False)
     stored: str
     """The buffer it writes: the stage's tensor, or the one that holds it in bands."""
     dtype: str = COMPUTE
@@ -60,7 +59,7 @@ def candidate(
 ) -> Candidate:
     """Measure what a stage's ``items`` touch of a stored matrix of ``shape``, and what they cost."""
     stored, partition = "", decided.partition
-    writes = np.full(shape, -1, np.int16)
+    written: list[tuple[int, Boxes]] = []
     reads = []
     bordered = len(items) > 1 and isinstance(items[-1], Phase) and items[-1].task.template == NEST
     images = partition.kind == "batch"
@@ -72,17 +71,16 @@ def candidate(
             boxes = _touched(phase, operand, loop)
             if operand.access == "write":
                 stored = operand.buffer
-                for owner, mine in enumerate(boxes):
-                    for r0, r1, c0, c1 in mine:
-                        writes[r0:r1, c0:c1] = owner
+                written += enumerate(boxes)
             else:
                 reads.append((operand.buffer, boxes))
+    writes = Writers(shape, written)
     alike = partition.kind in ("columns", "single") or partition.owners == 1
     if bordered and alike:
-        inside = writes.max(axis=0)
+        inside = writes.same_in_all_rows()
         alike = partition.owners == 1 or bool((inside == _border_columns(items[-1], shape[1])).all())
-        writes[:] = inside
-    others = tuple((tensor, boxes) for tensor, boxes in reads if tensor != stored or _apart(writes, boxes))
+    # of what a stage stores itself, only what it reads of other parts than its own
+    others = tuple((tensor, boxes) for tensor, boxes in reads if tensor != stored or not any(map(writes.any, boxes)))
     barriers = sum(
         item.count * sum(isinstance(i, Barrier) for i in item.body) for item in items if isinstance(item, Loop)
     )
@@ -93,15 +91,10 @@ def candidate(
     return Candidate(decided, items, seconds, times, others, writes, stored, dtype, shared)
 
 
-def _apart(writes: np.ndarray, boxes: tuple[Boxes, ...]) -> bool:
-    """Whether a stage reads other parts of what it stores than its own."""
-    return not any((writes[r0:r1, c0:c1] >= 0).any() for mine in boxes for r0, r1, c0, c1 in mine)
-
-
 def _border_columns(border: Item, columns: int) -> np.ndarray:
     """Who fills each column of a border."""
     assert isinstance(border, Phase)
-    found = np.full(columns, -1, np.int16)
+    found = np.full(columns, NOBODY, np.int16)
     (out,) = (operand for operand in border.task.operands if operand.access == "write")
     for owner, boxes in enumerate(owner_boxes(border, out)):
         for _, _, c0, c1 in boxes:
@@ -109,10 +102,10 @@ def _border_columns(border: Item, columns: int) -> np.ndarray:
     return found
 
 
-def _seconds(phase: Phase, partition: Partition, writes: np.ndarray, cost: Cost) -> float:
+def _seconds(phase: Phase, partition: Partition, writes: Writers, cost: Cost) -> float:
     template = scheduled(phase.task.template)
     share = template.busiest(phase, partition, lambda operand: owner_boxes(phase, operand))
-    share = _largest_share(writes) if share is None else share
+    share = writes.largest_share() if share is None else share
     return cost.phase_seconds(phase, partition, share, template.rate(phase.task))
 
 
@@ -132,12 +125,6 @@ def _touched(phase: Phase, operand: Operand, loop: Loop | None) -> tuple[Boxes, 
         tuple((min(a[0], b[0]), max(a[1], b[1]), min(a[2], b[2]), max(a[3], b[3])) for a, b in zip(*both, strict=True))
         for both in zip(*ends, strict=True)
     )
-
-
-def _largest_share(writes: np.ndarray) -> float:
-    """Share of the stored elements that the busiest owner has."""
-    shares = [np.count_nonzero(writes == owner) for owner in range(int(writes.max()) + 1)]
-    return max(shares) / sum(shares)
 
 
 Written = dict[str, tuple[Candidate, ...]]
@@ -162,12 +149,7 @@ def _fits(new: Candidate, inside: Written) -> bool:
 def _reads_its_own(new: Candidate, producer: Candidate, owners: tuple[Boxes, ...]) -> bool:
     if producer.shared or producer.partition.owners != new.partition.owners:
         return False
-    for owner, boxes in enumerate(owners):
-        for r0, r1, c0, c1 in boxes:
-            writers = producer.writes[r0:r1, c0:c1]
-            if not ((writers == owner) | (writers < 0)).all():
-                return False
-    return True
+    return all(producer.writes.only(owner, boxes) for owner, boxes in enumerate(owners))
 
 
 def _complete(chosen: tuple[Candidate, ...]) -> bool:
@@ -190,17 +172,9 @@ class Exchange:
     def _from(self, reader: Candidate, writer: Candidate, owners: tuple[Boxes, ...]) -> float:
         key = (id(reader), id(writer))
         if key not in self.known:
-            foreign = [
-                sum(_foreign(writer.writes[r0:r1, c0:c1], owner) for r0, r1, c0, c1 in boxes)
-                for owner, boxes in enumerate(owners)
-            ]
+            foreign = [sum(writer.writes.others(owner, box) for box in boxes) for owner, boxes in enumerate(owners)]
             self.known[key] = self.cost.exchange_seconds(max(foreign), writer.dtype)
         return self.known[key]
-
-
-def _foreign(writers: np.ndarray, owner: int) -> int:
-    """Elements that another owner wrote."""
-    return int(((writers != owner) & (writers >= 0)).sum())
 
 
 Combination = tuple[float, tuple[Candidate, ...]]

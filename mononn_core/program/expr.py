@@ -13,7 +13,7 @@ arithmetic: built with Python operators, folded as they are built, and brought i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Union
 
 from mononn_core.element import COMPUTE
@@ -181,40 +181,46 @@ def minimum(a: Expr | int, b: Expr | int) -> Expr:
 def children(e: Expr) -> tuple[Expr, ...]:
     """Direct subexpressions."""
     match e:
-        case Load():
-            return e.index
         case Op():
             return e.args
+        case Const() | Var() | Acc():
+            return ()
+        case Load():
+            return e.index
         case Select():
             return (e.condition, e.then, e.otherwise)
-        case Cast():
-            return (e.value,)
         case _:
-            return ()
+            return (e.value,)
 
 
 def rebuild(e: Expr, parts: tuple[Expr, ...]) -> Expr:
     """``e`` with other direct subexpressions."""
     match e:
-        case Load():
-            return replace(e, index=parts)
         case Op():
-            return replace(e, args=parts)
+            return Op(e.name, parts, e.dtype)
+        case Load():
+            return Load(e.operand, parts, e.dtype)
         case Select():
             return Select(*parts)
         case Cast():
-            return replace(e, value=parts[0])
+            return Cast(parts[0], e.dtype)
         case _:
             return e
 
 
 def transform(e: Expr, change: Callable[[Expr], Expr]) -> Expr:
     """Rewrite bottom-up: ``change`` is applied to every node after its children."""
-    parts = children(e)
-    new = tuple(transform(p, change) for p in parts)
-    if any(a is not b for a, b in zip(parts, new, strict=True)):
-        e = rebuild(e, new)
+    if parts := children(e):
+        e = with_parts(e, parts, tuple([transform(p, change) for p in parts]))
     return change(e)
+
+
+def with_parts(e: Expr, parts: tuple[Expr, ...], new: tuple[Expr, ...]) -> Expr:
+    """``e``, which has these direct subexpressions, with the new ones; itself where all are the same objects."""
+    for a, b in zip(parts, new, strict=True):
+        if a is not b:
+            return rebuild(e, new)
+    return e
 
 
 def walk(e: Expr) -> list[Expr]:

@@ -24,10 +24,12 @@ from mononn_core.program.expr import (
     add,
     children,
     mul,
-    rebuild,
+    with_parts,
 )
 
 Linear = dict[Expr, int]
+SUMS = ("add", "sub", "mul", "neg")
+"""Operations of which a linear form consists."""
 
 
 def bounds(e: Expr, ranges: Ranges) -> tuple[float, float]:
@@ -70,28 +72,40 @@ def linear(e: Expr) -> tuple[Linear, int]:
         case Const():
             return {}, int(e.value)
         case Op("add" | "sub", (a, b)):
-            (terms, c), (more, d) = linear(a), linear(b)
-            sign = 1 if e.name == "add" else -1
-            total = dict(terms)
-            for atom, k in more.items():
-                total[atom] = total.get(atom, 0) + sign * k
-            return {a: k for a, k in total.items() if k}, c + sign * d
+            return _sum(linear(a), linear(b), 1 if e.name == "add" else -1)
         case Op("mul", (a, Const(value=k))):
-            terms, c = linear(a)
-            return ({atom: t * int(k) for atom, t in terms.items()} if k else {}), c * int(k)
+            return _times(linear(a), int(k))
         case Op("neg", (a,)):
-            return linear(mul(a, -1))
+            return _times(linear(a), -1)
         case _:
             return {e: 1}, 0
 
 
+def _sum(a: tuple[Linear, int], b: tuple[Linear, int], sign: int) -> tuple[Linear, int]:
+    """``a + sign b``."""
+    (terms, c), (more, d) = a, b
+    if not more:
+        return terms, c + sign * d
+    total = dict(terms)
+    for atom, k in more.items():
+        total[atom] = total.get(atom, 0) + sign * k
+    return {atom: k for atom, k in total.items() if k}, c + sign * d
+
+
+def _times(a: tuple[Linear, int], factor: int) -> tuple[Linear, int]:
+    terms, c = a
+    return ({atom: k * factor for atom, k in terms.items()} if factor else {}), c * factor
+
+
 def from_linear(terms: Linear, constant: int) -> Expr:
     """The canonical sum: atoms ordered by text, largest coefficient first, the constant last."""
-    ordered = sorted(terms.items(), key=lambda item: (-abs(item[1]), str(item[0])))
-    parts = [mul(atom, k) for atom, k in ordered]
+    ordered = list(terms.items())
+    if len(ordered) > 1:
+        distinct = len({abs(k) for k in terms.values()}) == len(ordered)
+        ordered.sort(key=lambda item: (-abs(item[1]), "" if distinct else str(item[0])))
     total: Expr = Const(0)
-    for part in parts:
-        total = add(total, part)
+    for atom, k in ordered:
+        total = add(total, mul(atom, k))
     return add(total, constant)
 
 
@@ -102,22 +116,41 @@ def simplify(e: Expr, ranges: Ranges) -> Expr:
     too small to matter; comparisons and minima decided by their bounds disappear. Non-index nodes are kept, with
     their index parts simplified. What a Select chooses is simplified in the ranges in which it is chosen.
     """
-    return transform_guarded(e, ranges, _simplify_node)
+    if isinstance(e, Op) and e.dtype == INDEX and e.name in SUMS:  # all of a sum at once
+        return _recombine(*_terms(e, ranges), ranges)
+    return _simplify_node(_changed(e, ranges, simplify), ranges)
+
+
+def _terms(e: Expr, ranges: Ranges) -> tuple[Linear, int]:
+    """As :func:`linear`, of the expression with its atoms simplified."""
+    match e:
+        case Op("add" | "sub", (a, b)):
+            return _sum(_terms(a, ranges), _terms(b, ranges), 1 if e.name == "add" else -1)
+        case Op("mul", (a, Const(value=k))):
+            return _times(_terms(a, ranges), int(k))
+        case Op("neg", (a,)):
+            return _times(_terms(a, ranges), -1)
+        case Op("mul"):
+            return linear(_changed(e, ranges, simplify))
+        case _:
+            return linear(simplify(e, ranges))
 
 
 def transform_guarded(e: Expr, ranges: Ranges, change: Callable[[Expr, Ranges], Expr]) -> Expr:
     """As :func:`mononn_core.program.expr.transform`, where ``change`` is told the ranges of the variables where a node
     is evaluated: within what a Select chooses, those that its condition leaves them."""
-    parts = children(e)
+    return change(_changed(e, ranges, lambda part, where: transform_guarded(part, where, change)), ranges)
+
+
+def _changed(e: Expr, ranges: Ranges, change: Callable[[Expr, Ranges], Expr]) -> Expr:
+    """``e`` with its direct subexpressions changed, each in the ranges in which it is evaluated."""
     if isinstance(e, Select):
-        condition = transform_guarded(e.condition, ranges, change)
-        then = transform_guarded(e.then, assuming(condition, ranges), change)
-        new: tuple[Expr, ...] = (condition, then, transform_guarded(e.otherwise, ranges, change))
-    else:
-        new = tuple(transform_guarded(p, ranges, change) for p in parts)
-    if any(a is not b for a, b in zip(parts, new, strict=True)):
-        e = rebuild(e, new)
-    return change(e, ranges)
+        condition = change(e.condition, ranges)
+        then = change(e.then, assuming(condition, ranges))
+        return with_parts(e, children(e), (condition, then, change(e.otherwise, ranges)))
+    if parts := children(e):
+        return with_parts(e, parts, tuple([change(p, ranges) for p in parts]))
+    return e
 
 
 def assuming(condition: Expr, ranges: Ranges) -> Ranges:
@@ -148,8 +181,6 @@ def _simplify_node(e: Expr, ranges: Ranges) -> Expr:
     if e.dtype not in (INDEX, "bool") or not isinstance(e, Op):
         return e
     match e:
-        case Op("add" | "sub" | "mul" | "neg") if e.dtype == INDEX:
-            return _recombine(*linear(e), ranges)
         case Op("floordiv", (a, Const(value=c))):
             return _divide(a, int(c), ranges)
         case Op("mod", (a, Const(value=c))):

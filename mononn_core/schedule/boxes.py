@@ -2,28 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import product as cartesian
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
 
-from mononn_core.program.expr import evaluate_index
+import numpy as np
+
+from mononn_core.program.expr import Load
 from mononn_core.program.ir import Operand, Phase
+from mononn_core.program.scalar import Array, Frame, evaluate
 
-Boxes = tuple[tuple[int, int, int, int], ...]
+Box = tuple[int, int, int, int]
+Boxes = tuple[Box, ...]
 """(first row, end row, first column, end column)."""
+NOBODY = -1
 
 
 def owner_boxes(phase: Phase, operand: Operand, loop: Mapping[str, int] | None = None) -> tuple[Boxes, ...]:
     """Per owner, the distinct boxes of ``operand`` that its tasks touch, cut at the bounds; ``loop``: values of the
     variables of a loop that the phase is in."""
-    owners: list[dict[tuple[int, int, int, int], None]] = [{} for _ in range(phase.assign.owners)]
-    names = [a.var for a in phase.domain]
+    frame = Frame.of(loop or {})
+    for axis in phase.domain:
+        frame = frame.loop(axis.var, axis.extent)
     assert phase.assign.owner is not None
-    for point in cartesian(*(range(a.extent) for a in phase.domain)):
-        values = {**(loop or {}), **dict(zip(names, point, strict=True))}
-        owner = evaluate_index(phase.assign.owner, values)
-        corners: list[int] = []
-        for offset, size, bound in zip(operand.box.offset, operand.box.size, operand.box.bound, strict=True):
-            first = evaluate_index(offset, values)
-            corners += [first, min(first + size, bound)]
-        owners[owner][corners[0], corners[1], corners[2], corners[3]] = None
-    return tuple(tuple(o) for o in owners)
+    columns, box = [phase.assign.owner], operand.box
+    values = [frame.full(evaluate(e, frame, _no_loads)).reshape(-1) for e in (*columns, *box.offset)]
+    owner, *corners = values
+    for first, size, bound in zip(tuple(corners), box.size, box.bound, strict=True):
+        corners.append(np.minimum(first + size, bound))
+    r0, c0, r1, c1 = corners
+    found: list[dict[Box, None]] = [{} for _ in range(phase.assign.owners)]
+    for mine, *touched in dict.fromkeys(zip(*(a.tolist() for a in (owner, r0, r1, c0, c1)), strict=True)):
+        found[mine][touched[0], touched[1], touched[2], touched[3]] = None
+    return tuple(map(tuple, found))
+
+
+def _no_loads(load: Load, index: tuple[Array, ...], mask: Array | None) -> Array:
+    raise KeyError(f"{load} is not an index expression")
+
+
+class Writers:
+    """Who writes each element of a stored matrix, cut into a grid wherever something written begins or ends.
+
+    Attributes:
+        rows, columns: where the grid's lines are.
+        owner: int16 [rows of the grid, its columns]; NOBODY where nothing is written.
+    """
+
+    def __init__(self, shape: tuple[int, int], written: Sequence[tuple[int, Boxes]]) -> None:
+        """``written``: owners, each with what it writes of a matrix of ``shape``; of several the last one counts."""
+        boxes = [box for _, mine in written for box in mine]
+        self.rows = np.unique(np.array([0, shape[0], *(end for box in boxes for end in box[:2])]).clip(0, shape[0]))
+        self.columns = np.unique(np.array([0, shape[1], *(end for box in boxes for end in box[2:])]).clip(0, shape[1]))
+        self._lines = (self.rows.tolist(), self.columns.tolist())
+        self.owner = np.full((self.rows.size - 1, self.columns.size - 1), NOBODY, np.int16)
+        for owner, mine in written:
+            for box in mine:
+                self.owner[self._inside(box)] = owner
+
+    def _inside(self, box: Box) -> tuple[slice, slice]:
+        """The part of the grid that a box reaches."""
+        r0, r1, c0, c1 = box
+        if r0 >= r1 or c0 >= c1:
+            return slice(0), slice(0)
+        rows, columns = self._lines
+        return (
+            slice(bisect_right(rows, r0) - 1, bisect_left(rows, r1)),
+            slice(bisect_right(columns, c0) - 1, bisect_left(columns, c1)),
+        )
+
+    def any(self, boxes: Boxes) -> bool:
+        """Whether anybody writes inside the boxes."""
+        return any((self.owner[self._inside(box)] != NOBODY).any() for box in boxes)
+
+    def only(self, owner: int, boxes: Boxes) -> bool:
+        """Whether nobody but ``owner`` writes inside the boxes."""
+        inside = (self.owner[self._inside(box)] for box in boxes)
+        return all(((part == owner) | (part == NOBODY)).all() for part in inside)
+
+    def others(self, owner: int, box: Box) -> int:
+        """Elements inside a box that others than ``owner`` write."""
+        rows, columns = self._inside(box)
+        part = self.owner[rows, columns]
+        foreign = (part != owner) & (part != NOBODY)
+        if not foreign.any():
+            return 0
+        heights = np.diff(self.rows[rows.start : rows.stop + 1].clip(box[0], box[1]))
+        widths = np.diff(self.columns[columns.start : columns.stop + 1].clip(box[2], box[3]))
+        return int(heights @ foreign @ widths)
+
+    def largest_share(self) -> float:
+        """Share of the written elements that the busiest owner has."""
+        area = np.outer(np.diff(self.rows), np.diff(self.columns))
+        shares = [int(area[self.owner == owner].sum()) for owner in range(int(self.owner.max()) + 1)]
+        return max(shares) / sum(shares)
+
+    def same_in_all_rows(self) -> Array:
+        """Let whoever writes in a column have all of it; int16: who that is, for each of the matrix's columns."""
+        inside = self.owner.max(axis=0)
+        self.owner[:] = inside
+        return np.repeat(inside, np.diff(self.columns))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mononn_core.program.expr import Const, Expr, Load, Op, Select, Var, evaluate_index, op, substitute
+from mononn_core.program.footprint import runs_of
 from mononn_core.program.ir import Layout
 from mononn_core.program.memory import dim_tables
 from mononn_core.program.proof import abstract, guarded_loads, provable
@@ -124,6 +125,23 @@ def test_layouts(dims: tuple[tuple[tuple[int, int], ...], ...], data: st.DataObj
     reach = sum(s * (f - 1) for dim in dims for f, s in dim)
     distinct = len(np.unique(offsets)) == offsets.size
     assert _injective(layout, shape) == (distinct and reach < size)
+
+
+tables = st.lists(st.lists(st.integers(0, 9), min_size=0, max_size=6), max_size=3)
+
+
+@settings(max_examples=300, deadline=None)
+@given(tables)
+def test_runs_hold_every_element_and_no_other(tables: list[list[int]]) -> None:
+    """Runs are in order, and together what the sums of one entry of each table are; where sums are distinct (as
+    offsets of elements are) no two runs touch."""
+    sums = [sum(entries) for entries in product(*tables)]
+    runs = runs_of([np.array(table, np.int64) for table in tables])
+    pairs = list(zip(runs.starts.tolist(), runs.ends.tolist(), strict=True))
+    assert {n for a, b in pairs for n in range(a, b)} == set(sums)
+    assert [a for a, _ in pairs] == sorted(a for a, _ in pairs) and all(a < b for a, b in pairs)
+    if len(set(sums)) == len(sums):
+        assert all(b < c for (_, b), (c, _) in pairwise(pairs))
 
 
 def test_substitution_reaches_everything() -> None:
