@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import google.protobuf.message
@@ -15,6 +17,7 @@ from onnx import AttributeProto, TensorProto, defs, helper, numpy_helper
 from mononn_core.errors import ModelError, UnsupportedError
 from mononn_core.graph import TensorType
 from mononn_core.importer.context import OnnxGraph, OnnxNode
+from mononn_core.importer.file import map_file, without_large
 from mononn_core.importer.opsets import dtype_name
 from mononn_core.importer.order import sort_nodes
 
@@ -27,27 +30,41 @@ def read_model(source: str | Path | bytes) -> onnx.ModelProto:
     Raises ModelError when it is missing, truncated or not ONNX, or when external data is missing, too short or
     outside the model's folder.
     """
+    model, large = read_structure(source)
+    for number, raw in large.items():
+        model.graph.initializer[number].raw_data = bytes(raw)
+    return model
+
+
+def read_structure(source: str | Path | bytes) -> tuple[onnx.ModelProto, dict[int, memoryview]]:
+    """As :func:`read_model`, without the raw data of the graph's large initializers: these by the initializer's
+    number, where they lie, which is a file's mapping (see :func:`mononn_core.importer.file.map_file`)."""
     if isinstance(source, bytes):
-        data, label, folder = source, "the model", None
+        data, label, folder = memoryview(source), "the model", None
     else:
         path = Path(source)
         label, folder = str(path), path.parent
         try:
-            data = path.read_bytes()
+            data = map_file(path)
         except OSError as error:
             raise ModelError(f"{label} cannot be read ({error.strerror}); check the path") from error
     model = onnx.ModelProto()
+    small, large = without_large(data)
     try:
-        model.ParseFromString(data)
+        model.ParseFromString(small)
     except google.protobuf.message.DecodeError as error:
         raise ModelError(f"{label} is not an ONNX model, or it is truncated; export or copy it again") from error
     if not model.HasField("graph") or not model.opset_import or not model.graph.output:
         raise ModelError(f"{label} is not an ONNX model, or it is truncated: it has no graph; export or copy it again")
+    files = dict[Path, memoryview]()
+    for number, tensor in enumerate(model.graph.initializer):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            large[number] = _external(tensor, folder, files)
     for tensor in _tensors(model):
         if tensor.data_location == TensorProto.EXTERNAL:
-            _load_external(tensor, folder)
+            tensor.raw_data = bytes(_external(tensor, folder, files))
     sort_nodes(model.graph)
-    return model
+    return model, large
 
 
 def _tensors(model: onnx.ModelProto) -> Iterable[TensorProto]:
@@ -72,7 +89,8 @@ def _node_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterable[TensorProto]:
                 yield from _graph_tensors(graph)
 
 
-def _load_external(tensor: TensorProto, folder: Path | None) -> None:
+def _external(tensor: TensorProto, folder: Path | None, files: dict[Path, memoryview]) -> memoryview:
+    """The data of a tensor in another file, of which the tensor says no more then; ``files``: those that are mapped."""
     entries = {e.key: e.value for e in tensor.external_data}
     location = entries.get("location", "")
     what = f"external data {location!r} of tensor {tensor.name!r}"
@@ -84,18 +102,20 @@ def _load_external(tensor: TensorProto, folder: Path | None) -> None:
         raise ModelError(f"{what} lies outside the model's folder; move it beside the model and save the model again")
     try:
         offset, length = int(entries.get("offset", 0)), int(entries.get("length", -1))
-        with path.open("rb") as file:
-            file.seek(offset)
-            raw = file.read(length)
+        if path not in files:
+            files[path] = map_file(path)
     except OSError as error:
         raise ModelError(f"{what} cannot be read ({error.strerror}); copy it beside the model") from error
     except ValueError as error:
         raise ModelError(f"{what} has a damaged offset or length; export the model again") from error
+    if offset < 0:
+        raise ModelError(f"{what} has a damaged offset or length; export the model again")
+    raw = files[path][offset : offset + length if length >= 0 else None]
     if len(raw) < length:
         raise ModelError(f"{what} ends after {len(raw)} of {length} bytes; copy it again")
-    tensor.raw_data = raw
     tensor.data_location = TensorProto.DEFAULT
     del tensor.external_data[:]
+    return raw
 
 
 def tensor_value(tensor: TensorProto) -> np.ndarray[Any, Any]:
@@ -134,11 +154,24 @@ def plain_node(node: onnx.NodeProto) -> OnnxNode:
     return OnnxNode(node.op_type, domain, node.name, tuple(node.input), tuple(node.output), known, node)
 
 
-def initializers(graph: onnx.GraphProto) -> dict[str, np.ndarray[Any, Any]]:
-    """The graph's stored tensors by name."""
+def initializers(
+    graph: onnx.GraphProto, large: Mapping[int, memoryview] = MappingProxyType({})
+) -> dict[str, np.ndarray[Any, Any]]:
+    """The graph's stored tensors by name; ``large``: raw data of some, by their number."""
     if graph.sparse_initializer:
         raise UnsupportedError("the model stores sparse tensors, which are not supported; export it with dense ones")
-    return {t.name: tensor_value(t) for t in graph.initializer}
+    return {t.name: _stored(t, large.get(number)) for number, t in enumerate(graph.initializer)}
+
+
+def _stored(tensor: TensorProto, raw: memoryview | None) -> np.ndarray[Any, Any]:
+    if raw is None:
+        return tensor_value(tensor)
+    dtype, shape = np.dtype(dtype_name(tensor.data_type)), tuple(tensor.dims)
+    if len(raw) == prod(shape) * dtype.itemsize:
+        return np.frombuffer(raw, dtype).reshape(shape)
+    # elements that share bytes, or what does not fit
+    tensor.raw_data = bytes(raw)
+    return tensor_value(tensor)
 
 
 def subgraph(graph: onnx.GraphProto) -> OnnxGraph:

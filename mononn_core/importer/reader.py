@@ -19,7 +19,7 @@ from mononn_core.importer.protobuf import (
     bind_function,
     initializers,
     plain_node,
-    read_model,
+    read_structure,
     standard_function,
 )
 from mononn_core.importer.schema import check_node
@@ -44,11 +44,14 @@ def load(source: str | Path | bytes, shapes: Shapes | None = None, values: Value
 
 
 class Imported:
-    """An ONNX model that was read once; errors are :func:`load`'s."""
+    """An ONNX model that was read once; errors are :func:`load`'s.
+
+    A file's large constants stay in it, mapped: it must not be overwritten while the model, or a Graph of it, is used.
+    """
 
     def __init__(self, source: str | Path | bytes) -> None:
-        self.model = read_model(source)
-        self._stored = initializers(self.model.graph)
+        self.model, large = read_structure(source)
+        self._stored = initializers(self.model.graph, large)
         self._nodes: list[OnnxNode] | None = None
 
     def graph(self, shapes: Shapes | None = None, values: Values | None = None) -> Graph:

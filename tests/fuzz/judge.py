@@ -17,7 +17,8 @@ from mononn_core.backend import specialise
 from mononn_core.compiler import build, lower_imported
 from mononn_core.errors import InputError, MononnError, VerifyError
 from mononn_core.graph import Graph
-from mononn_core.importer.reader import declared_inputs, read_model
+from mononn_core.importer.protobuf import read_model
+from mononn_core.importer.reader import declared_inputs
 from mononn_core.machine import Machine
 from mononn_core.ops.evaluate import run as evaluate
 from mononn_core.options import Options
