@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Mapping
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -130,13 +130,10 @@ def assemble(
     texts: Mapping[str, str],
     code: Future[Compiled] | None = None,
 ) -> Artifact:
-    """Compile a Program's ``source``, or take the ``code`` that is being made of it, and pack its constants meanwhile;
-    ``about`` is its :func:`manifest`.
-    """
-    with ThreadPoolExecutor(1) as compiler:
-        code = code or compiler.submit(compile_program, program, source, machine)
-        packed = pack_weights(program, weights)
-    compiled = code.result()
+    """Compile a Program's ``source``, or take the ``code`` that is being made of it; ``about`` is its
+    :func:`manifest`."""
+    compiled = code.result() if code is not None else compile_program(program, source, machine)
+    packed = pack_weights(program, weights)
     about = {**about, "compile_command": compiled.command}
     return Artifact(about, compiled.code, compile_host(machine).code, packed, texts)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from math import prod
 from typing import Any
 
@@ -16,20 +18,26 @@ from mononn_core.program import abi
 from mononn_core.program.ir import Barrier, Buffer, Phase, Program
 from mononn_core.program.template import get, operand
 from mononn_core.program.traffic import traffic
+from mononn_core.runtime.artifact import Unpacked
 from mononn_core.version import VERSION
 
 
-def pack_weights(program: Program, weights: Mapping[str, np.ndarray]) -> memoryview:
+def pack_weights(program: Program, weights: Mapping[str, np.ndarray]) -> Unpacked:
     """All constants in the layouts the Program reads them in."""
-    return pack(((b, weights[b.id]) for b in program.buffers if b.space == "weight"), program.weight_bytes)
+    return pack([(b, weights[b.id]) for b in program.buffers if b.space == "weight"], program.weight_bytes)
 
 
-def pack(stored: Iterable[tuple[Buffer, np.ndarray]], nbytes: int) -> memoryview:
+def pack(stored: Sequence[tuple[Buffer, np.ndarray]], nbytes: int) -> Unpacked:
     """Placed buffers and their values as ``nbytes`` bytes."""
-    blob = np.zeros(nbytes, np.uint8)
-    for buffer, value in stored:
-        _pack(blob[buffer.offset : buffer.offset + buffer.nbytes].view(buffer.dtype), buffer, value)
-    return blob.data
+
+    def fill(blob: memoryview) -> None:
+        flat = np.frombuffer(blob, np.uint8)
+        parts = [(flat[b.offset : b.offset + b.nbytes].view(b.dtype), b, value) for b, value in stored]
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+            for _ in threads.map(_pack, *zip(*parts, strict=True)):
+                pass
+
+    return Unpacked(nbytes, fill)
 
 
 def _pack(flat: np.ndarray, buffer: Buffer, value: np.ndarray) -> None:
@@ -40,7 +48,7 @@ def _pack(flat: np.ndarray, buffer: Buffer, value: np.ndarray) -> None:
         flat, [f for f, _ in factors], [s * flat.itemsize for _, s in factors], writeable=True
     )
     widen = [(0, p - n) for p, n in zip(padded, value.shape, strict=True)]
-    view[...] = np.pad(value, widen).reshape(view.shape)
+    view[...] = (np.pad(value, widen) if np.any(widen) else value).reshape(view.shape)
 
 
 def describe_program(program: Program, types: Mapping[str, TensorType], options: Options) -> dict[str, Any]:

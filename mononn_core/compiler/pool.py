@@ -11,6 +11,7 @@ from mononn_core.compiler.packing import pack
 from mononn_core.lower.memory import round_up
 from mononn_core.lower.steps import Lowered
 from mononn_core.program.ir import Buffer
+from mononn_core.runtime.artifact import Unpacked
 from mononn_core.schedule.groups import CpuGroups
 from mononn_core.schedule.schedule import Schedule
 
@@ -60,6 +61,6 @@ class Pool:
         self.nbytes = round_up(offset + buffer.nbytes, buffer.align)
         return offset
 
-    def pack(self) -> memoryview:
+    def pack(self) -> Unpacked:
         """All constants in the layouts that they are read in."""
         return pack(self.stored, self.nbytes)

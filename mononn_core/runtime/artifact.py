@@ -10,21 +10,23 @@ from __future__ import annotations
 import hashlib
 import json
 import mmap
+import os
 import platform
 import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from mononn_core.errors import ArtifactError
 from mononn_core.machine import Machine
 from mononn_core.program import abi
-from mononn_core.runtime.files import write_atomically
+from mononn_core.runtime.files import replacing
 
 MAGIC = b"\x93MONONN\n"
 FORMAT_VERSION = 2
@@ -78,6 +80,17 @@ class Unchecked:
 
 
 @dataclass(frozen=True)
+class Unpacked:
+    """Packed constants that nobody has packed yet: ``fill`` writes them into ``nbytes`` bytes of zeros."""
+
+    nbytes: int
+    fill: Callable[[memoryview], None]
+
+    def __len__(self) -> int:
+        return self.nbytes
+
+
+@dataclass(frozen=True)
 class Artifact:
     """A compiled network.
 
@@ -89,7 +102,7 @@ class Artifact:
         further: of a network compiled for several shapes, the code of every specialisation but the first, in the order
             of the manifest's ``further``, which has what they do not have in common with the first.
         host: shared object of runtime/host; empty for a GPU.
-        weights: packed constants.
+        packed: packed constants, or how to make them: into the file, where they are but saved.
         texts: what people may want to read again: "graph", "program", "source"; a GPU's source is also compiled for
             an architecture that has no cubin.
         cubins: machine code of a GPU by architecture ("sm_90a").
@@ -99,7 +112,7 @@ class Artifact:
     manifest: Mapping[str, Any]
     code: bytes
     host: bytes
-    weights: Buffer
+    packed: Buffer | Unpacked
     texts: Mapping[str, str] = field(default_factory=dict)
     cubins: Mapping[str, bytes] = field(default_factory=dict)
     unchecked: Unchecked | None = None
@@ -109,6 +122,15 @@ class Artifact:
     def specialisations(self) -> tuple[Mapping[str, Any], ...]:
         """The manifest of every shape that the network was compiled for."""
         return (self.manifest, *({**self.manifest, **other} for other in self.manifest.get("further", ())))
+
+    @cached_property
+    def weights(self) -> Buffer:
+        """Packed constants."""
+        if not isinstance(self.packed, Unpacked):
+            return self.packed
+        blob = np.zeros(self.packed.nbytes, np.uint8).data
+        self.packed.fill(blob)
+        return blob
 
     @property
     def target(self) -> str:
@@ -137,9 +159,10 @@ class Artifact:
         else:
             sections["texts"] = texts
             sections |= {f"{CUBIN}{arch}": self.cubins[arch] for arch in sorted(self.cubins)}
-        sections["weights"] = self.weights
+        weights = self.packed if "weights" not in self.__dict__ else self.weights
         try:
-            write_atomically(Path(path), _container(sections))
+            with replacing(Path(path)) as stream:
+                _write(stream, sections, weights)
         except OSError as error:
             raise ArtifactError(f"{path} cannot be written ({error.strerror}); choose a writable folder") from error
 
@@ -247,19 +270,31 @@ def _round_up(value: int, unit: int) -> int:
     return -(-value // unit) * unit
 
 
-def _container(sections: Mapping[str, Buffer]) -> Sequence[Buffer]:
-    """Header, table and padded sections, ready to be written one after the other."""
-    position = HEADER.size + SECTION.size * len(sections)
-    table, body = b"", []
+def _write(stream: BinaryIO, sections: Mapping[str, Buffer], weights: Buffer | Unpacked) -> None:
+    """Header, table and padded sections, the weights last."""
+    position = HEADER.size + SECTION.size * (len(sections) + 1)
+    table = b""
     for name, data in sections.items():
-        align = SMALL_ALIGN
-        if name == "weights":
-            align = HUGE_ALIGN if len(data) >= HUGE_WEIGHTS else PAGE_ALIGN
-        offset = _round_up(position, align)
-        body += [bytes(offset - position), data]
+        offset = _round_up(position, SMALL_ALIGN)
+        stream.seek(offset)
+        stream.write(data)
         table += SECTION.pack(name.encode(), offset, len(data), digest(data))
         position = offset + len(data)
-    return [_header(len(sections), position, table), table, *body]
+    offset = _round_up(position, HUGE_ALIGN if len(weights) >= HUGE_WEIGHTS else PAGE_ALIGN)
+    size = offset + len(weights)
+    stream.flush()
+    os.posix_fallocate(stream.fileno(), 0, size)  # what is mapped has its place on the disk
+    found = digest(b"")
+    if len(weights):
+        with mmap.mmap(stream.fileno(), len(weights), offset=offset) as file, memoryview(file) as view:
+            if isinstance(weights, Unpacked):
+                weights.fill(view)
+            else:
+                view[:] = weights
+            found = digest(view)
+    table += SECTION.pack(b"weights", offset, len(weights), found)
+    stream.seek(0)
+    stream.write(_header(len(sections) + 1, size, table) + table)
 
 
 def _header(count: int, size: int, table: bytes) -> bytes:
