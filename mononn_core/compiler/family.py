@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from mononn_core.compiler.cpu import lower_imported
-from mononn_core.compiler.padding import Axes, Padding
+from mononn_core.compiler.padding import Axes, Padding, Values
 from mononn_core.compiler.pool import Pool
 from mononn_core.errors import MononnError, OptionError
 from mononn_core.graph import Graph
@@ -41,7 +41,7 @@ def build_family(model: Imported, shapes: Sequence[Shapes], options: Options, ma
         ToolchainError: there is no C++ compiler, or it refused the source.
     """
     _check(shapes, options)
-    pool, code = Pool(), dict[int, Future[Compiled]]()
+    pool, code, bounds = Pool(), dict[int, Future[Compiled]](), Values()
     manifests, texts = dict[int, dict[str, Any]](), dict[str, str]()
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as compilers:
         # the largest first, since panels that suit many rows serve few ones as well
@@ -53,7 +53,7 @@ def build_family(model: Imported, shapes: Sequence[Shapes], options: Options, ma
                 raise type(error)(f"at {words_of(shapes[index])}: {error}") from error
             assert stages.code is not None
             code[index] = stages.code
-            manifests[index] = {**stages.manifest, "shorter": _shorter(model, graph, shapes)}
+            manifests[index] = {**stages.manifest, "shorter": _shorter(model, graph, shapes, bounds)}
             texts |= {f"{name}:{index}" if index else name: text for name, text in stages.texts.items()}
     compiled = [code[index].result() for index in range(len(shapes))]
     for index, about in manifests.items():
@@ -81,7 +81,7 @@ def _check(shapes: Sequence[Shapes], options: Options) -> None:
         seen[key] = number
 
 
-def _shorter(model: Imported, graph: Graph, shapes: Sequence[Shapes]) -> list[dict[str, Any]]:
+def _shorter(model: Imported, graph: Graph, shapes: Sequence[Shapes], bounds: Values) -> list[dict[str, Any]]:
     """What may be given in place of the shapes of ``graph``: fewer entries of a batch, which all inputs have along
     their first axis, or shorter sequences, along the longest of the other axes that the model leaves open."""
     whole = {name: graph.types[name].shape for name in graph.inputs}
@@ -96,19 +96,21 @@ def _shorter(model: Imported, graph: Graph, shapes: Sequence[Shapes]) -> list[di
             sequence[name] = (*sequence.get(name, ()), axis)
     found = []
     if whole and all(whole.values()) and len({shape[0] for shape in whole.values()}) == 1:
-        found.append(_least(model, graph, shapes, dict.fromkeys(whole, (0,))))
+        found.append(_least(model, graph, shapes, dict.fromkeys(whole, (0,)), bounds))
     if sequence:
-        found.append(_least(model, graph, shapes, sequence))
+        found.append(_least(model, graph, shapes, sequence, bounds))
     return [about for about in found if about is not None]
 
 
-def _least(model: Imported, graph: Graph, shapes: Sequence[Shapes], axes: Axes) -> dict[str, Any] | None:
+def _least(
+    model: Imported, graph: Graph, shapes: Sequence[Shapes], axes: Axes, bounds: Values
+) -> dict[str, Any] | None:
     """The shortest length of ``axes`` that is proven to run as the first elements of those of ``graph``, down to the
     next shorter one of ``shapes``, with the axes of inputs and outputs; None where there is none."""
     whole = {name: graph.types[name].shape for name in graph.inputs}
     first = next(iter(axes))
     length = whole[first][axes[first][0]]
-    padding, about = Padding(graph, axes), None
+    padding, about = Padding(graph, axes, bounds), None
     most = max(MOST_PROVEN, MOST_NODES // max(len(graph.nodes), 1))
     for few in range(length - 1, max(length - most, 1) - 1, -1):
         smaller = {n: tuple(few if a in axes.get(n, ()) else e for a, e in enumerate(s)) for n, s in whole.items()}

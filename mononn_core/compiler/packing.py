@@ -16,8 +16,9 @@ from mononn_core.graph import TensorType
 from mononn_core.options import Options
 from mononn_core.program import abi
 from mononn_core.program.ir import Barrier, Buffer, Phase, Program
+from mononn_core.program.rules import depends, phases_with_loops
 from mononn_core.program.template import get, operand
-from mononn_core.program.traffic import traffic
+from mononn_core.program.traffic import Traffic, traffic
 from mononn_core.runtime.artifact import Unpacked
 from mononn_core.version import VERSION
 
@@ -80,12 +81,19 @@ def _phases(program: Program) -> Iterator[dict[str, Any]]:
     """Executed phases in order, with what ``mononn inspect`` and ``mononn trace`` tell of them."""
     waited, storage = False, Storage(program)
     total, read = 0, dict[tuple[str, ...], int]()
+    known = dict[object, Traffic]()  # once for a loop's rounds that name buffers in the same pattern
+    moving = {p.id: loop is not None and depends(p, loop.var) for p, loop in phases_with_loops(program)}
     for item, loop in program.trace():
         if isinstance(item, Barrier):
             waited = True
             continue
-        suffix, moved = "".join(f"[{i}]" for i in loop.values()), traffic(program, item, loop)
-        constants = (item.id, *(program.resolve(o.buffer, loop) for o in item.task.operands if o.stable))
+        suffix = "".join(f"[{i}]" for i in loop.values())
+        names = [program.resolve(o.buffer, loop) for o in item.task.operands]
+        key = (item.id, *map(names.index, names), *(loop.values() if moving[item.id] else ()))
+        if key not in known:
+            known[key] = traffic(program, item, loop)
+        moved = known[key]
+        constants = (item.id, *(name for name, o in zip(names, item.task.operands, strict=True) if o.stable))
         since, total = total - read.get(constants, total), total + moved.constants + moved.activations
         read[constants] = total - moved.constants
         origin = item.origin_in(loop)

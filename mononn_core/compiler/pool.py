@@ -10,6 +10,7 @@ import numpy as np
 from mononn_core.compiler.packing import pack
 from mononn_core.lower.memory import round_up
 from mononn_core.lower.steps import Lowered
+from mononn_core.ops.common import same_bits
 from mononn_core.program.ir import Buffer
 from mononn_core.runtime.artifact import Unpacked
 from mononn_core.schedule.groups import CpuGroups
@@ -53,7 +54,7 @@ class Pool:
         alike = self._alike.setdefault((buffer.dtype, buffer.shape, buffer.layout, sample), [])
         for index in alike:
             placed, before = self.stored[index]
-            if before is value or before.tobytes() == value.tobytes():
+            if before is value or same_bits(before, value):
                 return placed.offset
         offset = round_up(self.nbytes, buffer.align)
         alike.append(len(self.stored))

@@ -41,7 +41,7 @@ class Lowering(ABC):
     Attributes:
         graph: the prepared Graph.
         intervals: what stands between two barriers each: phases, and loops that may hold barriers of their own.
-        packed: packed weights that they use: id to (buffer, logical matrix).
+        packed: packed weights that they use: id to (buffer, what gives the logical matrix).
         align: bytes that buffers are aligned to.
         prefetch: whether weights are asked for before a barrier.
         weights: what the step of that name puts into the weight buffers.
@@ -49,7 +49,7 @@ class Lowering(ABC):
 
     graph: Graph
     intervals: Sequence[Sequence[Item]]
-    packed: Mapping[str, tuple[Buffer, np.ndarray]]
+    packed: Mapping[str, tuple[Buffer, Callable[[], np.ndarray]]]
     align: int
     prefetch: bool
     weights: dict[str, np.ndarray] = field(default_factory=dict)
@@ -110,8 +110,8 @@ def weights(program: Program, lowering: Lowering) -> Program:
     graph, found = lowering.graph, []
     for name in dict.fromkeys(str(o.buffer) for phase in program.phases() for o in phase.task.operands):
         if name in lowering.packed:
-            buffer, value = lowering.packed[name]
-            lowering.weights[name] = _stored(name, value, buffer.dtype)
+            buffer, matrix = lowering.packed[name]
+            lowering.weights[name] = _stored(name, matrix(), buffer.dtype)
         elif graph.is_constant(name):
             shape = matrix_shape(graph.types[name].shape)
             buffer = Buffer(name, graph.types[name].dtype, shape, Layout.row_major(shape), "weight")

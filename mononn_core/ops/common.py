@@ -22,6 +22,12 @@ def numpy_dtype(dtype: str) -> np.dtype[Any]:
         raise UnsupportedError(f"element type {dtype!r} is unknown to NumPy") from error
 
 
+def same_bits(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
+    """Whether two arrays of one shape and dtype have the same bytes."""
+    one, other = (np.ascontiguousarray(value).reshape(-1).view(np.uint8) for value in (a, b))
+    return np.array_equal(one, other)
+
+
 def present(types: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
     """The inputs, all of which must be there."""
     found = tuple(t for t in types if t is not None)

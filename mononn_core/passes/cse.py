@@ -6,22 +6,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
 from mononn_core.graph import Graph, Node
+from mononn_core.ops.common import same_bits
 from mononn_core.passes.rewrite import Rewriter, sweep
-
-Array = np.ndarray[Any, Any]
-
 
 SAMPLE = 256
 """Elements by which constants are told apart before their bytes are compared."""
-
-
-def _bytes(value: Array) -> Array:
-    return value.reshape(-1).view(np.uint8)
 
 
 def _equal_constants(graph: Graph) -> dict[str, str]:
@@ -31,7 +21,7 @@ def _equal_constants(graph: Graph) -> dict[str, str]:
     for name, value in graph.constants.items():
         sample = value.reshape(-1)[:: max(value.size // SAMPLE, 1)].tobytes()
         group = alike.setdefault((graph.types[name], sample), [])
-        original = next((o for o in group if np.array_equal(_bytes(graph.constants[o]), _bytes(value))), None)
+        original = next((o for o in group if same_bits(graph.constants[o], value)), None)
         if original is None:
             group.append(name)
         else:

@@ -89,6 +89,12 @@ class Unpacked:
     def __len__(self) -> int:
         return self.nbytes
 
+    def in_memory(self) -> memoryview:
+        """Packs them."""
+        blob = np.zeros(self.nbytes, np.uint8).data
+        self.fill(blob)
+        return blob
+
 
 @dataclass(frozen=True)
 class Artifact:
@@ -126,11 +132,7 @@ class Artifact:
     @cached_property
     def weights(self) -> Buffer:
         """Packed constants."""
-        if not isinstance(self.packed, Unpacked):
-            return self.packed
-        blob = np.zeros(self.packed.nbytes, np.uint8).data
-        self.packed.fill(blob)
-        return blob
+        return self.packed.in_memory() if isinstance(self.packed, Unpacked) else self.packed
 
     @property
     def target(self) -> str:

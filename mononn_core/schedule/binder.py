@@ -23,6 +23,8 @@ OWNER, BATCH, HEAD, BLOCK, SEGMENT, PANEL, PART = "o", "b", "h", "r", "s", "p", 
 """Axes of a phase's domain: who owns a task; which product of a batch, or image; which head of all; which block of
 rows; which of equal runs of columns; which panel of columns; which part of the terms."""
 
+Matrix = Callable[[], np.ndarray]
+
 
 @dataclass
 class OperandBinder:
@@ -109,8 +111,8 @@ def panel_buffer(buffer: str, shape: tuple[int, int], panel: int, dtype: str = C
 
 
 class TaskBuilder(ABC):
-    """What both targets' phases are built from. ``packed`` collects the packed weights they use: id to (buffer, logical
-    matrix)."""
+    """What both targets' phases are built from. ``packed`` collects the packed weights they use: id to (buffer, what
+    gives the logical matrix)."""
 
     def __init__(self, views: Views, storage: Mapping[str, str], weight_type: str) -> None:
         """``storage``: see :class:`OperandBinder`.
@@ -118,7 +120,7 @@ class TaskBuilder(ABC):
         self.views = views
         self.storage = storage
         self.weight_type = weight_type
-        self.packed: dict[str, tuple[Buffer, np.ndarray]] = {}
+        self.packed: dict[str, tuple[Buffer, Matrix]] = {}
         self.types = views.graph.types
 
     @abstractmethod
@@ -148,17 +150,17 @@ class TaskBuilder(ABC):
         own = self.types[node.inputs[0]].dtype
         return own if own in BYTES else self.weight_type
 
-    def pack(self, node: Node, name: str, panel: int, matrix: Callable[[], np.ndarray], multiplied: str = "") -> Buffer:
-        """The buffer of a contraction's constant right-hand side in panels of ``panel`` columns; ``matrix`` is called
-        once. ``multiplied``: the type of its elements, where a template chooses it."""
+    def pack(
+        self, node: Node, name: str, panel: int, shape: tuple[int, int], matrix: Matrix, multiplied: str = ""
+    ) -> Buffer:
+        """The buffer of a contraction's constant right-hand side of ``shape`` in panels of ``panel`` columns;
+        ``matrix`` gives it where it is used. ``multiplied``: the type of its elements, where a template chooses it."""
         own, narrow = self.types[node.inputs[1]].dtype, self.multiplied(node)
         dtype = multiplied or (own if narrow in BYTES else narrow)
         terms = self.terms(dtype)
         known = f"{name}@{panel}" + (f"x{terms}" if terms > 1 else "")
         if known not in self.packed:
-            value = matrix()
-            shape = (value.shape[0], value.shape[1])
-            self.packed[known] = (panel_buffer(known, shape, panel, dtype, terms), value)
+            self.packed[known] = (panel_buffer(known, shape, panel, dtype, terms), matrix)
         return self.packed[known][0]
 
     def binder(self, extents: Mapping[str, int]) -> OperandBinder:

@@ -8,6 +8,7 @@ weights where a group does not read a channel.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import ceil
 
 import numpy as np
 
@@ -19,7 +20,8 @@ from mononn_core.program.expr import Const, Expr, Var, minimum, op, wrap
 from mononn_core.program.ir import Phase, Task
 from mononn_core.program.simplify import simplify
 from mononn_core.program.template import Array, Running, operand
-from mononn_core.schedule.binder import BLOCK, OWNER, TaskBuilder
+from mononn_core.program.windows import Pair
+from mononn_core.schedule.binder import BLOCK, OWNER, Matrix, TaskBuilder
 from mononn_core.schedule.decisions import TILED_ROWS
 from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.schedule.schedule import GroupSchedule
@@ -89,8 +91,14 @@ class Direct(Windowed[ConvParams]):
         mine, width = conv.of_group
         return minimum(column // width * mine, Const(conv.x[3] - self.reads(conv, panel)))
 
-    def weight_matrix(self, conv: Conv, panel: int, w: np.ndarray) -> np.ndarray:
+    def weight_matrix(self, conv: Conv, panel: int, w: np.ndarray) -> tuple[Pair, Matrix]:
         """[taps * what a panel reads, M]."""
+        runs = conv.taps // conv.joined
+        reads = w.size // (runs * conv.channels) if conv.group == 1 else self.reads(conv, panel)
+        rows = runs * ceil(reads / conv.together) * conv.together
+        return (rows, conv.channels), lambda: self._matrix(conv, panel, w)
+
+    def _matrix(self, conv: Conv, panel: int, w: np.ndarray) -> np.ndarray:
         (mine, width), channels, reads = conv.of_group, conv.channels, self.reads(conv, panel)
         if conv.group == 1:
             runs = w.reshape(conv.taps // conv.joined, -1, channels)

@@ -27,6 +27,7 @@ from mononn_core.program.expr import Expr
 from mononn_core.program.ir import Operand, Phase, Result, Task
 from mononn_core.program.template import Extent, Running, operand
 from mononn_core.program.windows import Pair, Windows
+from mononn_core.schedule.binder import Matrix
 from mononn_core.schedule.cuda.tiles import Target
 from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.schedule.schedule import Partition
@@ -110,13 +111,17 @@ class Depthwise(CudaWindowed[DepthwiseParams]):
     def first_channel(self, conv: Conv, panel: int, column: Expr) -> Expr:
         return column
 
-    def weight_matrix(self, conv: Conv, panel: int, w: Array) -> Array:
+    def weight_matrix(self, conv: Conv, panel: int, w: Array) -> tuple[Pair, Matrix]:
         group, word = conv.of_group[0], conv.together
-        n, rows = np.arange(conv.channels), ceil(group / word) * word
-        wide = np.zeros((conv.taps, rows, conv.channels), w.dtype)
-        for c in range(group):
-            wide[:, n // group * group % word + c, n] = w.reshape(conv.taps, group, conv.channels)[:, c]
-        return wide.reshape(-1, conv.channels)
+        rows = ceil(group / word) * word
+
+        def matrix() -> Array:
+            n, wide = np.arange(conv.channels), np.zeros((conv.taps, rows, conv.channels), w.dtype)
+            for c in range(group):
+                wide[:, n // group * group % word + c, n] = w.reshape(conv.taps, group, conv.channels)[:, c]
+            return wide.reshape(-1, conv.channels)
+
+        return (conv.taps * rows, conv.channels), matrix
 
     def packed_panel(self, conv: Conv, panel: int) -> int:
         """All of them: an owner's lie between others'."""

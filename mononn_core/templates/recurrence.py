@@ -280,8 +280,10 @@ class _Steps:
         column = evaluate_index(corner[1], {})
         place = tuple(simplify(e, binder.outer) for e in corner)
         binder.add("a", tensor, Box(place, (rows, s.units), (whole[0], column + s.units)))
+        matrix = _side_by_side(self._weights(d), s)
+        rows, columns = matrix.shape
         packed = self.builder.pack(
-            self.node, f"{self.inputs[R]}/{d}", s.gates * s.block, lambda: _side_by_side(self._weights(d), s)
+            self.node, f"{self.inputs[R]}/{d}", s.gates * s.block, (rows, columns), lambda: matrix
         )
         width = ceil(units / s.block) * s.block * s.gates
         first = simplify(u0 * s.gates, binder.outer)

@@ -179,7 +179,7 @@ def _weight(builder: PhaseBuilder, name: str, panel: int, matrix: np.ndarray) ->
     """A constant matrix in panels of its columns."""
     if name not in builder.packed:
         shape = (matrix.shape[0], matrix.shape[1])
-        builder.packed[name] = (panel_buffer(name, shape, panel, str(matrix.dtype)), matrix)
+        builder.packed[name] = (panel_buffer(name, shape, panel, str(matrix.dtype)), lambda: matrix)
     return builder.packed[name][0].id
 
 

@@ -102,7 +102,7 @@ class WeightOnlyBytes(WeightOnly):
         name, shape = f"{q}@{panel}x{GROUP}", (len(digits) * bits // 8, digits.shape[1])
         if name not in builder.packed:
             buffer = panel_buffer(name, shape, panel, str(digits.dtype), GROUP)
-            builder.packed[name] = (buffer, together(digits, bits))
+            builder.packed[name] = (buffer, lambda: together(digits, bits))
         binder.add("b", builder.packed[name][0].id, Box((k0, n0), (shape[0], panel), shape), packed=True)
         return self.points(builder, root, panel, binder, (k0, n0))
 

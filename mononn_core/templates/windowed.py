@@ -28,7 +28,7 @@ from mononn_core.program.simplify import simplify
 from mononn_core.program.template import Array, Elements, Extent, Template, operand
 from mononn_core.program.windows import Pair, Windows
 from mononn_core.schedule.bands import read_bands
-from mononn_core.schedule.binder import BATCH, BLOCK, OWNER, PANEL, OperandBinder, TaskBuilder, unit_axes
+from mononn_core.schedule.binder import BATCH, BLOCK, OWNER, PANEL, Matrix, OperandBinder, TaskBuilder, unit_axes
 from mononn_core.schedule.boxes import Boxes
 from mononn_core.schedule.decisions import L2_SHARE, fewer_at_once, most_at_once, registers_problem, rows_problem
 from mononn_core.schedule.operands import axis
@@ -83,8 +83,8 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
         """Input channels that a panel reads."""
 
     @abstractmethod
-    def weight_matrix(self, conv: Conv, panel: int, w: np.ndarray) -> np.ndarray:
-        """The weights [KH, KW, C / group, M] as the matrix b, [terms, M]."""
+    def weight_matrix(self, conv: Conv, panel: int, w: np.ndarray) -> tuple[Pair, Matrix]:
+        """The weights [KH, KW, C / group, M] as the matrix b, [terms, M]: its shape, and what gives it."""
 
     @abstractmethod
     def call(self, phase: Phase, rows: int, function: str, printer: Printer, code: CpuStorage) -> str:
@@ -275,8 +275,9 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
         binder.add("a", view.tensor, Box((pixel, channel), size, (end, view.column + conv.x[3])))
         w, width = builder.views.graph.constants[weight], self.packed_panel(conv, panel)
         name, multiplied = weight + self.tag(conv), self.weight_type(conv)
-        packed = builder.pack(stage.root, name, width, lambda: self.weight_matrix(conv, panel, w), multiplied)
-        box = Box((Const(0), n0), (packed.shape[0], panel), (packed.shape[0], packed.shape[1]))
+        shape, matrix = self.weight_matrix(conv, panel, w)
+        packed = builder.pack(stage.root, name, width, shape, matrix, multiplied)
+        box = Box((Const(0), n0), (shape[0], panel), shape)
         binder.add("b", packed.id, box, packed=True)
 
     def most_at_once(self, conv: Conv, panel: int, builder: PhaseBuilder) -> int:

@@ -23,6 +23,7 @@ from mononn_core.program.expr import Const, Expr, minimum
 from mononn_core.program.ir import Phase, Task
 from mononn_core.program.template import Running, operand
 from mononn_core.program.windows import Pair, Windows
+from mononn_core.schedule.binder import Matrix
 from mononn_core.schedule.decisions import most_at_once
 from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.schedule.schedule import Partition
@@ -156,8 +157,8 @@ class Winograd(Windowed[WindowParams]):
         mine, width = conv.of_group
         return minimum(column // width * mine, Const(conv.x[3] - mine))
 
-    def weight_matrix(self, conv: Conv, panel: int, w: Array) -> Array:
-        return transformed_weights(w, self.toom)
+    def weight_matrix(self, conv: Conv, panel: int, w: Array) -> tuple[Pair, Matrix]:
+        return (self.toom.products * w.shape[2], w.shape[3]), lambda: transformed_weights(w, self.toom)
 
     def weight_type(self, conv: Conv) -> str:
         return TRANSFORMED[self.read]

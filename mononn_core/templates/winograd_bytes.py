@@ -13,6 +13,8 @@ import numpy as np
 from mononn_core.element import HALF_WORD, WIDE, WORD
 from mononn_core.program.ir import Task
 from mononn_core.program.template import Running
+from mononn_core.program.windows import Pair
+from mononn_core.schedule.binder import Matrix
 from mononn_core.schedule.decisions import most_at_once
 from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.schedule.stages import FusionGroup
@@ -55,8 +57,9 @@ class WinogradBytes(Winograd):
     def panels(self, conv: Conv, lanes: int) -> tuple[int, ...]:
         return super().panels(conv, lanes) if conv.of_group[0] <= MOST_CHANNELS else ()
 
-    def weight_matrix(self, conv: Conv, panel: int, w: Array) -> Array:
-        return winograd.transformed_weights(SCALE * w.astype(WIDE), self.toom).astype(HALF_WORD)
+    def weight_matrix(self, conv: Conv, panel: int, w: Array) -> tuple[Pair, Matrix]:
+        shape, _ = super().weight_matrix(conv, panel, w)
+        return shape, lambda: winograd.transformed_weights(SCALE * w.astype(WIDE), self.toom).astype(HALF_WORD)
 
     def most_at_once(self, conv: Conv, panel: int, builder: PhaseBuilder) -> int:
         return most_at_once(panel // builder.lanes, builder.machine)

@@ -26,6 +26,8 @@ Known = Bounds | None
 MOST = 1e30
 """In size, of numbers that a network computes."""
 LARGEST = float(np.finfo(COMPUTE).max)
+OVERFLOW = LARGEST + 2.0**103
+"""The least number that float32 rounds to infinity: half of its last digit behind the largest."""
 LEAST = -1e37
 """What is added to a score so that it counts for nothing lies below: nothing that a network computes reaches it."""
 EXPONENT = 80.0
@@ -78,8 +80,7 @@ def of_elementwise(node: Node, given: Sequence[Known], dtypes: Sequence[str], re
 
 def _stored(number: float) -> float:
     """As a float32 has it, but for its digits."""
-    with np.errstate(over="ignore"):
-        return number if np.isfinite(np.asarray(number).astype(COMPUTE)) else math.copysign(math.inf, number)
+    return number if abs(number) < OVERFLOW else math.copysign(math.inf, number)
 
 
 def _exact(node: Node, given: Sequence[Known], dtypes: Sequence[str]) -> Known:

@@ -12,9 +12,12 @@ from mononn_core.compiler.padding.placed import Placed, UnprovenError, is_first
 from mononn_core.compiler.padding.rules import place
 from mononn_core.graph import Graph, Node
 from mononn_core.ops.builder import fold
+from mononn_core.ops.common import same_bits
 
 Axes = Mapping[str, tuple[int, ...]]
 """Tensor -> its axes that are longer."""
+Values = dict[int, tuple[np.ndarray, Known]]
+"""Bounds of arrays, by their ids, with the arrays."""
 EXTENTS = (("reshape", "shape"), ("expand", "shape"), ("slice", "sizes"))
 """Attributes that are extents of the result, which is compared."""
 MOST_ELEMENTS = 1 << 22
@@ -22,13 +25,17 @@ MOST_ELEMENTS = 1 << 22
 
 
 class Padding:
-    """What one Graph computes of shorter inputs, padded with zeros at the end of their ``axes``."""
+    """What one Graph computes of shorter inputs, padded with zeros at the end of their ``axes``. ``bounds``: of what
+    other Graphs of the model store."""
 
-    def __init__(self, long: Graph, axes: Axes) -> None:
+    def __init__(self, long: Graph, axes: Axes, bounds: Values | None = None) -> None:
         self.long, self.axes = long, axes
         self._values = _values(long)
         self._nodes = _computed(long, self._values)
-        self._bounds: dict[str, Known] = {}
+        self._bounds = {} if bounds is None else bounds
+        found = dict[object, int]()
+        self._alike = [found.setdefault(self._form(node), len(found)) for node in self._nodes]
+        """Of each node a number that those have too which differ in the names of what they read and make alone."""
 
     def ends(self, short: Graph) -> Axes | None:
         """The outputs' axes that are longer than those of ``short``, whose first elements its own are; None where that
@@ -37,17 +44,22 @@ class Padding:
         try:
             _check_same_but_extents(self.long, short, self._nodes, _computed(short, values))
             read = {name for node in self._nodes for name in node.inputs} | {*self.long.outputs}
-            placed = {name: self._input(name, short) for name in self.long.inputs}
+            one = _Once()
+            placed = {name: one(self._input(name, short)) for name in self.long.inputs}
             if not {name for name in read if name in self._values} <= values.keys():
                 return None  # a value in one, computed in the other
-            placed |= {name: self._value(name, values[name]) for name in self._values if name in read}
-            for node in self._nodes:
+            placed |= {name: one(self._value(name, values[name])) for name in self._values if name in read}
+            known = dict[object, list[Placed]]()  # equal layers are looked at once
+            for node, alike in zip(self._nodes, self._alike, strict=True):
                 inputs = [placed[name] if name else None for name in node.inputs]
                 second = node.inputs[1] if len(node.inputs) > 1 else ""
                 indices = (self._values[second], values[second]) if second in self._values else None
-                found = place(self.long, short, node, inputs, indices)
-                for name, one in zip(node.outputs, found, strict=True):
-                    placed[name] = _checked(one, self.long.types[name].shape, short.types[name].shape)
+                shapes = tuple((self.long.types[name].shape, short.types[name].shape) for name in node.outputs)
+                key = alike, shapes, tuple(map(id, inputs)), tuple(map(id, indices or ()))
+                if key not in known:
+                    found = place(self.long, short, node, inputs, indices)
+                    known[key] = [one(_checked(p, *both)) for p, both in zip(found, shapes, strict=True)]
+                placed |= zip(node.outputs, known[key], strict=True)
         except UnprovenError:
             return None
         ends = {name: placed[name] for name in self.long.outputs}
@@ -55,6 +67,10 @@ class Padding:
         if not all(map(is_first, places)) or not all(end.alike for end in ends.values()):
             return None
         return {name: end.longer for name, end in ends.items()}
+
+    def _form(self, node: Node) -> object:
+        kinds = tuple(self.long.types[name] if name else None for name in (*node.inputs, *node.outputs))
+        return node.op, tuple(node.attrs.items()), kinds, tuple(map(node.inputs.index, node.inputs))
 
     def _input(self, name: str, short: Graph) -> Placed:
         kind, axes = self.long.types[name], self.axes.get(name, ())
@@ -64,9 +80,9 @@ class Padding:
 
     def _value(self, name: str, short: np.ndarray) -> Placed:
         long = self._values[name]
-        if name not in self._bounds:
-            self._bounds[name] = of_values(long)
-        whole = self._bounds[name]
+        if id(long) not in self._bounds:
+            self._bounds[id(long)] = long, of_values(long)
+        _, whole = self._bounds[id(long)]
         if _is_same(long, short):
             return Placed((None,) * long.ndim, whole)
         if long.ndim != short.ndim or long.dtype != short.dtype:
@@ -80,6 +96,17 @@ class Padding:
         below = frozenset(a for a in axes if (rest[a] <= last[a]).all())
         known = {a: of_values(value) for a, value in rest.items()}
         return Placed(places, whole, known, _is_same(np.asarray(long[first]), short), above, below)
+
+
+class _Once:
+    """Gives the first of those that are equal."""
+
+    def __init__(self) -> None:
+        self._known = dict[object, Placed]()
+
+    def __call__(self, one: Placed) -> Placed:
+        places = tuple(None if p is None else p.tobytes() for p in one.places)
+        return self._known.setdefault((places, one.whole, *one.beyond.items(), one.alike, one.above, one.below), one)
 
 
 def _check_same_but_extents(large: Graph, small: Graph, ours: Sequence[Node], theirs: Sequence[Node]) -> None:
@@ -115,8 +142,7 @@ def _is_same(a: np.ndarray, b: np.ndarray) -> bool:
         return False
     if a is b:
         return True
-    where = (a.ctypes.data, a.strides), (b.ctypes.data, b.strides)
-    return where[0] == where[1] or a.tobytes() == b.tobytes()
+    return (a.ctypes.data, a.strides) == (b.ctypes.data, b.strides) or same_bits(a, b)
 
 
 def _checked(one: Placed, long: tuple[int, ...], short: tuple[int, ...]) -> Placed:

@@ -39,7 +39,7 @@ class Run:
         buffers = program.buffer_map
         self.inputs = [aligned(np.ascontiguousarray(case.inputs[name])) for name in program.inputs]
         self.outputs = [aligned(np.zeros(buffers[n].shape, np.dtype(buffers[n].dtype))) for n in program.outputs]
-        self.weights = aligned(np.frombuffer(pack_weights(program, case.weights), np.uint8))
+        self.weights = aligned(np.frombuffer(pack_weights(program, case.weights).in_memory(), np.uint8))
         self.arena = aligned(np.zeros(max(program.arena_bytes, 1), np.uint8))
         self.sync = aligned(
             np.zeros(abi.gpu_sync_bytes(sum(int(np.prod(c.shape)) for c in program.counters)), np.uint8)
