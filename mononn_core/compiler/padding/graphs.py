@@ -137,12 +137,8 @@ def _values(graph: Graph) -> dict[str, np.ndarray]:
 
 
 def _is_same(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether two constants of a type have the same bits, which views of one file need not be read for."""
-    if a.shape != b.shape:
-        return False
-    if a is b:
-        return True
-    return (a.ctypes.data, a.strides) == (b.ctypes.data, b.strides) or same_bits(a, b)
+    """Whether two constants of a type are the same."""
+    return a is b or (a.shape == b.shape and same_bits(a, b))
 
 
 def _checked(one: Placed, long: tuple[int, ...], short: tuple[int, ...]) -> Placed:
