@@ -10,7 +10,7 @@ CORES ?= all
 CONFIG ?= workflows/config.yaml
 MODELS ?= 20000
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --retries 1 --timeout 20
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile --retries 1 --timeout 20
 TIMED = started=$$SECONDS; trap 'echo "installation: $$((SECONDS - started)) s ($@)"' EXIT;
 
 .PHONY: bench suite test test-networks test-emulated test-mutants test-backend test-slow fuzz docs doctor fmt lint golden python-is-new
