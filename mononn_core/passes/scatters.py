@@ -46,14 +46,17 @@ def targets(node: Node, data: TensorType, indices: Indices) -> tuple[Indices, in
 
 def table(blocks: Indices, count: int, last: bool) -> tuple[Indices, Indices]:
     """For each of ``count`` blocks the updates that reach it, [count, most], and whether an entry is one."""
-    reaching: list[list[int]] = [[] for _ in range(count)]
-    for update, block in enumerate(blocks.tolist()):
-        reaching[block].append(update)
-    if last:
-        reaching = [r[-1:] for r in reaching]
-    most = max(1, *(len(r) for r in reaching))
-    numbers = np.array([r + [0] * (most - len(r)) for r in reaching], np.int64)
-    valid = np.array([[True] * len(r) + [False] * (most - len(r)) for r in reaching])
+    order = np.argsort(blocks, kind="stable")
+    met = blocks[order]
+    ends = np.searchsorted(met, np.arange(count), "right")
+    if last:  # one entry a block
+        numbers, valid = np.zeros((count, 1), np.int64), np.diff(ends, prepend=0)[:, None] > 0
+        numbers[valid[:, 0], 0] = order[ends[valid[:, 0]] - 1]
+        return numbers, valid
+    place = np.arange(met.size) - np.concatenate([[0], ends[:-1]])[met]  # of an update among those of its block
+    numbers = np.zeros((count, int(place.max()) + 1), np.int64)
+    valid = np.zeros(numbers.shape, bool)
+    numbers[met, place], valid[met, place] = order, True
     return numbers, valid
 
 
