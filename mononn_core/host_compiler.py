@@ -7,9 +7,11 @@ import os
 import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from mononn_core.errors import ToolchainError
@@ -26,6 +28,11 @@ class HostCompiler:
     @property
     def is_zig(self) -> bool:
         return self.name == "zig"
+
+    def shown(self, command: Sequence[str]) -> str:
+        """A command of its program for people, without a path of this machine."""
+        program = ("python", "-m", "ziglang") if self.is_zig else self.program
+        return shlex.join((*program, *command[len(self.program) :]))
 
     @property
     def is_clang(self) -> bool:
@@ -48,10 +55,13 @@ def _find(chosen: str) -> HostCompiler:
         if not words or not shutil.which(words[0]):
             raise ToolchainError(f"MONONN_CXX names {chosen!r}, which is not found; name an installed g++ or clang++")
         return _installed(words)
-    program = (sys.executable, "-m", "ziglang")
-    result = subprocess.run([*program, "version"], capture_output=True, text=True, check=False)
-    if result.returncode == 0:
-        return HostCompiler("zig", program, result.stdout.strip())
+    wheel = find_spec("ziglang")
+    if wheel is not None and wheel.origin is not None:
+        program = str(Path(wheel.origin).with_name("zig"))  # what `python -m ziglang` becomes, without a Python before
+        with suppress(OSError):
+            result = subprocess.run([program, "version"], capture_output=True, text=True, check=False)
+            if result.returncode == 0:
+                return HostCompiler("zig", (program,), result.stdout.strip())
     for name in ("g++", "clang++"):
         if shutil.which(name):
             return _installed([name])

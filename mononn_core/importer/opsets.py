@@ -15,6 +15,8 @@ types. The ones that matter here:
 
 from __future__ import annotations
 
+from functools import cache
+
 import onnx
 from onnx import TensorProto, defs, helper
 
@@ -58,6 +60,7 @@ def check_opset(version: int) -> None:
         )
 
 
+@cache
 def dtype_name(element_type: int) -> str:
     """NumPy (or ml_dtypes) name of an ONNX element type; raises UnsupportedError for strings and unknown ones."""
     if element_type in (TensorProto.STRING, TensorProto.UNDEFINED):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,12 @@ LARGEST = 1 << 36
 
 def type_of(value: np.ndarray[Any, Any]) -> TensorType:
     """The tensor type of an array."""
-    return TensorType(str(value.dtype), tuple(int(n) for n in value.shape))
+    return TensorType(_name(value.dtype), value.shape)
+
+
+@cache
+def _name(dtype: np.dtype[Any]) -> str:
+    return str(dtype)
 
 
 def worth_folding(inputs: Iterable[TensorType], outputs: Iterable[TensorType]) -> bool:

@@ -13,7 +13,6 @@ import hashlib
 import os
 import shlex
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -133,7 +132,7 @@ def compile_shared(
     parts = min(len(source) // PART + 1, MOST_PARTS) if "MN_HERE(" in source else 1
     dealt = (f"-DMONONN_PARTS={parts}",) if parts > 1 else ()
     command = compiler.compile_command(machine, language, (*extra_flags, *dealt))
-    shown = shlex.join(("python" if word == sys.executable else word) for word in command if word != f"-I{FOLDER}")
+    shown = compiler.shown([word for word in command if word != f"-I{FOLDER}"])
     shown += f" -DMONONN_PART=0..{parts - 1}" if parts > 1 else ""
     folder = cache_folder()
     entry = folder / (_digest(source, command, compiler) + ".so") if folder else None
@@ -227,5 +226,5 @@ def _failure(command: Sequence[str], status: int, text: str) -> str:
     line = next((line for line in lines if "error:" in line), lines[0] if lines else f"exit status {status}")
     if status < 0:
         line = f"ended by signal {-status}" + (", perhaps for lack of memory" if status == -9 else "")
-    program = "zig" if "ziglang" in command else Path(command[0]).name
+    program = Path(command[0]).name
     return f"the compiler {program} refused the generated source ({line}); report it, or try another in MONONN_CXX"

@@ -140,8 +140,9 @@ def no_wheel(monkeypatch, tmp_path):
     """A Python whose ziglang cannot be run."""
     (tmp_path / "ziglang").mkdir()
     (tmp_path / "ziglang" / "__init__.py").touch()
-    (tmp_path / "ziglang" / "__main__.py").write_text("raise SystemExit(1)")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "ziglang" / "zig").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "ziglang" / "zig").chmod(0o755)
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delenv("MONONN_CXX", raising=False)
     monkeypatch.setenv("MONONN_CACHE", "")
     host_compiler._find.cache_clear()
