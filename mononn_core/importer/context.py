@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NoReturn
 
 import numpy as np
@@ -45,7 +46,12 @@ class OnnxNode:
     attrs: Mapping[str, Any]
     proto: Any = field(compare=False, repr=False)
 
-    @property
+    @cached_property
+    def kinds(self) -> tuple[tuple[str, int], ...]:
+        """Its attributes' names, each with the number of its kind."""
+        return tuple((attribute.name, attribute.type) for attribute in self.proto.attribute)
+
+    @cached_property
     def origin(self) -> Origin:
         return Origin(self.name or next((n for n in self.outputs if n), "?"), self.op_type)
 

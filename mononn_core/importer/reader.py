@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -271,12 +272,13 @@ class Importer:
                 copies.append(Node("identity", (value,), (name,), Origin(name, "Identity")))
             self.builder.types[name] = self.builder.types[value]
 
-        def new(name: str) -> str:
-            return renamed.get(name, name)
+        def new(node: Node, outputs: bool = True) -> Node:
+            if renamed.keys().isdisjoint((*node.inputs, *node.outputs)):
+                return node
+            inputs, made = (tuple(renamed.get(n, n) for n in names) for names in (node.inputs, node.outputs))
+            return replace(node, inputs=inputs, outputs=made if outputs else node.outputs)
 
-        self.builder.nodes = [
-            Node(n.op, tuple(map(new, n.inputs)), tuple(map(new, n.outputs)), n.origin, n.attrs) for n in nodes
-        ] + [Node(c.op, tuple(map(new, c.inputs)), c.outputs, c.origin) for c in copies]
+        self.builder.nodes = [*map(new, nodes), *(new(c, outputs=False) for c in copies)]
         return self.builder.graph(self.model.graph.name or "model", self.inputs, outputs)
 
 

@@ -23,13 +23,11 @@ def check_node(node: OnnxNode, dtypes: Sequence[str]) -> None:
     schema = _schema(node.op_type, node.domain)
     if schema is None:
         return
-    for attribute in node.proto.attribute:
-        known = schema.attributes.get(attribute.name)
-        if known is not None and known != attribute.type:
-            kind, wanted = (AttributeProto.AttributeType.Name(number) for number in (attribute.type, known))
-            raise ModelError(
-                f"{node.origin}: attribute {attribute.name!r} is {kind}, not {wanted}; the model is damaged"
-            )
+    for name, number in node.kinds:
+        known = schema.attributes.get(name)
+        if known is not None and known != number:
+            kind, wanted = (AttributeProto.AttributeType.Name(n) for n in (number, known))
+            raise ModelError(f"{node.origin}: attribute {name!r} is {kind}, not {wanted}; the model is damaged")
     same: dict[str, str] = {}
     for position, dtype in enumerate(dtypes):
         formal = schema.inputs[min(position, len(schema.inputs) - 1)] if schema.inputs else None

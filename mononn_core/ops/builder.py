@@ -42,9 +42,12 @@ def fold(
 ) -> list[Any] | None:
     """The outputs of a node whose inputs are all constants; None when they are not, are too large (unless
     ``any_size``), or when its operator does not fold."""
-    names = [n for n in node.inputs if n]
-    if any(n not in constants for n in names) or not registry.get(node.op).folds:
+    for name in node.inputs:
+        if name and name not in constants:
+            return None
+    if not registry.get(node.op).folds:
         return None
+    names = [n for n in node.inputs if n]
     outputs = [types[n] for n in node.outputs]
     if not any_size and not worth_folding((types[n] for n in names), outputs):
         return None

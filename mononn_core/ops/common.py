@@ -40,11 +40,24 @@ def present(types: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
 
 def broadcast(types: Sequence[TensorType]) -> tuple[int, ...]:
     """The common shape of several tensors by NumPy's rule; raises ShapeError where there is none."""
-    try:
-        return tuple(int(n) for n in np.broadcast_shapes(*(t.shape for t in types)))
-    except ValueError as error:
-        shapes = " and ".join(str(list(t.shape)) for t in types)
-        raise ShapeError(f"shapes {shapes} do not broadcast") from error
+    found = types[0].shape if types else ()
+    for t in types[1:]:
+        if t.shape != found:
+            found = _pair(found, t.shape, types)
+    return found
+
+
+def _pair(a: tuple[int, ...], b: tuple[int, ...], types: Sequence[TensorType]) -> tuple[int, ...]:
+    """The common shape of two of ``types``."""
+    short, long = sorted((a, b), key=len)
+    extents = list(long)
+    for axis, n in enumerate(short, len(long) - len(short)):
+        if extents[axis] == 1:
+            extents[axis] = n
+        elif n not in (1, extents[axis]):
+            shapes = " and ".join(str(list(t.shape)) for t in types)
+            raise ShapeError(f"shapes {shapes} do not broadcast")
+    return tuple(extents)
 
 
 def aligned(index: Index, shape: tuple[int, ...]) -> Index:
