@@ -159,7 +159,7 @@ def convolution_integer(ctx: Context) -> str:
 def _integer_convolution(ctx: Context, x: str, x_zero: str, w: str, w_zero: str) -> str:
     f = frame(ctx, ctx.type(w).shape[2:], ctx.type(x).shape[2:])
     centred = _centred(ctx, w, w_zero)
-    if centred is not None and f.rank <= 2 and (not x_zero or ctx.type(x_zero).size == 1):
+    if centred is not None and f.rank <= 3 and (not x_zero or ctx.type(x_zero).size == 1):
         return _of_bytes(ctx, x, x_zero, centred, f)
     wide = ctx.add("cast", x, to="int32")
     if x_zero:

@@ -45,7 +45,17 @@ CASES = {
     "of nine bits, one pixel": Case(w="uint8", w_zero=120, weight=(16, 8, 1, 1), attributes={}),
     "depthwise": Case(weight=(8, 1, 3, 3), attributes={"pads": [1] * 4, "group": 8}, through="depthwise"),
     "a sequence": Case((2, 8, 30), (16, 8, 5), "int8", zero=4, late=True, attributes={"pads": [2, 2]}),
-    "a volume": Case((1, 2, 5, 6, 7), (4, 2, 3, 3, 3), zero=9, attributes={"pads": [1] * 6}, through="nest"),
+    "a volume": Case((1, 2, 5, 6, 7), (16, 2, 3, 3, 3), zero=9, attributes={"pads": [1] * 6}),
+    "patches of a volume": Case((1, 3, 4, 8, 8), (16, 3, 2, 4, 4), attributes={"strides": [2, 4, 4]}),
+    "a volume, of nine bits, in groups": Case(
+        (2, 4, 5, 6, 7),
+        (8, 2, 2, 3, 3),
+        zero=7,
+        late=True,
+        w="uint8",
+        w_zero=130,
+        attributes={"pads": [1, 0, 2, 0, 1, 1], "strides": [2, 1, 2], "group": 2},
+    ),
 }
 
 
