@@ -40,8 +40,8 @@ def lower(
     """Everything but the machine code.
 
     Args:
-        model: path of an ONNX file, or its bytes. A file's large constants are read when they are packed: it must not be
-            overwritten before.
+        model: path of an ONNX file, or its bytes. A file's large constants are read when they are packed: it must not
+            be overwritten before.
         shapes: static shape of every input that has a dynamic dimension.
         machine: the processor compiled for; this one by default.
         schedule: of the target, in place of the one that the cost model would choose.

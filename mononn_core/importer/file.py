@@ -23,9 +23,10 @@ def map_file(path: Path) -> memoryview:
     """The bytes of a file, read when they are used: it must not be overwritten as long as they are, which ends the
     process. Raises OSError."""
     with path.open("rb") as stream:
-        if not stream.seek(0, 2):  # an empty file has no mapping
-            return memoryview(b"")
-        return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+        try:
+            return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+        except (OSError, ValueError):  # a pipe, an empty file
+            return memoryview(stream.read())
 
 
 def without_large(data: memoryview) -> tuple[bytes, dict[int, memoryview]]:

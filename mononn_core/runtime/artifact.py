@@ -7,6 +7,7 @@ digest, so that a truncated or altered file is named as such; that protects from
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import mmap
@@ -283,20 +284,34 @@ def _write(stream: BinaryIO, sections: Mapping[str, Buffer], weights: Buffer | U
         table += SECTION.pack(name.encode(), offset, len(data), digest(data))
         position = offset + len(data)
     offset = _round_up(position, HUGE_ALIGN if len(weights) >= HUGE_WEIGHTS else PAGE_ALIGN)
-    size = offset + len(weights)
-    stream.flush()
-    os.posix_fallocate(stream.fileno(), 0, size)  # what is mapped has its place on the disk
-    found = digest(b"")
-    if len(weights):
-        with mmap.mmap(stream.fileno(), len(weights), offset=offset) as file, memoryview(file) as view:
-            if isinstance(weights, Unpacked):
-                weights.fill(view)
-            else:
-                view[:] = weights
-            found = digest(view)
+    found = _write_weights(stream, offset, weights)
     table += SECTION.pack(b"weights", offset, len(weights), found)
     stream.seek(0)
-    stream.write(_header(len(sections) + 1, size, table) + table)
+    stream.write(_header(len(sections) + 1, offset + len(weights), table) + table)
+
+
+def _write_weights(stream: BinaryIO, offset: int, weights: Buffer | Unpacked) -> bytes:
+    """The last section, packed where it lies in the file; its digest."""
+    size = offset + len(weights)
+    stream.truncate(size)
+    try:
+        os.posix_fallocate(stream.fileno(), 0, size)  # what is mapped has its place on the disk
+        mapped = mmap.mmap(stream.fileno(), len(weights), offset=offset) if len(weights) else None
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise
+        mapped = None  # a file system in which nothing is mapped to be written
+    if mapped is None:
+        data = weights.in_memory() if isinstance(weights, Unpacked) else weights
+        stream.seek(offset)
+        stream.write(data)
+        return digest(data)
+    with mapped, memoryview(mapped) as view:
+        if isinstance(weights, Unpacked):
+            weights.fill(view)
+        else:
+            view[:] = weights
+        return digest(view)
 
 
 def _header(count: int, size: int, table: bytes) -> bytes:

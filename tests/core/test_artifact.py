@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import mmap
+import os
 import struct
 from pathlib import Path
 
@@ -11,12 +14,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mononn_core import compiler
 from mononn_core.errors import ArtifactError
 from mononn_core.runtime import artifact as container
 from mononn_core.runtime.artifact import Artifact, digest
 from mononn_core.runtime.loading import load
 from mononn_core.runtime.session import Session
 from tests.core import handmade
+from tests.core.networks import encoder
 
 
 @pytest.fixture(scope="module")
@@ -199,3 +204,25 @@ def test_large_weights_start_on_a_huge_page(artifact, tmp_path):
     data = (tmp_path / "x.mono").read_bytes()
     offset = data.index(weights[:256].tobytes())
     assert offset % container.HUGE_ALIGN == 0
+
+
+def test_where_no_file_can_be_mapped_to_be_written_it_is_the_same(monkeypatch, tmp_path):
+    artifact = compiler.build(compiler.lower(encoder(), threads=2))
+    artifact.save(tmp_path / "mapped.mono")
+
+    def refuse(*given, **more):
+        raise OSError(errno.ENODEV, "No such device")
+
+    monkeypatch.setattr(mmap, "mmap", refuse)
+    artifact.save(tmp_path / "written.mono")
+    assert (tmp_path / "written.mono").read_bytes() == (tmp_path / "mapped.mono").read_bytes()
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(monkeypatch, tmp_path):
+    def refuse(*given):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    with pytest.raises(ArtifactError, match="No space left"):
+        handmade.artifact().save(tmp_path / "x.mono")
+    assert not list(tmp_path.iterdir())

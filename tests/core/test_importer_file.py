@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import google.protobuf.message
@@ -110,3 +112,12 @@ def test_an_empty_file_is_no_model(tmp_path: Path) -> None:
     (tmp_path / "empty.onnx").write_bytes(b"")
     with pytest.raises(ModelError, match="no graph"):
         read_model(tmp_path / "empty.onnx")
+
+
+def test_a_pipe_is_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    data = model(3, 40)
+    with ThreadPoolExecutor(1) as writer:
+        writing = writer.submit((tmp_path / "pipe").write_bytes, data)
+        assert read_model(tmp_path / "pipe") == parsed(data)
+        assert writing.result() == len(data)
