@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -34,11 +35,21 @@ class Rewriter:
         self.node: Node | None = None
         self._producers: dict[str, Node] = {}
         self._indexed = 0
-        self._uses = Counter(name for node in graph.nodes for name in node.inputs)
-        self._readers: dict[str, set[str]] = {}
-        for node in graph.nodes:
+        self._more = Counter[str]()
+
+    @cached_property
+    def _uses(self) -> Counter[str]:
+        """Tensor -> how many node inputs of the Graph read it; ``_more``: of the nodes made since."""
+        return Counter(name for node in self.graph.nodes for name in node.inputs)
+
+    @cached_property
+    def _readers(self) -> dict[str, set[str]]:
+        """Tensor -> operators of the Graph's nodes that read it."""
+        found = dict[str, set[str]]()
+        for node in self.graph.nodes:
             for name in node.inputs:
-                self._readers.setdefault(name, set()).add(node.op)
+                found.setdefault(name, set()).add(node.op)
+        return found
 
     def producer(self, name: str, op: str | None = None) -> Node | None:
         """The node that makes ``name``, if any (and if its operator is ``op``)."""
@@ -51,11 +62,11 @@ class Rewriter:
     def single_use(self, name: str) -> bool:
         """Whether exactly one node input reads ``name`` (and it is no graph output). Readers that this sweep replaced
         still count."""
-        return self._uses[name] == 1 and name not in self.outputs
+        return self.uses(name) == 1 and name not in self.outputs
 
     def uses(self, name: str) -> int:
         """How many node inputs read ``name``, as :meth:`single_use` counts; one more for a graph output."""
-        return self._uses[name] + (name in self.outputs)
+        return self._uses[name] + self._more[name] + (name in self.outputs)
 
     def only_read_by(self, name: str, op: str) -> bool:
         """Whether every reader of ``name`` is an ``op`` (and it is no graph output); False for new tensors."""
@@ -85,7 +96,7 @@ class Rewriter:
     def add(self, op: str, *inputs: str, **attrs: Attr) -> str:
         """Append a node that descends from the current one (or fold it) and give its output."""
         assert self.node is not None
-        self._uses.update(inputs)
+        self._more.update(inputs)
         return self.builder.add(op, inputs, self.node.origin, attrs, hint=self.node.outputs[0])
 
     def substitute(self, node: Node, result: str) -> None:
@@ -93,9 +104,8 @@ class Rewriter:
         output = node.output
         self.changed = True
         self.replaced[output] = result
-        self._uses[result] += self._uses[output]
+        self._more[result] += self.uses(output)
         if output in self.outputs:
-            self._uses[result] += 1
             self.builder.nodes.append(Node("identity", (result,), (output,), node.origin))
 
     def make(self, value: Any, dtype: str | None = None) -> str:
@@ -134,10 +144,15 @@ def sweep(graph: Graph, rules: Sequence[Rule]) -> Graph:
     """One sweep of :func:`rewrite`."""
     rewriter = Rewriter(graph)
     for node in graph.nodes:
-        inputs = tuple(rewriter.replaced.get(n, n) for n in node.inputs)
-        current = node if inputs == node.inputs else replace(node, inputs=inputs)
+        current = node
+        if not rewriter.replaced.keys().isdisjoint(node.inputs):
+            current = replace(node, inputs=tuple(rewriter.replaced.get(n, n) for n in node.inputs))
         rewriter.node = current
-        result = next((r for rule in rules if (r := rule(rewriter, current)) is not None), None)
+        result = None
+        for rule in rules:
+            result = rule(rewriter, current)
+            if result is not None:
+                break
         if result is None:
             rewriter.builder.nodes.append(current)
         else:
