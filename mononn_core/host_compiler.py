@@ -31,7 +31,8 @@ class HostCompiler:
 
     def shown(self, command: Sequence[str]) -> str:
         """A command of its program for people, without a path of this machine."""
-        program = ("python", "-m", "ziglang") if self.is_zig else self.program
+        wheel = self.is_zig and Path(self.program[0]).parent.name == "ziglang"
+        program = ("python", "-m", "ziglang") if wheel else self.program
         return shlex.join((*program, *command[len(self.program) :]))
 
     @property

@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from mononn_core.compiler.cpu import lower_imported
-from mononn_core.compiler.padding import Axes, Padding, Values
+from mononn_core.compiler.padding import Axes, KnownValues, Padding
 from mononn_core.compiler.pool import Pool
 from mononn_core.errors import MononnError, OptionError
 from mononn_core.graph import Graph
@@ -41,7 +41,7 @@ def build_family(model: Imported, shapes: Sequence[Shapes], options: Options, ma
         ToolchainError: there is no C++ compiler, or it refused the source.
     """
     _check(shapes, options)
-    pool, code, bounds = Pool(), dict[int, Future[Compiled]](), Values()
+    pool, code, bounds = Pool(), dict[int, Future[Compiled]](), KnownValues()
     manifests, texts = dict[int, dict[str, Any]](), dict[str, str]()
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as compilers:
         # the largest first, since panels that suit many rows serve few ones as well
@@ -81,7 +81,7 @@ def _check(shapes: Sequence[Shapes], options: Options) -> None:
         seen[key] = number
 
 
-def _shorter(model: Imported, graph: Graph, shapes: Sequence[Shapes], bounds: Values) -> list[dict[str, Any]]:
+def _shorter(model: Imported, graph: Graph, shapes: Sequence[Shapes], bounds: KnownValues) -> list[dict[str, Any]]:
     """What may be given in place of the shapes of ``graph``: fewer entries of a batch, which all inputs have along
     their first axis, or shorter sequences, along the longest of the other axes that the model leaves open."""
     whole = {name: graph.types[name].shape for name in graph.inputs}
@@ -103,7 +103,7 @@ def _shorter(model: Imported, graph: Graph, shapes: Sequence[Shapes], bounds: Va
 
 
 def _least(
-    model: Imported, graph: Graph, shapes: Sequence[Shapes], axes: Axes, bounds: Values
+    model: Imported, graph: Graph, shapes: Sequence[Shapes], axes: Axes, bounds: KnownValues
 ) -> dict[str, Any] | None:
     """The shortest length of ``axes`` that is proven to run as the first elements of those of ``graph``, down to the
     next shorter one of ``shapes``, with the axes of inputs and outputs; None where there is none."""

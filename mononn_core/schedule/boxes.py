@@ -24,15 +24,12 @@ def owner_boxes(phase: Phase, operand: Operand, loop: Mapping[str, int] | None =
     for axis in phase.domain:
         frame = frame.loop(axis.var, axis.extent)
     assert phase.assign.owner is not None
-    columns, box = [phase.assign.owner], operand.box
-    values = [frame.full(evaluate(e, frame, _no_loads)).reshape(-1) for e in (*columns, *box.offset)]
-    owner, *corners = values
-    for first, size, bound in zip(tuple(corners), box.size, box.bound, strict=True):
-        corners.append(np.minimum(first + size, bound))
-    r0, c0, r1, c1 = corners
+    box = operand.box
+    owner, *low = (frame.full(evaluate(e, frame, _no_loads)).reshape(-1) for e in (phase.assign.owner, *box.offset))
+    high = [np.minimum(first + size, bound) for first, size, bound in zip(low, box.size, box.bound, strict=True)]
     found: list[dict[Box, None]] = [{} for _ in range(phase.assign.owners)]
-    for mine, *touched in dict.fromkeys(zip(*(a.tolist() for a in (owner, r0, r1, c0, c1)), strict=True)):
-        found[mine][touched[0], touched[1], touched[2], touched[3]] = None
+    for mine, r0, r1, c0, c1 in zip(*(a.tolist() for a in (owner, low[0], high[0], low[1], high[1])), strict=True):
+        found[mine][r0, r1, c0, c1] = None
     return tuple(map(tuple, found))
 
 

@@ -17,6 +17,6 @@ numbers that do not overflow, and a mask that leaves every softmax one position 
 here is not proven.
 """
 
-from mononn_core.compiler.padding.graphs import Axes, Padding, Values
+from mononn_core.compiler.padding.graphs import Axes, KnownValues, Padding
 
-__all__ = ["Axes", "Padding", "Values"]
+__all__ = ["Axes", "KnownValues", "Padding"]

@@ -16,7 +16,7 @@ from mononn_core.ops.common import same_bits
 
 Axes = Mapping[str, tuple[int, ...]]
 """Tensor -> its axes that are longer."""
-Values = dict[int, tuple[np.ndarray, Known]]
+KnownValues = dict[int, tuple[np.ndarray, Known]]
 """Bounds of arrays, by their ids, with the arrays."""
 EXTENTS = (("reshape", "shape"), ("expand", "shape"), ("slice", "sizes"))
 """Attributes that are extents of the result, which is compared."""
@@ -28,7 +28,7 @@ class Padding:
     """What one Graph computes of shorter inputs, padded with zeros at the end of their ``axes``. ``bounds``: of what
     other Graphs of the model store."""
 
-    def __init__(self, long: Graph, axes: Axes, bounds: Values | None = None) -> None:
+    def __init__(self, long: Graph, axes: Axes, bounds: KnownValues | None = None) -> None:
         self.long, self.axes = long, axes
         self._values = _values(long)
         self._nodes = _computed(long, self._values)
