@@ -13,7 +13,7 @@ from mononn_core.program.ir import Buffer, Layout, Phase, Program
 from mononn_core.program.rules import changed
 from mononn_core.schedule.decisions import padded_stride
 from mononn_core.schedule.groups import CpuGroups
-from mononn_core.schedule.images import by_image
+from mononn_core.schedule.images import by_image, pass_on
 from mononn_core.schedule.schedule import Schedule
 
 SCRATCH = "@scratch"
@@ -25,11 +25,16 @@ PAGE = 4096
 def lower(groups: CpuGroups, schedule: Schedule) -> Lowered[Schedule]:
     """What follows from a legal Schedule."""
     intervals = [list(by_image([(group, groups.items(group)) for group in i])) for i in schedule.intervals]
+    intervals, images = pass_on(intervals, groups.graph.outputs)
     stored = {name: (dtype, shape) for name, dtype, shape in map(groups.stored, schedule.groups)}
-    packed = groups.builder.packed
+    for name, image in images.items():
+        dtype, (_, columns) = stored[name]
+        stored[image.buffer] = (dtype, (image.rows * image.owners, columns))
+    passing = {image.buffer for image in images.values()}
     lowering = CpuLowering(
-        groups.graph, intervals, packed, memory.ALIGN, schedule.prefetch, machine=groups.machine, stored=stored
-    )
+        groups.graph, intervals, groups.builder.packed, memory.ALIGN, schedule.prefetch, passing,
+        machine=groups.machine, stored=stored,
+    )  # fmt: skip
     return steps.run(lowering, schedule)
 
 

@@ -1,45 +1,101 @@
-"""Storage: layouts of stored tensors, and liveness to arena offsets.
+"""Storage: layouts of stored tensors, and where in the arena they lie.
 
-Time is counted in intervals between barriers: a buffer is live from the interval that writes it to the last that reads
-it, and two live buffers never share bytes. (Within an interval workers are anywhere, so nothing is re-used.)
+A tensor lives from the first phase that writes it to the last that reads it, and two that live at once share no bytes.
+Nor do two that live in one interval between barriers, where workers are anywhere: but for bytes that in both of them
+one owner alone touches, which does so in the order of the phases. Of the places that a tensor may have, it gets the one
+where its bytes are mostly those that the same owners had before: a line that another core has written last is slow to
+get.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from mononn_core.program.ir import Buffer
 
 ALIGN = 64
 OVERREAD_BYTES = 512
 """A product's last panel may read (never use) so much past the end of its right-hand side: the arena has it."""
+Array = np.ndarray
 
 
 @dataclass(frozen=True)
-class Span:
-    """A buffer and the inclusive range of intervals it is live in."""
+class Life:
+    """A tensor's buffer, the first and the last of the ``phases`` that use it, and of the ``intervals``. ``parts``: the
+    byte from which on each owner writes it, up to the next one's; () where owners do not have such runs. ``private``:
+    nobody reads what another one has written."""
 
     buffer: Buffer
-    first: int
-    last: int
+    phases: tuple[int, int]
+    intervals: tuple[int, int]
+    parts: tuple[int, ...] = ()
+    private: bool = False
 
 
-def plan_arena(spans: Mapping[str, Span], align: int = ALIGN) -> tuple[dict[str, Buffer], int]:
-    """(buffers with offsets, arena bytes): largest first, each at the lowest offset free over its whole life."""
-    placed: list[Span] = []
-    order = sorted(spans.values(), key=lambda s: (-s.buffer.nbytes, s.first, s.buffer.id))
-    for span in order:
-        rivals = [p for p in placed if p.first <= span.last and span.first <= p.last]
-        rivals.sort(key=lambda p: p.buffer.offset)
-        offset = 0
-        for rival in rivals:
-            if offset + span.buffer.nbytes <= rival.buffer.offset:
-                break
-            offset = max(offset, round_up(rival.buffer.offset + rival.buffer.nbytes, align))
-        placed.append(replace(span, buffer=replace(span.buffer, offset=offset)))
-    total = max((round_up(p.buffer.offset + p.buffer.nbytes, align) for p in placed), default=0)
-    return {p.buffer.id: p.buffer for p in placed}, total + OVERREAD_BYTES if placed else 0
+class _Arena:
+    """What is placed already, as arrays: a row a tensor."""
+
+    def __init__(self, lives: Sequence[Life], owners: int) -> None:
+        self.size, self.owners = 0, owners
+        self.phases = np.array([life.phases for life in lives])
+        self.intervals = np.array([life.intervals for life in lives])
+        self.private = np.array([life.private for life in lives])
+        self.nbytes = np.array([life.buffer.nbytes for life in lives])
+        self.dealt = np.array([len(life.parts) == owners > 0 for life in lives])
+        self.edges = np.array([self._edges(life) for life in lives])
+        self.placed = np.zeros(0, int)
+        self.offset = np.zeros(len(lives), int)
+
+    def _edges(self, life: Life) -> list[int]:
+        """Where owners' parts begin, and where the last one ends."""
+        parts = life.parts if len(life.parts) == self.owners else (0,) * self.owners
+        return [*parts, life.buffer.nbytes]
+
+    def place(self, one: int, align: int) -> int:
+        """Where a tensor is to lie."""
+        at = self.placed
+        overlap = (self.phases[at, 0] <= self.phases[one, 1]) & (self.phases[one, 0] <= self.phases[at, 1])
+        together = (self.intervals[at, 0] <= self.intervals[one, 1]) & (self.intervals[one, 0] <= self.intervals[at, 1])
+        shared = self.private[at] & self.private[one] & ~overlap
+        start, end = self.offset[at], self.offset[at] + self.nbytes[at]
+        same = start + self.edges[at, 1:-1].T - self.edges[one, 1:-1, None]  # an owner's part begins where its did
+        offsets = np.concatenate([[0], end[together], same[:, self.dealt[at] & self.dealt[one]].ravel()])
+        offsets = np.unique(-(-offsets[offsets >= 0] // align) * align)
+        common = np.minimum(end, offsets[:, None] + self.nbytes[one]) - np.maximum(start, offsets[:, None])
+        common = common.clip(0)
+        foreign = common - self._own(one, offsets) if self.dealt[one] else np.zeros_like(common)
+        foreign *= self.dealt[at]
+        free = ~((common > 0) & together & ~(shared & (foreign == 0))).any(axis=1)
+        offsets, common, foreign = offsets[free], common[free], foreign[free]
+        lost = self.nbytes[one] * foreign.sum(axis=1) / common.sum(axis=1).clip(1)
+        grown = (offsets + self.nbytes[one] - self.size).clip(0)
+        best = int(offsets[np.argmin(grown + lost)])
+        self.offset[one], self.placed = best, np.append(at, one)
+        self.size = max(self.size, best + -(-int(self.nbytes[one]) // align) * align)
+        return best
+
+    def _own(self, one: int, offsets: Array) -> Array:
+        """Bytes that a tensor at ``offsets`` has in common with those placed, and that have the same owner in both."""
+        total = np.zeros((offsets.size, self.placed.size), int)
+        theirs, mine = self.edges[self.placed] + self.offset[self.placed, None], self.edges[one]
+        for first in range(self.owners):
+            end = np.minimum(theirs[:, first + 1], offsets[:, None] + mine[first + 1])
+            total += (end - np.maximum(theirs[:, first], offsets[:, None] + mine[first])).clip(0)
+        return total
+
+
+def plan_arena(lives: Sequence[Life], align: int = ALIGN) -> tuple[list[Buffer], int]:
+    """(buffers with offsets, arena bytes): largest first, each where it makes the arena grow, and lines change their
+    owners, least."""
+    if not lives:
+        return [], 0
+    arena = _Arena(lives, max(len(life.parts) for life in lives))
+    order = sorted(range(len(lives)), key=lambda i: (-lives[i].buffer.nbytes, lives[i].phases[0], lives[i].buffer.id))
+    offsets = {i: arena.place(i, align) for i in order}
+    return [replace(life.buffer, offset=offsets[i]) for i, life in enumerate(lives)], arena.size + OVERREAD_BYTES
 
 
 def plan_weights(buffers: list[Buffer], align: int = ALIGN) -> tuple[list[Buffer], int]:

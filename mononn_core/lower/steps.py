@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
@@ -13,6 +13,7 @@ from mononn_core.element import NARROW
 from mononn_core.errors import UnsupportedError
 from mononn_core.graph import Graph
 from mononn_core.lower import memory
+from mononn_core.lower.lives import lives
 from mononn_core.lower.prefetch import prefetch_weights
 from mononn_core.lower.roll import roll as roll_layers
 from mononn_core.lower.rounding import rounded
@@ -44,6 +45,7 @@ class Lowering(ABC):
         packed: packed weights that they use: id to (buffer, what gives the logical matrix).
         align: bytes that buffers are aligned to.
         prefetch: whether weights are asked for before a barrier.
+        passing: tensors that every round of a loop writes before it reads them.
         weights: what the step of that name puts into the weight buffers.
     """
 
@@ -52,6 +54,7 @@ class Lowering(ABC):
     packed: Mapping[str, tuple[Buffer, Callable[[], np.ndarray]]]
     align: int
     prefetch: bool
+    passing: Collection[str] = ()
     weights: dict[str, np.ndarray] = field(default_factory=dict)
 
     @abstractmethod
@@ -92,17 +95,11 @@ def edges(program: Program, lowering: Lowering) -> Program:
 
 
 def arena(program: Program, lowering: Lowering) -> Program:
-    """Activations: who lives from which interval to which, and where in the arena."""
-    spans: dict[str, memory.Span] = {}
-    for number, interval in enumerate(lowering.intervals):
-        for operand in (o for phase in replace(program, body=tuple(interval)).phases() for o in phase.task.operands):
-            tensor = str(operand.buffer)
-            if tensor in spans:
-                spans[tensor] = replace(spans[tensor], last=number)
-            elif operand.access != "read" and tensor not in program.outputs and tensor not in lowering.locals:
-                spans[tensor] = memory.Span(lowering.activation(tensor), number, number)
-    placed, nbytes = memory.plan_arena(spans, lowering.align)
-    return replace(program, buffers=(*program.buffers, *(placed[n] for n in spans)), arena_bytes=nbytes)
+    """Activations: who lives from when to when, and where in the arena."""
+    kept = {*program.outputs, *lowering.locals}
+    found = lives(lowering.intervals, kept, lowering.passing, lowering.activation)
+    placed, nbytes = memory.plan_arena(found, lowering.align)
+    return replace(program, buffers=(*program.buffers, *placed), arena_bytes=nbytes)
 
 
 def weights(program: Program, lowering: Lowering) -> Program:

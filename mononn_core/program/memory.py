@@ -96,7 +96,10 @@ class Memory:
         for buffer in program.buffers:
             if buffer.space in CONSTANT:
                 self._place(buffer, values)
-        self.retired: dict[str, list[int]] = {}
+        self.opened: dict[str, list[int]] = {}
+        """Where in the trace a generation of a buffer begins, but for its first."""
+        self.closed: dict[str, list[int]] = {}
+        """Where another buffer takes bytes of a buffer's."""
 
     def _place(self, buffer: Buffer, values: Mapping[str, Array]) -> None:
         """Put the value of an input or weight where its layout says."""
@@ -164,12 +167,12 @@ class Memory:
             return
         if (stamp >= position).any():
             raise VerifyError(f"{where} reads an element of buffer {name!r} that a later or the same phase wrote")
-        opened = max((p for p in self.retired.get(name, ()) if p < position), default=NOBODY)
-        if (stamp < opened).any():
+        if (stamp < _latest(self.opened, name, position)).any():
             raise VerifyError(f"{where} reads an element of buffer {name!r} left over from an earlier generation")
 
     def write(self, view: View, offsets: Array, values: Array, position: int, where: str) -> None:
-        """Store elements. Writing one again opens a new generation of the buffer (see :meth:`read`)."""
+        """Store elements. Writing one again, or after another buffer took some, opens a new generation of the buffer
+        (see :meth:`read`)."""
         if view.buffer.space in CONSTANT:
             raise VerifyError(f"{where} writes buffer {view.buffer.id!r}, which is read only")
         private = view.buffer.space == PRIVATE
@@ -177,13 +180,26 @@ class Memory:
         if private and (before < NOBODY).any():
             raise VerifyError(f"{where} writes worker-local buffer {view.buffer.id!r} over a prefetched operand")
         if not private:
-            mine = view.holder[offsets] == view.number
+            name, holder = view.buffer.id, view.holder[offsets]
+            mine = holder == view.number
             if (before[mine] == position).any():
-                raise VerifyError(f"{where} writes an element of buffer {view.buffer.id!r} twice in one phase")
-            if mine.any():
-                opened = self.retired.setdefault(view.buffer.id, [])
-                if position not in opened:
-                    opened.append(position)
+                raise VerifyError(f"{where} writes an element of buffer {name!r} twice in one phase")
+            opened = _latest(self.opened, name, position)
+            if (before[mine] >= opened).any() or _latest(self.closed, name, position) > opened:
+                _note(self.opened, name, position)
+            for other in np.unique(holder[~mine & (holder != NOBODY)]).tolist():
+                taken = self.names[other]
+                if (before[holder == other] >= _latest(self.opened, taken, position)).any():
+                    _note(self.closed, taken, position)
         view.data[offsets] = values
         view.holder[offsets] = view.number
         view.stamp[offsets] = position
+
+
+def _latest(positions: Mapping[str, list[int]], name: str, before: int) -> int:
+    return max((p for p in positions.get(name, ()) if p < before), default=NOBODY)
+
+
+def _note(positions: dict[str, list[int]], name: str, position: int) -> None:
+    if position not in positions.setdefault(name, []):
+        positions[name].append(position)

@@ -101,6 +101,8 @@ class Order:
         self.numbers = {b.id: n for n, b in enumerate(program.buffers)}
         self.outputs = {b.id: whole(b) for b in program.buffers if b.space == "output"}
         self.opened = dict.fromkeys(self.numbers, NOTHING)
+        self.taken = set[int]()
+        """Numbers of the buffers of whose present generation another one has taken bytes."""
         self.totals = {c.id: np.zeros(int(np.prod(c.shape)), np.int64) for c in program.counters}
         self.segment = Segment(0, 0)
         self.cache: dict[object, Footprint] = {}
@@ -264,9 +266,14 @@ class Order:
         pieces, counts = shadow.pieces(name, writes.runs)
         classes = np.repeat(step.classes[writes.tasks], counts)
         self._check_earlier(step.footprint.phase, name, pieces, classes)
-        present = (shadow.holder[pieces] == number) & (shadow.writer[pieces] >= self.opened[name])
-        if present.any() or self.opened[name] == NOTHING:
+        holder = shadow.holder[pieces]
+        present = (holder == number) & (shadow.writer[pieces] >= self.opened[name])
+        if present.any() or self.opened[name] == NOTHING or number in self.taken:
             self.opened[name] = segment.class_base + int(step.classes.min())
+            self.taken.discard(number)
+        for other in np.unique(holder[(holder != number) & (holder != NOTHING)]).tolist():
+            if (shadow.writer[pieces[holder == other]] >= self.opened[self.program.buffers[other].id]).any():
+                self.taken.add(other)
         shadow.writer[pieces] = classes + segment.class_base
         shadow.holder[pieces] = number
         shadow.readers[pieces] = NOTHING

@@ -92,6 +92,7 @@ class Oracle:
     def _stale(self, program: Program, tasks: list[Access], positions: list[int]) -> str:
         """Reads, in trace order, of bytes that the buffer's present generation has not written."""
         valid: dict[str, int] = {}
+        taken: set[str] = set()
         for position in sorted(set(positions)):
             group = [a for a, p in zip(tasks, positions, strict=True) if p == position]
             for access in group:
@@ -103,8 +104,11 @@ class Oracle:
                 for name, mask in access.writes.items():
                     written[name] = written.get(name, 0) | mask
             for name, mask in written.items():
+                taken |= {n for n, m in valid.items() if n != name and m & mask}
                 valid = {n: m & ~mask for n, m in valid.items() if n != name} | {name: valid.get(name, 0)}
-                valid[name] = mask if valid[name] & mask else valid[name] | mask
+                anew = name in taken or valid[name] & mask
+                valid[name] = mask if anew else valid[name] | mask
+                taken.discard(name)
         for b in program.buffers:
             if b.space == "output":
                 whole = _bytes(program, b, product(*(range(n) for n in b.shape)))

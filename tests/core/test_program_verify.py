@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from mononn_core.errors import VerifyError
 from mononn_core.program.expr import Const
-from mononn_core.program.ir import Assign, Barrier, Counter, Layout, Phase, Program, Signal, Table, Wait
+from mononn_core.program.interpret import run
+from mononn_core.program.ir import Assign, Barrier, Counter, Layout, Loop, Phase, Program, Signal, Table, Wait
 from mononn_core.program.verify import verify
 from tests.core.build import buffer, copy_phase, v
 from tests.core.programs import CASES
@@ -121,10 +123,10 @@ def test_a_buffer_is_rewritten_whole_or_not_at_all() -> None:
     refused(chain(*body), "reads are covered by writes")
 
 
-def test_two_phases_may_fill_one_buffer() -> None:
+def parts() -> tuple[Phase, Phase]:
+    """Three rows of x to a, and the last one."""
     whole = copy("p", "x", "a")
     rows = whole.domain[0]
-    upper = replace(whole, domain=(replace(rows, extent=3),))
     below = copy("below", "x", "a")
     shifted = [replace(o, box=replace(o.box, offset=(v("r") + 3, Const(0)))) for o in below.task.operands]
     (loop,) = below.task.body
@@ -132,9 +134,29 @@ def test_two_phases_may_fill_one_buffer() -> None:
     value = replace(store.value, index=(v("r") + 3, v("c")))
     store = replace(store, index=(v("r") + 3, v("c")), value=value)
     task = replace(below.task, operands=tuple(shifted), body=(replace(loop, body=(store,)),))
-    below = replace(below, task=task, domain=(replace(rows, extent=1),))
+    upper = replace(whole, domain=(replace(rows, extent=3),))
+    return upper, replace(below, task=task, domain=(replace(rows, extent=1),))
+
+
+def test_two_phases_may_fill_one_buffer() -> None:
+    upper, below = parts()
     verify(chain(upper, below, Barrier(0), copy("q", "a", "y")))
     refused(chain(upper, Barrier(0), copy("q", "a", "y")), "reads are covered by writes")
+
+
+def test_a_buffer_that_lost_bytes_is_rewritten_whole() -> None:
+    """In each round c takes the bytes of a's upper three rows."""
+    (upper, below), arena = parts(), (SIZE // 4, 2 * SIZE, 0)
+    rest = (Barrier(0), copy("ab", "a", "b"), Barrier(1), copy("bc", "b", "c"), Barrier(2), copy("cy", "c", "y"))
+    rounds = Loop("i", 2, (upper, below, *rest, Barrier(3)), "")  # type: ignore[arg-type]
+    program = chain(rounds, arena=arena)
+    verify(program)
+    x = np.arange(24, dtype=np.float32).reshape(SHAPE)
+    np.testing.assert_array_equal(run(program, {"x": x}, {}, workers=2)["y"], x)
+    again = (upper, below, *rest, Barrier(3), replace(upper, id="more"), Barrier(4), copy("ay", "a", "y"))
+    refused(chain(*again, arena=arena), "reads are covered by writes")
+    with pytest.raises(VerifyError, match="left over from an earlier generation"):
+        run(chain(*again, arena=arena), {"x": x}, {}, workers=2)
 
 
 def test_a_padded_layout_must_lie_inside_its_size() -> None:
