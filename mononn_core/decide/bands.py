@@ -20,7 +20,7 @@ def with_bands(groups: CpuGroups, chosen: Mapping[str, Sequence[GroupSchedule]])
     by_root = {stage.root.output: stage for stage in groups.stages if stage.root is not None}
     found: dict[str, list[GroupSchedule]] = {}
     for image in groups.stages:
-        reader = _reader(image, groups.views)
+        reader = reader_of(image, groups.views) if image.root is None else None
         reading = by_root.get(reader) if reader else None
         if reading is None:
             continue
@@ -40,11 +40,11 @@ def _phase(groups: CpuGroups, group: GroupSchedule) -> Phase:
     return first
 
 
-def _reader(image: FusionGroup, views: Views) -> str | None:
-    """The convolution (its output) that alone reads what ``image`` stores, where ``image`` is a map."""
+def reader_of(image: FusionGroup, views: Views) -> str | None:
+    """The convolution (its output) that alone reads the only image that a stage stores."""
     name, consumers = image.stored, views.graph.consumers()
     shape = views.type(name).shape
-    if image.root is not None or len(shape) != 4 or shape[0] != 1:
+    if len(shape) != 4 or shape[0] != 1:
         return None
     while name not in views.graph.outputs and len(consumers[name]) == 1:
         (node,) = consumers[name]

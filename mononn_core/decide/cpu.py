@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from mononn_core.cost.analytic import Cost
-from mononn_core.decide import ownership, space
+from mononn_core.decide import ownership, space, strips
 from mononn_core.decide.bands import with_bands
 from mononn_core.decide.images import image_by_image, problem
 from mononn_core.errors import OptionError
 from mononn_core.schedule.groups import CpuGroups
-from mononn_core.schedule.images import images_of
+from mononn_core.schedule.images import rounds_of
 from mononn_core.schedule.schedule import GroupSchedule, Schedule
 from mononn_core.schedule.stages import dependencies
 
@@ -38,8 +37,10 @@ class CpuScheduler:
         }
         for own, more in with_bands(groups, chosen).items():
             chosen[own] += () if own in fixed else tuple(more)
+        chosen |= {own: (decided,) for own, decided in strips.cheapest(groups, chosen, fixed).items()}
         candidates = {own: tuple(map(self._candidate, found)) for own, found in chosen.items()}
         intervals = image_by_image(ownership.plan(groups.stages, candidates, self.cost), groups)
+        intervals = tuple(strips.joined(interval, groups, fixed) for interval in intervals)
         return Schedule(groups.graph.name, groups.owners, intervals, groups.prefetch, groups.precision)
 
     def legal(self, given: Schedule | None) -> Schedule:
@@ -58,7 +59,7 @@ class CpuScheduler:
         cost and are not there."""
         found: dict[str, float] = {}
         for group in schedule.groups:
-            turns = images_of(group, self.groups.items(group)) if group.by_image else 1
+            _, turns = rounds_of(group, self.groups.items(group)) or ("", 1)
             found.update({phase: seconds / turns for phase, seconds in self._candidate(group).times.items()})
         return found
 
@@ -86,13 +87,13 @@ class CpuScheduler:
             if group.group in ready:
                 raise OptionError(f"the schedule has group {group.group!r} twice")
             ready[group.group] = len(ready)
-            if reason := space.problem(groups.stage(group), groups.builder, _plain(group)):
+            if reason := space.problem(groups.stage(group), groups.builder, strips.plain(groups, group)):
                 raise OptionError(f"the schedule of group {group.group!r} is not legal: {reason}")
         self._check_bands(schedule)
         if missing := [name for name in groups.by_name if name not in ready]:
             raise OptionError(f"the schedule has no group {missing[0]!r}")
         for interval in schedule.intervals:
-            if reason := problem(interval, groups):
+            if reason := strips.problem(interval, groups) or problem(interval, groups):
                 raise OptionError(f"the schedule is not legal: {reason}")
         self._check_order(ready)
 
@@ -110,20 +111,15 @@ class CpuScheduler:
 
     def _check_bands(self, schedule: Schedule) -> None:
         """Raises OptionError where an image in bands is not one that its writer and its reader meet in."""
-        plain = {g.group: (_plain(g),) for g in schedule.groups}
+        plain = {g.group: (strips.plain(self.groups, g),) for g in schedule.groups}
         if len(plain) < len(self.groups.stages):
             return
         allowed = with_bands(self.groups, plain)
         for group in schedule.groups:
             bands = group.partition.bands
             both = sum(other.partition.bands == bands for other in schedule.groups)
-            if bands is not None and (group not in allowed.get(group.group, ()) or both != 2):
+            if bands is not None and group.strips == 1 and (group not in allowed.get(group.group, ()) or both != 2):
                 raise OptionError(
                     f"the schedule of group {group.group!r} is not legal: {bands.buffer} is not what a map and the one "
                     "convolution that reads it, both dealt by rows, share in bands"
                 )
-
-
-def _plain(group: GroupSchedule) -> GroupSchedule:
-    """The same without bands."""
-    return replace(group, partition=replace(group.partition, bands=None))

@@ -10,8 +10,9 @@ from math import prod
 from mononn_core.element import COMPUTE, itemsize
 from mononn_core.machine import Machine
 from mononn_core.program.ir import Item, Operand, Phase
+from mononn_core.schedule.binder import BATCH
 from mononn_core.schedule.groups import CpuGroups
-from mononn_core.schedule.images import Together, images_of
+from mononn_core.schedule.images import Together, images_of, together
 from mononn_core.schedule.schedule import GroupSchedule
 
 Interval = tuple[GroupSchedule, ...]
@@ -42,15 +43,16 @@ def image_by_image(intervals: tuple[Interval, ...], groups: CpuGroups) -> tuple[
 
 
 def problem(interval: Interval, groups: CpuGroups) -> str:
-    """Why groups of an interval may not run image by image as they say; "" where they may."""
-    together = Together(0)
+    """Why groups of an interval may not run image by image, or in strips, as they say; "" where they may."""
     for group in interval:
-        count = images_of(group, groups.items(group)) if group.by_image else 0
-        if group.by_image and count == 0:
+        if group.by_image and images_of(group, groups.items(group)) == 0:
             return f"the tasks of group {group.group!r} are not of one image each, and cannot run image by image"
-        together = together if count == together.count else Together(count)
-        if count and not together.add(groups.items(group)):
-            return f"group {group.group!r} reads other images than its own of a group that runs image by image with it"
+    for rounds, run in together([(group, groups.items(group)) for group in interval]):
+        others = Together(rounds) if rounds is not None else None
+        for group, items in run:
+            if others is not None and not others.add(group, items):
+                what = "image by image" if group.by_image else "in strips"
+                return f"group {group.group!r} reads other images than its own of a group that runs {what} with it"
     return ""
 
 
@@ -71,9 +73,9 @@ def _runs(interval: Interval, groups: CpuGroups) -> list[tuple[int, int]]:
     found, start = [], 0
     while start < len(interval):
         count, end = images_of(interval[start], groups.items(interval[start])), start
-        together = Together(count)
+        alike = Together((BATCH, count))
         while count > 1 and end < len(interval) and images_of(interval[end], groups.items(interval[end])) == count:
-            if not together.add(groups.items(interval[end])):
+            if not alike.add(interval[end], groups.items(interval[end])):
                 break
             end += 1
         if end - start > 1:

@@ -87,7 +87,7 @@ def candidate(
     times = {phase.id: _seconds(phase, partition, writes, cost) for phase, _ in phases}
     seconds = cost.barrier_seconds * barriers
     seconds += sum(times[phase.id] * (loop.count if loop else 1) for phase, loop in phases)
-    shared = bordered and not (alike or images)
+    shared = bordered and not (alike or images or decided.stores_bands)
     return Candidate(decided, items, seconds, times, others, writes, stored, dtype, shared)
 
 

@@ -11,6 +11,7 @@ from random import Random
 
 from mononn_core.decide import space
 from mononn_core.decide.cpu import CpuScheduler
+from mononn_core.decide.strips import plain
 from mononn_core.schedule.schedule import GroupSchedule, Schedule
 
 
@@ -29,7 +30,7 @@ def mutate(scheduler: CpuScheduler, schedule: Schedule, random: Random) -> Sched
         others = [group for group in _legal(scheduler, own) if group != groups[own]]
         if others:
             shared = groups[own].partition.bands
-            kept = {name: _whole(g) if g.partition.bands == shared else g for name, g in groups.items()}
+            kept = {n: plain(scheduler.groups, g) if g.partition.bands == shared else g for n, g in groups.items()}
             decided = scheduler.decide({**kept, own: random.choice(others)})
             return replace(decided, prefetch=schedule.prefetch)
     return schedule
@@ -50,8 +51,3 @@ def cross(scheduler: CpuScheduler, first: Schedule, second: Schedule, random: Ra
 def _legal(scheduler: CpuScheduler, own: str) -> list[GroupSchedule]:
     groups = scheduler.groups
     return list(space.legal(groups.by_name[own][1], groups.builder, groups.owners))
-
-
-def _whole(group: GroupSchedule) -> GroupSchedule:
-    """The same without bands."""
-    return replace(group, partition=replace(group.partition, bands=None))

@@ -13,7 +13,7 @@ from mononn_core.program.ir import Buffer, Layout, Phase, Program
 from mononn_core.program.rules import changed
 from mononn_core.schedule.decisions import padded_stride
 from mononn_core.schedule.groups import CpuGroups
-from mononn_core.schedule.images import by_image, pass_on
+from mononn_core.schedule.images import in_rounds, pass_on
 from mononn_core.schedule.schedule import Schedule
 
 SCRATCH = "@scratch"
@@ -24,7 +24,7 @@ PAGE = 4096
 
 def lower(groups: CpuGroups, schedule: Schedule) -> Lowered[Schedule]:
     """What follows from a legal Schedule."""
-    intervals = [list(by_image([(group, groups.items(group)) for group in i])) for i in schedule.intervals]
+    intervals = [list(in_rounds([(group, groups.items(group)) for group in i])) for i in schedule.intervals]
     intervals, images = pass_on(intervals, groups.graph.outputs)
     stored = {name: (dtype, shape) for name, dtype, shape in map(groups.stored, schedule.groups)}
     for name, image in images.items():

@@ -1,22 +1,24 @@
-"""Images stored in bands, one an owner: each computes all the pixels that its own windows reach.
+"""Images stored in bands, one an owner: each computes all the pixels that its own windows reach, where groups run in
+strips of one strip of its rows after the other.
 
 A convolution dealt by image rows reads some rows that its neighbours own (the halo). Where a map produces its image,
 each owner computes those rows as well, into a band of the buffer that is its own, and no barrier stands between the
-two: overlapped tiling (Krishnamoorthy et al., PLDI 2007).
+two: overlapped tiling (Krishnamoorthy et al., PLDI 2007). So does a convolution in strips (``decide/strips.py``).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from mononn_core.program.expr import Var
-from mononn_core.program.ir import Box, Operand, Phase
-from mononn_core.program.simplify import simplify
+from mononn_core.ops.common import integers
+from mononn_core.program.expr import Const, Expr, Var, op
+from mononn_core.program.ir import Operand, Phase
 from mononn_core.program.template import get, operand
-from mononn_core.schedule.binder import OWNER
+from mononn_core.schedule.binder import OWNER, STRIP, TaskBuilder
+from mononn_core.schedule.border import Strip
 from mononn_core.schedule.boxes import owner_boxes
 from mononn_core.schedule.phases import PhaseBuilder
-from mononn_core.schedule.schedule import Bands
+from mononn_core.schedule.places import Place, moved
+from mononn_core.schedule.schedule import Bands, GroupSchedule
+from mononn_core.schedule.stages import FusionGroup, border_of
 
 
 def bands_of(phase: Phase, tensor: str, builder: PhaseBuilder) -> Bands | None:
@@ -34,15 +36,47 @@ def bands_of(phase: Phase, tensor: str, builder: PhaseBuilder) -> Bands | None:
     return Bands(f"{tensor}@bands", first, step, size) if size > step else None
 
 
-def read_bands(phase: Phase, bands: Bands) -> Phase:
-    """``phase``, a convolution over an image that is stored whole, reading it in ``bands``."""
-    a, owners = _image(phase), phase.assign.owners
-    move = Var(OWNER) * (bands.size - bands.step) + -bands.first
-    offset = simplify(a.box.offset[0] + move, {x.var: (0, x.extent - 1) for x in phase.domain})
-    last = _spans(phase)[-1][1] + (owners - 1) * (bands.size - bands.step) - bands.first
-    moved = replace(a, buffer=bands.buffer, box=Box((offset, a.box.offset[1]), a.box.size, (last, a.box.bound[1])))
-    operands = tuple(moved if o is a else o for o in phase.task.operands)
-    return replace(phase, task=replace(phase.task, operands=operands))
+def read_bands(phase: Phase, decided: GroupSchedule) -> Phase:
+    """``phase``, a convolution over an image that is stored whole, reading it in bands."""
+    bands = decided.partition.bands
+    assert bands is not None
+    image = _image(phase)
+    last = _spans(phase)[-1][1] + (phase.assign.owners - 1) * (bands.size - bands.step) - bands.first
+    rows = last if decided.strips == 1 else bands.size * phase.assign.owners
+    return moved(phase, {str(image.buffer): Place(bands.buffer, _shift(phase, decided), rows)})
+
+
+def store_bands(phase: Phase, decided: GroupSchedule) -> Phase:
+    """``phase``, which stores an image whole, storing it in bands."""
+    bands = decided.partition.bands
+    assert bands is not None
+    return moved(phase, {decided.group: Place(bands.buffer, _shift(phase, decided), bands.size * phase.assign.owners)})
+
+
+def _shift(phase: Phase, decided: GroupSchedule) -> Expr:
+    """Rows from where a pixel lies in an image that is stored whole to where it lies in an owner's band."""
+    bands, there = decided.partition.bands, {axis.var for axis in phase.domain}
+    assert bands is not None
+    owner, strip = (Var(v) if v in there else Const(0) for v in (OWNER, STRIP))
+    return owner * (bands.size - bands.step * decided.strips) + strip * -bands.step + -bands.first
+
+
+def strip_of(builder: TaskBuilder, stage: FusionGroup, decided: GroupSchedule) -> Strip:
+    """The image rows that a task of a convolution in strips computes. For a band these are all that lie in it, of a
+    task at the upper edge as many, though its band begins with the border above the image."""
+    tile, bands, border = decided.tile, decided.partition.bands, border_of(stage)
+    assert tile is not None
+    owners, rows = decided.partition.owners if decided.partition.kind == "rows" else 1, tile.rows * tile.blocks
+    number, domain = Var(OWNER) * decided.strips + Var(STRIP), {OWNER: owners, STRIP: decided.strips}
+    above, below = (integers(border.attrs, k)[1] if border is not None else 0 for k in ("before", "after"))
+    if not decided.stores_bands:
+        row = number * rows
+        return Strip(row, rows, row, rows + above + below, number, owners * decided.strips, domain)
+    assert bands is not None
+    pitch = builder.types[stage.stored].shape[2]
+    top = number * (bands.step // pitch) + bands.first // pitch
+    first = op("max", top + -above, Const(0)) if bands.first // pitch < above else top + -above
+    return Strip(first, rows, top, bands.size // pitch, number, owners * decided.strips, domain)
 
 
 def _image(phase: Phase) -> Operand:
@@ -55,4 +89,4 @@ def _spans(phase: Phase) -> list[tuple[int, int]]:
     return [(min(r0 for r0, *_ in mine), max(r1 for _, r1, *_ in mine)) for mine in boxes]
 
 
-__all__ = ["bands_of", "read_bands"]
+__all__ = ["bands_of", "read_bands", "store_bands", "strip_of"]

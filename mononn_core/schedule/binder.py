@@ -19,9 +19,10 @@ from mononn_core.schedule.schedule import Partition
 from mononn_core.schedule.stages import FusionGroup, run_chain
 from mononn_core.schedule.views import Views, matrix_index, matrix_shape
 
-OWNER, BATCH, HEAD, BLOCK, SEGMENT, PANEL, PART = "o", "b", "h", "r", "s", "p", "s"
-"""Axes of a phase's domain: who owns a task; which product of a batch, or image; which head of all; which block of
-rows; which of equal runs of columns; which panel of columns; which part of the terms."""
+OWNER, BATCH, STRIP, HEAD, BLOCK, SEGMENT, PANEL, PART = "o", "b", "t", "h", "r", "s", "p", "s"
+"""Axes of a phase's domain: who owns a task; which product of a batch, or image; which strip of an owner's image rows;
+which head of all; which block of rows; which of equal runs of columns; which panel of columns; which part of the
+terms."""
 
 Matrix = Callable[[], np.ndarray]
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
 from typing import Protocol
 
 from mononn_core.ops.common import integers
-from mononn_core.program.expr import Const, Expr, Var, const
+from mononn_core.program.expr import Const, Expr, Var, const, substitute
 from mononn_core.program.ir import Box, For, Phase, Statement, Store, Task
 from mononn_core.program.simplify import simplify
 from mononn_core.program.template import NEST
-from mononn_core.schedule.binder import BATCH, OWNER, TaskBuilder
+from mononn_core.schedule.binder import BATCH, OWNER, TaskBuilder, unit_axes
 from mononn_core.schedule.boxes import owner_boxes
 from mononn_core.schedule.operands import axis
 from mononn_core.schedule.schedule import Partition
@@ -27,11 +29,31 @@ class Run(Protocol):
     def __call__(self, first: Expr, count: int, tag: str, end: Expr | None = None) -> tuple[Statement, ...]: ...
 
 
+@dataclass(frozen=True)
+class Strip:
+    """What a task has of one image's rows inside its border: ``rows`` from ``first`` on; of those with the border it
+    touches ``reach`` from ``top`` on. Which of all ``strips`` that is, and the ``domain`` of such tasks."""
+
+    first: Expr
+    rows: int
+    top: Expr
+    reach: int
+    number: Expr
+    strips: int
+    domain: Mapping[str, int]
+
+
 def build_border(
-    builder: TaskBuilder, stage: FusionGroup, partition: Partition, inside: Phase, apart: bool = False
+    builder: TaskBuilder,
+    stage: FusionGroup,
+    partition: Partition,
+    inside: Phase,
+    apart: bool = False,
+    strip: Strip | None = None,
 ) -> Phase | None:
     """A phase that fills the border around what phase ``inside`` stores; None where there is none. It is dealt as
-    ``inside`` is, by rows, by columns or by images, or by columns; ``apart``: each image has tasks of its own."""
+    ``inside`` is, in a ``strip``, by rows, by columns or by images, or by columns; ``apart``: each image has tasks of
+    its own."""
     border = border_of(stage)
     if border is None:
         return None
@@ -43,18 +65,18 @@ def build_border(
     mine = partition.kind in ("batch", "single") and images > 1
     each = images // owners if mine else images
     part = stage.own != stage.stored
-    dealt = _rows(partition, inside, width) if not apart else 0
-    share, x0 = (channels, Const(0)) if mine or dealt else _columns(partition, None if part else inside, channels)
-    extents = {OWNER: owners, BATCH: each} if apart or mine else {OWNER: owners}
+    strip = strip or (None if apart else _strip(partition, inside, width, before[1] + after[1]))
+    share, x0 = (channels, Const(0)) if mine or strip else _columns(partition, None if part else inside, channels)
+    extents = strip.domain if strip else {OWNER: owners, BATCH: each} if apart or mine else {OWNER: owners}
     binder, image = builder.binder(extents), axis(BATCH, each) if BATCH in extents else Var(BATCH)
     image = Var(OWNER) * each + image if mine and owners > 1 else image
     filler = binder.stored(stage.stored, const(value, builder.types[stage.stored].dtype))
     rows, total = height * width if mine else images * height * width, (images * height * width, channels)
     first = simplify(image * rows, binder.outer) if mine else Const(0)
-    if dealt and images == 1:
-        first, rows = Var(OWNER) * (dealt * width), (dealt + before[1] + after[1]) * width
+    if strip and images == 1:
+        first, rows = binder.fix(strip.top * width, unit_axes(extents)), strip.reach * width
     binder.add("out", stage.stored, Box((first, x0), (rows, share), total), "write")
-    cut = not (mine or dealt) and share * owners > channels
+    cut = not (mine or strip) and share * owners > channels
     bound = simplify(Const(channels) + x0 * -1, binder.outer) if cut else None
 
     def run(first: Expr, count: int, tag: str, end: Expr | None = None) -> tuple[Statement, ...]:
@@ -68,7 +90,7 @@ def build_border(
         return (For("z" + tag, count, (pixel,), bound=end) if count > 1 or end is not None else pixel,)
 
     size = (height, width)
-    body = _of_rows(run, before, after, size, dealt, owners) if dealt else _of_image(run, before, after, size)
+    body = _of_strip(run, before, after, size, strip) if strip else _of_image(run, before, after, size)
     task = Task(NEST, tuple(binder.operands), body=body if BATCH in extents else (For(BATCH, images, body),))
     return builder.phase(f"{inside.id}_border", stage, partition, extents, task, 0)
 
@@ -86,31 +108,33 @@ def _of_image(run: Run, before: Sides, after: Sides, size: tuple[int, int]) -> t
     )
 
 
-def _of_rows(
-    run: Run, before: Sides, after: Sides, size: tuple[int, int], dealt: int, owners: int
-) -> tuple[Statement, ...]:
-    """What an owner has who stores ``dealt`` rows of the inside: the ends of these, for the first owner what is above
-    them, for the last what is below."""
-    (height, width), owner = size, Var(OWNER)
-    row = (owner * dealt + Var("h") + before[1]) * width
+def _of_strip(run: Run, before: Sides, after: Sides, size: tuple[int, int], strip: Strip) -> tuple[Statement, ...]:
+    """The ends of a strip's rows; for the first strip what is above them, for the last what is below."""
+    (height, width), unit = size, unit_axes(strip.domain)
+    first, number = (simplify(substitute(e, unit), {}) for e in (strip.first, strip.number))
+    row = (first + Var("h") + before[1]) * width
     sides = (*run(row, before[2], "l"), *run(row + (width - after[2]), after[2], "r"))
     top, bottom = before[1] * width, after[1] * width
     return (
-        *run(Const(0), top, "t", Const(top) + owner * -top),
-        *((For("h", dealt, sides, bound=Const(height - before[1] - after[1]) + owner * -dealt),) if sides else ()),
-        *run(Const((height - after[1]) * width), bottom, "e", (owner + (2 - owners)) * bottom),
+        *run(Const(0), top, "t", Const(top) + number * -top),
+        *((For("h", strip.rows, sides, bound=Const(height - before[1] - after[1]) + first * -1),) if sides else ()),
+        *run(Const((height - after[1]) * width), bottom, "e", (number + (2 - strip.strips)) * bottom),
     )
 
 
-def _rows(partition: Partition, inside: Phase, width: int) -> int:
-    """Image rows that each owner stores in ``inside``, where it is dealt by rows and all but the last have as many."""
+def _strip(partition: Partition, inside: Phase, width: int, outside: int) -> Strip | None:
+    """An owner's rows, of an image with ``outside`` rows above and below, where ``inside`` is dealt by rows and all
+    owners but the last have as many."""
     if partition.kind != "rows" or partition.owners == 1:
-        return 0
+        return None
     out = next(o for o in inside.task.operands if o.access == "write")
     starts = [min((first for first, _, _, _ in boxes), default=0) for boxes in owner_boxes(inside, out)]
     steps = {divmod(b - a, width) for a, b in pairwise(starts)}
     rows, rest = steps.pop()
-    return rows if not steps and rest == 0 else 0
+    if steps or rest or rows < 1:
+        return None
+    first, owners = Var(OWNER) * rows, partition.owners
+    return Strip(first, rows, first, rows + outside, Var(OWNER), owners, {OWNER: owners})
 
 
 def _columns(partition: Partition, inside: Phase | None, channels: int) -> tuple[int, Expr]:

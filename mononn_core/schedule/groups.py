@@ -12,7 +12,7 @@ from mononn_core.ops.common import integer
 from mononn_core.ops.registry import is_template
 from mononn_core.options import Options
 from mononn_core.program.ir import Item, Phase
-from mononn_core.program.template import NEST
+from mononn_core.schedule.bands import store_bands, strip_of
 from mononn_core.schedule.border import build_border
 from mononn_core.schedule.fuse import fuse
 from mononn_core.schedule.phases import PhaseBuilder
@@ -58,9 +58,14 @@ class CpuGroups:
             name = f"{number:03d}_{(stage.root or stage.chain[-1]).op}"
             first, *others = scheduled(group.template).items(self.builder, stage, group, name)
             assert isinstance(first, Phase)
-            border = build_border(self.builder, stage, group.partition, first)
+            border = self._border(stage, group, first)
             self._built[group] = (first, *others) if border is None else (first, border)
         return self._built[group]
+
+    def _border(self, stage: FusionGroup, group: GroupSchedule, inside: Phase) -> Phase | None:
+        strip = strip_of(self.builder, stage, group) if group.strips > 1 else None
+        border = build_border(self.builder, stage, group.partition, inside, strip=strip)
+        return store_bands(border, group) if border is not None and group.stores_bands else border
 
     def stored(self, group: GroupSchedule) -> tuple[str, str, tuple[int, int]]:
         """The buffer that a group stores to: its tensor's, or the one that holds it in bands; its dtype, and the
@@ -69,7 +74,7 @@ class CpuGroups:
         kind = self.graph.types[stage.stored]
         dtype = self.builder.storage.get(stage.stored, kind.dtype)
         rows, columns = matrix_shape(kind.shape)
-        if bands is not None and group.template == NEST:  # the others read the bands
+        if bands is not None and group.stores_bands:  # the others read the bands
             return bands.buffer, dtype, (bands.size * group.partition.owners, columns)
         return stage.stored, dtype, (rows, columns)
 

@@ -1,18 +1,17 @@
 """Groups of a batch that run image by image: one image goes through all of them before the next one does, so that what
 a group stores of an image is still in a near cache when the next group reads it. What these alone read needs memory
-for one image an owner."""
+for one image an owner. So do groups that run in strips, of one image's rows."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 
-from mononn_core.program.expr import Expr, Load, Var, transform
-from mononn_core.program.ir import Box, For, Item, Let, Loop, Operand, Phase, Reduce, Statement, Store, Task
-from mononn_core.program.simplify import simplify
-from mononn_core.schedule.binder import BATCH
+from mononn_core.program.expr import Var
+from mononn_core.program.ir import Item, Loop, Operand, Phase
+from mononn_core.schedule.binder import BATCH, STRIP
 from mononn_core.schedule.boxes import owner_boxes
+from mononn_core.schedule.places import Place, moved
 from mononn_core.schedule.schedule import GroupSchedule
 
 Rows = tuple[int, int]
@@ -25,41 +24,71 @@ def images_of(group: GroupSchedule, items: Sequence[Item]) -> int:
     return found.pop() if group.partition.kind in ("batch", "single") and len(found) == 1 else 0
 
 
-def by_image(groups: Sequence[tuple[GroupSchedule, Sequence[Item]]]) -> Iterator[Item]:
-    """The items of an interval; neighbours that run image by image, and have as many, are one loop."""
-    for count, together in groupby(groups, lambda g: images_of(*g) if g[0].by_image else 0):
-        items = [item for _, of_group in together for item in of_group]
-        if count:
-            yield Loop(BATCH, count, tuple(_round(i, count) for i in items if isinstance(i, Phase)), "")
-        else:
+Rounds = tuple[str, int]
+"""What a loop goes through, images or strips, and how many an owner has."""
+Decided = tuple[GroupSchedule, Sequence[Item]]
+"""A group's decision, and what it does."""
+
+
+def rounds_of(group: GroupSchedule, items: Sequence[Item]) -> Rounds | None:
+    """The rounds that a group goes through together with its neighbours; None where it does not."""
+    if group.strips > 1:
+        return STRIP, group.strips
+    return (BATCH, images_of(group, items)) if group.by_image else None
+
+
+def together(groups: Sequence[Decided]) -> Iterator[tuple[Rounds | None, list[Decided]]]:
+    """The groups of an interval in runs of neighbours: those that have the same rounds are one loop, which an image
+    stored in bands begins anew."""
+    run: list[Decided] = []
+    for group in groups:
+        rounds = rounds_of(*group)
+        if run and (rounds is None or rounds != rounds_of(*run[-1]) or group[0].stores_bands):
+            yield rounds_of(*run[-1]), run
+            run = []
+        run.append(group)
+    if run:
+        yield rounds_of(*run[-1]), run
+
+
+def in_rounds(groups: Sequence[Decided]) -> Iterator[Item]:
+    """The items of an interval, with a loop for every run of groups that have rounds."""
+    for rounds, run in together(groups):
+        items = [item for _, of_group in run for item in of_group]
+        if rounds is None:
             yield from items
+        else:
+            yield Loop(*rounds, tuple(_round(i, rounds) for i in items if isinstance(i, Phase)), "")
 
 
-def _round(phase: Phase, count: int) -> Phase:
-    """Of one image, which the loop names."""
-    order = tuple(var for var in phase.assign.order if var != BATCH)
-    domain = tuple(a for a in phase.domain if a.var != BATCH)
-    return replace(phase, domain=domain, assign=replace(phase.assign, order=order), flops=phase.flops // count)
+def _round(phase: Phase, rounds: Rounds) -> Phase:
+    """Of one image or strip, which the loop names."""
+    order = tuple(var for var in phase.assign.order if var != rounds[0])
+    domain = tuple(a for a in phase.domain if a.var != rounds[0])
+    return replace(phase, domain=domain, assign=replace(phase.assign, order=order), flops=phase.flops // rounds[1])
 
 
 @dataclass
 class Together:
-    """Groups that may run image by image. ``stored``: buffer -> the rows that they store of each image, per owner."""
+    """Groups that may run image by image, or in strips. ``stored``: buffer -> the rows that they store of each, per
+    owner."""
 
-    count: int
+    rounds: Rounds
     stored: dict[str, list[list[Rows]]] = field(default_factory=dict)
 
-    def add(self, items: Sequence[Item]) -> bool:
-        """Whether one more may: every owner reads, of what these store, only what it stored of the same image. Then it
-        is one of them."""
+    def add(self, group: GroupSchedule, items: Sequence[Item]) -> bool:
+        """Whether one more may: every owner reads, of what these store, only what it stored in the same round. Then
+        it is one of them."""
         more: dict[str, list[list[Rows]]] = {}
-        for phase in (_round(i, self.count) for i in items if isinstance(i, Phase)):
+        var, count = self.rounds
+        whole = group.strips == 1 or group.stores_bands  # else the border of a strip may reach into its neighbours
+        for number, phase in enumerate(_round(i, self.rounds) for i in items if isinstance(i, Phase)):
             for operand in (o for o in phase.task.operands if not o.stable):
                 buffer = str(operand.buffer)
-                touched = [list(map(_rows, owner_boxes(phase, operand, {BATCH: n}))) for n in range(self.count)]
-                if operand.access == "write":
+                touched = [list(map(_rows, owner_boxes(phase, operand, {var: n}))) for n in range(count)]
+                if operand.access == "write" and (whole or number == 0):
                     more[buffer] = _joined(more.get(buffer, touched), touched)
-                elif not _inside(touched, self.stored.get(buffer, touched)):
+                elif operand.access == "read" and not _inside(touched, self.stored.get(buffer, touched)):
                     return False
         for buffer, touched in more.items():
             self.stored[buffer] = _joined(self.stored.get(buffer, touched), touched)
@@ -80,8 +109,8 @@ def _inside(a: list[list[Rows]], b: list[list[Rows]]) -> bool:
 
 @dataclass(frozen=True)
 class Passing:
-    """A tensor of which every image is stored, read and done with in one round of a loop: its buffer, and the ``rows``
-    of an image, of which each of ``owners`` has one."""
+    """A tensor of which every image, or strip, is stored, read and done with in one round of a loop: its buffer, and
+    the ``rows`` of an image, of which each of ``owners`` has one."""
 
     buffer: str
     rows: int
@@ -98,11 +127,11 @@ def pass_on(intervals: Sequence[Sequence[Item]], kept: Collection[str]) -> tuple
                 users.setdefault(str(operand.buffer), set()).add(number)
     images: dict[str, Passing] = {}
     for number, loop in loops.items():
-        if loop.var == BATCH:
+        if loop.var in (BATCH, STRIP):
             images |= _passing(loop, {t for t, found in users.items() if found == {number}} - set(kept))
 
     def passed(item: Item) -> Item:
-        if not isinstance(item, Loop) or item.var != BATCH:
+        if not isinstance(item, Loop) or item.var not in (BATCH, STRIP):
             return item
         return replace(item, body=tuple(_passed(i, item, images) if isinstance(i, Phase) else i for i in item.body))
 
@@ -136,41 +165,6 @@ def _touched(use: tuple[Phase, Operand], loop: Loop, number: int) -> list[Rows]:
 
 
 def _passed(phase: Phase, loop: Loop, images: Mapping[str, Passing]) -> Phase:
-    owner, task = phase.assign.owner, phase.task
-    assert owner is not None
-    shifts: dict[str, Expr] = {}
-    operands = []
-    for o in task.operands:
-        one = images.get(str(o.buffer))
-        if one is not None:
-            shifts[o.role] = (owner * (loop.count - 1) + Var(loop.var)) * -one.rows
-            offset = simplify(o.box.offset[0] + shifts[o.role], {})
-            box = Box((offset, o.box.offset[1]), o.box.size, (one.rows * one.owners, o.box.bound[1]))
-            o = replace(o, buffer=one.buffer, box=box)
-        operands.append(o)
-    return replace(phase, task=_shifted(replace(task, operands=tuple(operands)), shifts)) if shifts else phase
-
-
-def _shifted(task: Task, shifts: Mapping[str, Expr]) -> Task:
-    """``task`` with the rows of some roles moved."""
-
-    def moved(role: str, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        return (simplify(index[0] + shifts[role], {}), *index[1:]) if role in shifts else index
-
-    def loads(e: Expr) -> Expr:
-        return transform(e, lambda n: replace(n, index=moved(n.operand, n.index)) if isinstance(n, Load) else n)
-
-    def statement(s: Statement) -> Statement:
-        match s:
-            case For():
-                return replace(s, body=tuple(map(statement, s.body)))
-            case Store():
-                return replace(s, index=moved(s.operand, tuple(map(loads, s.index))), value=loads(s.value))
-            case Let() | Reduce():
-                return replace(s, value=loads(s.value))
-
-    results = tuple(
-        replace(r, index=moved(r.operand, tuple(map(loads, r.index))), value=loads(r.value)) for r in task.results
-    )
-    prologue = {name: loads(e) for name, e in task.prologue.items()}
-    return replace(task, results=results, body=tuple(map(statement, task.body)), prologue=prologue)
+    assert phase.assign.owner is not None
+    number = phase.assign.owner * (loop.count - 1) + Var(loop.var)
+    return moved(phase, {t: Place(one.buffer, number * -one.rows, one.rows * one.owners) for t, one in images.items()})

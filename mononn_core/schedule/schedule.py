@@ -6,6 +6,7 @@
     barrier
     group t31: nest by rows
     group t32: conv by batch, tile 8 rows x 1 blocks x panel 16, 6 at once, image by image
+    group t33: conv by rows, tile 7 rows x 1 blocks x panel 16, 6 at once, in 4 strips
 
 A *group* is a set of operators computed together (:class:`mononn_core.schedule.fuse.FusionGroup`), named by the last
 tensor that is its own. Groups run in the order written; a barrier stands where every owner waits for all others. What
@@ -29,7 +30,8 @@ S = TypeVar("S")
 @dataclass(frozen=True)
 class Bands:
     """An image stored as one band an owner, under the id ``buffer``: owner o's band holds the pixels from ``first + o *
-    step`` on, ``size`` of them or to the image's end. Bands overlap where their owners read the same pixels."""
+    step`` on, ``size`` of them or to the image's end. Bands overlap where their owners read the same pixels. In strips,
+    it holds those of strip t from ``first + (o * strips + t) * step`` on."""
 
     buffer: str
     first: int
@@ -66,13 +68,20 @@ class Tile:
 @dataclass(frozen=True)
 class GroupSchedule:
     """How one group is computed: by which template ("nest": generated loops), dealt to owners how, in which tile.
-    ``by_image``: each image of a batch goes through this group and those beside it that say so before the next does."""
+    ``by_image``: each image of a batch goes through this group and those beside it that say so before the next does.
+    ``strips``: in how many parts of its rows each owner's share of an image does so."""
 
     group: str
     template: str
     partition: Partition
     tile: Tile | None = None
     by_image: bool = False
+    strips: int = 1
+
+    @property
+    def stores_bands(self) -> bool:
+        """Whether it is the one that stores an image in bands, not the one that reads it."""
+        return self.partition.bands is not None and self.partition.bands.buffer == f"{self.group}@bands"
 
     def to_text(self) -> str:
         """Its line of the Schedule's text."""
@@ -87,6 +96,7 @@ class GroupSchedule:
             bands = partition.bands
             words.append(f", {bands.size} pixels a band of {bands.buffer} from {bands.first} every {bands.step}")
         words += [", image by image"] if self.by_image else []
+        words += [f", in {self.strips} strips"] if self.strips > 1 else []
         return "".join(words)
 
 
@@ -158,7 +168,7 @@ _GROUP = re.compile(
     r"group (?P<group>.+?): (?P<template>\w+) by (?P<kind>\w+)(?: in (?P<segments>\d+) segments)?"
     r"(?:, tile (?P<rows>\d+) rows x (?P<blocks>\d+) blocks x panel (?P<panel>\d+), (?P<at_once>\d+) at once)?"
     r"(?:, (?P<size>\d+) pixels a band of (?P<buffer>.+) from (?P<first>-?\d+) every (?P<step>\d+))?"
-    r"(?P<by_image>, image by image)?"
+    r"(?P<by_image>, image by image)?(?:, in (?P<strips>\d+) strips)?"
 )
 
 
@@ -225,7 +235,9 @@ def _group(found: re.Match[str], owners: int) -> GroupSchedule:
     names = ("rows", "blocks", "panel", "at_once")
     tile = Tile(*(int(found[name]) for name in names)) if found["rows"] else None
     partition = Partition(found["kind"], owners, int(found["segments"] or 1), bands)
-    return GroupSchedule(found["group"], found["template"], partition, tile, bool(found["by_image"]))
+    return GroupSchedule(
+        found["group"], found["template"], partition, tile, bool(found["by_image"]), int(found["strips"] or 1)
+    )
 
 
 def _plain(group: GroupSchedule) -> dict[str, Any]:
@@ -239,11 +251,13 @@ def _plain(group: GroupSchedule) -> dict[str, Any]:
         plain["bands"] = vars(partition.bands)
     if group.by_image:
         plain["by_image"] = True
+    if group.strips > 1:
+        plain["strips"] = group.strips
     return plain
 
 
 def _from_plain(plain: Mapping[str, Any], owners: int) -> GroupSchedule:
-    unknown = set(plain) - {"group", "template", "partition", "segments", "tile", "bands", "by_image"}
+    unknown = set(plain) - {"group", "template", "partition", "segments", "tile", "bands", "by_image", "strips"}
     if unknown:
         raise OptionError(f"a group of the schedule has {sorted(unknown)[0]!r}, which means nothing")
     tile = Tile(**{name: number_of(n) for name, n in plain["tile"].items()}) if "tile" in plain else None
@@ -253,7 +267,8 @@ def _from_plain(plain: Mapping[str, Any], owners: int) -> GroupSchedule:
         bands = Bands(str(given.pop("buffer")), **{name: number_of(n) for name, n in given.items()})
     partition = Partition(str(plain["partition"]), owners, number_of(plain.get("segments", 1)), bands)
     by_image = bool(plain.get("by_image", False))
-    return GroupSchedule(str(plain["group"]), str(plain["template"]), partition, tile, by_image)
+    strips = number_of(plain.get("strips", 1))
+    return GroupSchedule(str(plain["group"]), str(plain["template"]), partition, tile, by_image, strips)
 
 
 def number_of(value: object) -> int:

@@ -27,8 +27,8 @@ from mononn_core.program.rules import matrix_dims
 from mononn_core.program.simplify import simplify
 from mononn_core.program.template import Array, Elements, Extent, Template, operand
 from mononn_core.program.windows import Pair, Windows
-from mononn_core.schedule.bands import read_bands
-from mononn_core.schedule.binder import BATCH, BLOCK, OWNER, PANEL, Matrix, OperandBinder, TaskBuilder, unit_axes
+from mononn_core.schedule.bands import read_bands, store_bands, strip_of
+from mononn_core.schedule.binder import BATCH, BLOCK, OWNER, PANEL, STRIP, Matrix, OperandBinder, TaskBuilder, unit_axes
 from mononn_core.schedule.boxes import Boxes
 from mononn_core.schedule.decisions import L2_SHARE, fewer_at_once, most_at_once, registers_problem, rows_problem
 from mononn_core.schedule.operands import axis
@@ -223,11 +223,13 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
         conv, panel = Conv.of(stage, builder), tile.panel
         n, channels = conv.out[0], conv.channels
         owners = partition.owners if partition.kind != "single" else 1
-        batches, panels, rows, blocks = n, ceil(channels / panel), tile.rows, tile.blocks
+        batches, panels, rows, blocks, strips = n, ceil(channels / panel), tile.rows, tile.blocks, decided.strips
         o, r, q = (Var(v) for v in (OWNER, BLOCK, PANEL))
         image: Expr = Var(BATCH)
         y0, n0 = r * rows, q * panel
-        if partition.kind == "rows":
+        if strips > 1 or decided.stores_bands:
+            y0 = strip_of(builder, stage, decided).first + y0
+        elif partition.kind == "rows":
             y0 = o * (rows * blocks) + y0
         elif partition.kind == "batch":
             batches = n // owners
@@ -235,13 +237,18 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
         elif partition.kind == "columns":
             panels = ceil(panels / owners)
             n0 = o * (panels * panel) + n0
-        extents = {OWNER: owners, BATCH: batches, BLOCK: blocks, PANEL: panels}
+        extents = {OWNER: owners, STRIP: strips, BATCH: batches, BLOCK: blocks, PANEL: panels}
         binder = builder.binder(extents)
         image, y0, n0 = (binder.fix(e, unit_axes(extents)) for e in (image, y0, n0))
         task = self.task(builder, stage, (rows, panel), binder, (image, y0, n0))
         task = replace(task, params={**task.params, "at_once": tile.at_once})
-        phase = self.ordered(builder.phase(name, stage, partition, extents, task, conv.flops))
-        return phase if partition.bands is None else read_bands(phase, partition.bands)
+        flops = conv.flops
+        if decided.stores_bands:
+            flops = flops // conv.out[1] * (owners * strips * blocks * rows)
+        phase = self.ordered(builder.phase(name, stage, partition, extents, task, flops))
+        if partition.bands is None:
+            return phase
+        return store_bands(phase, decided) if decided.stores_bands else read_bands(phase, decided)
 
     def task(self, builder: TaskBuilder, stage: FusionGroup, tile: Pair, binder: OperandBinder, at: At) -> Task:
         """A task of ``tile``: image rows, and channels of a panel."""
