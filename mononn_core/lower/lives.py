@@ -20,7 +20,6 @@ class _Use:
 
     interval: int
     phases: tuple[int, int]
-    written: bool
     owned: tuple[Rows, ...]
 
 
@@ -41,10 +40,10 @@ def lives(
             rounds = [{loop.var: 0}, {loop.var: loop.count - 1}] if loop else [{}]
             for position, phase in enumerate(body, number):
                 for operand in phase.task.operands:
-                    tensor, written = str(operand.buffer), operand.access != "read"
-                    if tensor in uses or (written and tensor not in kept):
+                    tensor = str(operand.buffer)
+                    if tensor in uses or (operand.access != "read" and tensor not in kept):
                         here = (position, position) if tensor in passing else (number, number + len(body) - 1)
-                        use = _Use(interval, here, written, _rows(phase, operand, rounds))
+                        use = _Use(interval, here, _rows(phase, operand, rounds))
                         uses.setdefault(tensor, []).append(use)
             number += len(body)
     return [_life(buffer_of(tensor), found) for tensor, found in uses.items()]
