@@ -51,8 +51,8 @@ def problem(interval: Interval, groups: CpuGroups) -> str:
         others = Together(rounds) if rounds is not None else None
         for group, items in run:
             if others is not None and not others.add(group, items):
-                what = "image by image" if group.by_image else "in strips"
-                return f"group {group.group!r} reads other images than its own of a group that runs {what} with it"
+                what, how = ("images", "image by image") if group.by_image else ("strips", "in strips")
+                return f"group {group.group!r} reads other {what} than its own of a group that runs {how} with it"
     return ""
 
 

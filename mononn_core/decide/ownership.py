@@ -18,6 +18,7 @@ from mononn_core.cost.analytic import Cost
 from mononn_core.element import COMPUTE
 from mononn_core.errors import OptionError
 from mononn_core.program.ir import Barrier, Item, Loop, Operand, Phase
+from mononn_core.program.rules import phases_in
 from mononn_core.program.template import NEST
 from mononn_core.schedule.boxes import NOBODY, Boxes, Writers, owner_boxes
 from mononn_core.schedule.schedule import GroupSchedule, Partition
@@ -113,7 +114,7 @@ def _phases(items: Iterable[Item]) -> Iterator[tuple[Phase, Loop | None]]:
     """Phases, each with the loop that it is in."""
     for item in items:
         loop = item if isinstance(item, Loop) else None
-        yield from ((i, loop) for i in (item.body if isinstance(item, Loop) else (item,)) if isinstance(i, Phase))
+        yield from ((phase, loop) for phase in phases_in(item))
 
 
 def _touched(phase: Phase, operand: Operand, loop: Loop | None) -> tuple[Boxes, ...]:

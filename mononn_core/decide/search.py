@@ -30,7 +30,10 @@ def mutate(scheduler: CpuScheduler, schedule: Schedule, random: Random) -> Sched
         others = [group for group in _legal(scheduler, own) if group != groups[own]]
         if others:
             shared = groups[own].partition.bands
-            kept = {n: plain(scheduler.groups, g) if g.partition.bands == shared else g for n, g in groups.items()}
+            kept = {
+                n: plain(scheduler.groups, g) if shared and g.partition.bands == shared else g
+                for n, g in groups.items()
+            }
             decided = scheduler.decide({**kept, own: random.choice(others)})
             return replace(decided, prefetch=schedule.prefetch)
     return schedule

@@ -30,7 +30,7 @@ TEMPLATES = ("conv", "depthwise")
 FEWEST_ROWS = 2
 """Of a strip."""
 RATE = 0.65
-"""Share of the peak at which shared rows are computed again, epilogue included."""
+"""Share of the peak at which shared rows are computed again, epilogue included: an estimate set by hand."""
 
 
 @dataclass(frozen=True)

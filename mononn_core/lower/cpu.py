@@ -30,11 +30,10 @@ def lower(groups: CpuGroups, schedule: Schedule) -> Lowered[Schedule]:
     for name, image in images.items():
         dtype, (_, columns) = stored[name]
         stored[image.buffer] = (dtype, (image.rows * image.owners, columns))
-    passing = {image.buffer for image in images.values()}
+    passing, packed = {image.buffer for image in images.values()}, groups.builder.packed
     lowering = CpuLowering(
-        groups.graph, intervals, groups.builder.packed, memory.ALIGN, schedule.prefetch, passing,
-        machine=groups.machine, stored=stored,
-    )  # fmt: skip
+        groups.graph, intervals, packed, memory.ALIGN, schedule.prefetch, passing, machine=groups.machine, stored=stored
+    )
     return steps.run(lowering, schedule)
 
 

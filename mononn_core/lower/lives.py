@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 from mononn_core.lower.memory import Life
 from mononn_core.program.ir import Buffer, Item, Loop, Operand, Phase
-from mononn_core.schedule.boxes import owner_boxes
-
-Rows = tuple[int, int]
-"""First row of a stored matrix, end."""
+from mononn_core.program.rules import phases_in
+from mononn_core.schedule.boxes import Rows, hull, owner_rows
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ def lives(
     for interval, items in enumerate(intervals):
         for item in items:
             loop = item if isinstance(item, Loop) else None
-            body = [i for i in (loop.body if loop else (item,)) if isinstance(i, Phase)]
+            body = list(phases_in(item))
             rounds = [{loop.var: 0}, {loop.var: loop.count - 1}] if loop else [{}]
             for position, phase in enumerate(body, number):
                 for operand in phase.task.operands:
@@ -53,24 +51,17 @@ def _rows(phase: Phase, operand: Operand, rounds: Sequence[Mapping[str, int]]) -
     """Of each owner, in all rounds of a loop, which goes evenly through the rows."""
     if phase.assign.kind != "owned" or len(operand.box.offset) != 2:
         return ()
-    boxes = zip(*(owner_boxes(phase, operand, values) for values in rounds), strict=True)
-    return tuple(_hull([box[:2] for of_round in mine for box in of_round]) for mine in boxes)
+    return tuple(map(hull, zip(*(owner_rows(phase, operand, values) for values in rounds), strict=True)))
 
 
 def _life(buffer: Buffer, uses: Sequence[_Use]) -> Life:
     first, last = uses[0], uses[-1]
     everywhere = zip(*(use.owned for use in uses), strict=True) if len({len(u.owned) for u in uses}) == 1 else ()
-    alone = _starts([_hull(rows) for rows in everywhere], buffer.shape[0])
+    alone = _starts([hull(rows) for rows in everywhere], buffer.shape[0])
     starts = alone or _starts(first.owned, buffer.shape[0])
     row = buffer.layout.dims[0][-1][1] * buffer.itemsize if starts else 0
     parts = tuple(start * row for start in starts)
     return Life(buffer, (first.phases[0], last.phases[1]), (first.interval, last.interval), parts, bool(alone))
-
-
-def _hull(rows: Sequence[Rows]) -> Rows:
-    """The fewest rows in a run that hold them all."""
-    found = [r for r in rows if r[0] < r[1]]
-    return (min(r[0] for r in found), max(r[1] for r in found)) if found else (0, 0)
 
 
 def _starts(owned: Sequence[Rows], rows: int) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from mononn_core.errors import VerifyError
 from mononn_core.program.expr import Expr, variables
-from mononn_core.program.ir import Barrier, For, Let, Loop, Phase, Program, Reduce, Statement, Store
+from mononn_core.program.ir import Barrier, For, Item, Let, Loop, Phase, Program, Reduce, Statement, Store
 
 
 def refuse(rule: str, text: str, phase: Phase | None = None) -> VerifyError:
@@ -21,10 +21,12 @@ def refuse(rule: str, text: str, phase: Phase | None = None) -> VerifyError:
 def phases_with_loops(program: Program) -> Iterator[tuple[Phase, Loop | None]]:
     """Every phase as written, with the loop around it."""
     for item in program.body:
-        if isinstance(item, Phase):
-            yield item, None
-        elif isinstance(item, Loop):
-            yield from ((p, item) for p in item.body if isinstance(p, Phase))
+        yield from ((phase, item if isinstance(item, Loop) else None) for phase in phases_in(item))
+
+
+def phases_in(item: Item) -> Iterator[Phase]:
+    """The phase that an item is, or those that its loop holds."""
+    yield from (i for i in (item.body if isinstance(item, Loop) else (item,)) if isinstance(i, Phase))
 
 
 def changed(program: Program, change: Callable[[Phase], Phase]) -> Program:

@@ -14,6 +14,8 @@ from mononn_core.program.scalar import Array, Frame, evaluate
 Box = tuple[int, int, int, int]
 Boxes = tuple[Box, ...]
 """(first row, end row, first column, end column)."""
+Rows = tuple[int, int]
+"""(first row, end row); none where the first is not before the end."""
 NOBODY = -1
 
 
@@ -31,6 +33,17 @@ def owner_boxes(phase: Phase, operand: Operand, loop: Mapping[str, int] | None =
     for mine, r0, r1, c0, c1 in zip(*(a.tolist() for a in (owner, low[0], high[0], low[1], high[1])), strict=True):
         found[mine][r0, r1, c0, c1] = None
     return tuple(map(tuple, found))
+
+
+def owner_rows(phase: Phase, operand: Operand, loop: Mapping[str, int] | None = None) -> tuple[Rows, ...]:
+    """Per owner, the fewest rows in a run that hold what its tasks touch, as :func:`owner_boxes`."""
+    return tuple(hull([box[:2] for box in boxes]) for boxes in owner_boxes(phase, operand, loop))
+
+
+def hull(runs: Sequence[Rows]) -> Rows:
+    """The fewest rows in a run that hold all of ``runs``."""
+    found = [rows for rows in runs if rows[0] < rows[1]]
+    return (min(rows[0] for rows in found), max(rows[1] for rows in found)) if found else (0, 0)
 
 
 def _no_loads(load: Load, index: tuple[Array, ...], mask: Array | None) -> Array:

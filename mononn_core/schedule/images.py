@@ -9,13 +9,11 @@ from dataclasses import dataclass, field, replace
 
 from mononn_core.program.expr import Var
 from mononn_core.program.ir import Item, Loop, Operand, Phase
+from mononn_core.program.rules import phases_in
 from mononn_core.schedule.binder import BATCH, STRIP
-from mononn_core.schedule.boxes import owner_boxes
+from mononn_core.schedule.boxes import Rows, hull, owner_rows
 from mononn_core.schedule.places import Place, moved
 from mononn_core.schedule.schedule import GroupSchedule
-
-Rows = tuple[int, int]
-"""First row of a stored matrix, end."""
 
 
 def images_of(group: GroupSchedule, items: Sequence[Item]) -> int:
@@ -74,18 +72,18 @@ class Together:
     owner."""
 
     rounds: Rounds
-    stored: dict[str, list[list[Rows]]] = field(default_factory=dict)
+    stored: dict[str, list[tuple[Rows, ...]]] = field(default_factory=dict)
 
     def add(self, group: GroupSchedule, items: Sequence[Item]) -> bool:
         """Whether one more may: every owner reads, of what these store, only what it stored in the same round. Then
         it is one of them."""
-        more: dict[str, list[list[Rows]]] = {}
+        more: dict[str, list[tuple[Rows, ...]]] = {}
         var, count = self.rounds
         whole = group.strips == 1 or group.stores_bands  # else the border of a strip may reach into its neighbours
         for number, phase in enumerate(_round(i, self.rounds) for i in items if isinstance(i, Phase)):
             for operand in (o for o in phase.task.operands if not o.stable):
                 buffer = str(operand.buffer)
-                touched = [list(map(_rows, owner_boxes(phase, operand, {var: n}))) for n in range(count)]
+                touched = [owner_rows(phase, operand, {var: n}) for n in range(count)]
                 if operand.access == "write" and (whole or number == 0):
                     more[buffer] = _joined(more.get(buffer, touched), touched)
                 elif operand.access == "read" and not _inside(touched, self.stored.get(buffer, touched)):
@@ -95,16 +93,13 @@ class Together:
         return True
 
 
-def _rows(boxes: Sequence[tuple[int, int, int, int]]) -> Rows:
-    return min((b[0] for b in boxes), default=0), max((b[1] for b in boxes), default=0)
+def _joined(a: list[tuple[Rows, ...]], b: list[tuple[Rows, ...]]) -> list[tuple[Rows, ...]]:
+    return [tuple(hull(rows) for rows in zip(*both, strict=True)) for both in zip(a, b, strict=True)]
 
 
-def _joined(a: list[list[Rows]], b: list[list[Rows]]) -> list[list[Rows]]:
-    return [[(min(x[0], y[0]), max(x[1], y[1])) for x, y in zip(*both, strict=True)] for both in zip(a, b, strict=True)]
-
-
-def _inside(a: list[list[Rows]], b: list[list[Rows]]) -> bool:
-    return all(y[0] <= x[0] and x[1] <= y[1] for both in zip(a, b, strict=True) for x, y in zip(*both, strict=True))
+def _inside(a: list[tuple[Rows, ...]], b: list[tuple[Rows, ...]]) -> bool:
+    pairs = (rows for both in zip(a, b, strict=True) for rows in zip(*both, strict=True))
+    return all(hull(rows) == rows[1] for rows in pairs)
 
 
 @dataclass(frozen=True)
@@ -122,7 +117,7 @@ def pass_on(intervals: Sequence[Sequence[Item]], kept: Collection[str]) -> tuple
     users: dict[str, set[int]] = {}
     loops = {n: i for n, i in enumerate(i for items in intervals for i in items) if isinstance(i, Loop)}
     for number, item in enumerate(i for items in intervals for i in items):
-        for phase in (i for i in (item.body if isinstance(item, Loop) else (item,)) if isinstance(i, Phase)):
+        for phase in phases_in(item):
             for operand in phase.task.operands:
                 users.setdefault(str(operand.buffer), set()).add(number)
     images: dict[str, Passing] = {}
@@ -141,13 +136,13 @@ def pass_on(intervals: Sequence[Sequence[Item]], kept: Collection[str]) -> tuple
 def _passing(loop: Loop, tensors: Collection[str]) -> dict[str, Passing]:
     """Which of ``tensors``, that nothing but a loop over images uses, hold one image an owner."""
     uses: dict[str, list[tuple[Phase, Operand]]] = {}
-    for phase in (i for i in loop.body if isinstance(i, Phase)):
+    for phase in phases_in(loop):
         for operand in phase.task.operands:
             if str(operand.buffer) in tensors:
                 uses.setdefault(str(operand.buffer), []).append((phase, operand))
     found = {}
     for tensor, of_tensor in uses.items():
-        rounds = {n: [_touched(use, loop, n) for use in of_tensor] for n in (0, loop.count - 1)}
+        rounds = {n: [owner_rows(*use, {loop.var: n}) for use in of_tensor] for n in (0, loop.count - 1)}
         rows = max(owners[0][1] for owners in rounds[0])
         inside = all(
             start >= end or ((n + o * loop.count) * rows <= start and end <= (n + o * loop.count + 1) * rows)
@@ -158,10 +153,6 @@ def _passing(loop: Loop, tensors: Collection[str]) -> dict[str, Passing]:
         if inside and of_tensor[0][1].access == "write":
             found[tensor] = Passing(f"{tensor}@image", rows, len(rounds[0][0]))
     return found
-
-
-def _touched(use: tuple[Phase, Operand], loop: Loop, number: int) -> list[Rows]:
-    return list(map(_rows, owner_boxes(*use, {loop.var: number})))
 
 
 def _passed(phase: Phase, loop: Loop, images: Mapping[str, Passing]) -> Phase:

@@ -189,6 +189,8 @@ def test_a_search_takes_strips_apart_and_together(threads: int, random) -> None:
     scheduler = CpuScheduler(CpuGroups(stages.optimized, Options(threads=threads), SMALL))
     best = stages.lowered.schedule
     drawn, changed = search.sample(scheduler, random), search.mutate(scheduler, best, random)
+    if all(g in changed.groups for g in best.groups if g.strips > 1 and g.partition.bands):
+        assert sum(g not in best.groups for g in changed.groups) == 1, "the others keep their strips"
     for schedule in (
         changed,
         search.cross(scheduler, best, drawn, random),
