@@ -20,7 +20,8 @@ def with_bands(groups: CpuGroups, chosen: Mapping[str, Sequence[GroupSchedule]])
     by_root = {stage.root.output: stage for stage in groups.stages if stage.root is not None}
     found: dict[str, list[GroupSchedule]] = {}
     for image in groups.stages:
-        reader = reader_of(image, groups.views) if image.root is None else None
+        one = image.root is None and groups.graph.types[image.stored].shape[:1] == (1,)
+        reader = reader_of(image, groups.views) if one else None
         reading = by_root.get(reader) if reader else None
         if reading is None:
             continue
@@ -41,10 +42,9 @@ def _phase(groups: CpuGroups, group: GroupSchedule) -> Phase:
 
 
 def reader_of(image: FusionGroup, views: Views) -> str | None:
-    """The convolution (its output) that alone reads the only image that a stage stores."""
+    """The convolution (its output) that alone reads the images that a stage stores."""
     name, consumers = image.stored, views.graph.consumers()
-    shape = views.type(name).shape
-    if len(shape) != 4 or shape[0] != 1:
+    if len(views.type(name).shape) != 4:
         return None
     while name not in views.graph.outputs and len(consumers[name]) == 1:
         (node,) = consumers[name]

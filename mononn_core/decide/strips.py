@@ -1,4 +1,4 @@
-"""Which convolutions run in strips of their image's rows: where the image between two of them is larger than a near
+"""Which convolutions run in strips of an image's rows: where the image between two of them is larger than a near
 cache, and fetching it from further away takes longer than computing again the rows that neighbouring strips share.
 
 A block of a MobileNet (an expansion, the depthwise convolution that reads it, the projection behind) then never stores
@@ -11,18 +11,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import ceil
+from math import ceil, prod
 
 from mononn_core.decide.bands import reader_of
 from mononn_core.element import itemsize
 from mononn_core.ops.common import integers
-from mononn_core.schedule.binder import STRIP
 from mononn_core.schedule.decisions import L2_SHARE, padded_stride
 from mononn_core.schedule.groups import CpuGroups
-from mononn_core.schedule.images import Together
+from mononn_core.schedule.images import Together, rounds_of
 from mononn_core.schedule.schedule import Bands, GroupSchedule
 from mononn_core.schedule.stages import FusionGroup, border_of
-from mononn_core.schedule.views import matrix_shape
 from mononn_core.templates.conv_node import Conv, image_of
 
 Interval = tuple[GroupSchedule, ...]
@@ -49,45 +47,51 @@ def pairs(groups: CpuGroups, chosen: Mapping[str, Sequence[GroupSchedule]]) -> I
             continue
         if reader_of(image, groups.views) != (reading.root.output if reading.root else ""):
             continue
-        first, second = _dealt_by_rows(chosen[image.own]), _dealt_by_rows(chosen[reading.own])
+        images = groups.builder.types[image.stored].shape[0]
+        first, second = (_dealt_by_images(chosen[stage.own], images) for stage in (image, reading))
         if first is not None and second is not None and image.own == image.stored:
             for pair in _in_strips(groups, image, reading, first, second):
                 yield Pair(first, second), pair
 
 
-def _dealt_by_rows(decisions: Sequence[GroupSchedule]) -> GroupSchedule | None:
-    """The decision of a convolution by which owners have rows of the only image."""
+def _dealt_by_images(decisions: Sequence[GroupSchedule], images: int) -> GroupSchedule | None:
+    """The decision of a convolution by which owners have ``images``, or rows of the only one."""
+    kind = "rows" if images == 1 else "batch"
     for g in decisions:
-        rows = g.partition.kind == "rows" or (g.partition.kind == "single" and g.partition.owners == 1)
-        if rows and g.template in TEMPLATES and g.partition.bands is None and g.strips == 1 and g.tile is not None:
+        mine = g.partition.kind == kind or (g.partition.kind == "single" and g.partition.owners == 1)
+        if mine and g.template in TEMPLATES and g.partition.bands is None and g.strips == 1 and g.tile is not None:
             return g
     return None
+
+
+def _parts(groups: CpuGroups, conv: Conv) -> int:
+    """Into how many parts the owners cut an image."""
+    return groups.owners if conv.out[0] == 1 else 1
 
 
 def _in_strips(
     groups: CpuGroups, image: FusionGroup, reading: FusionGroup, first: GroupSchedule, second: GroupSchedule
 ) -> Iterator[Pair]:
     conv, windows, builder = Conv.of(image, groups.builder), Conv.of(reading, groups.builder), groups.builder
-    if windows.out[0] != 1 or windows.kernel[0] == 1 or max(*conv.dilations, *windows.dilations) > 1:
+    if windows.kernel[0] == 1 or max(*conv.dilations, *windows.dilations) > 1:
         return
-    view, owners, height = image_of(builder, reading), groups.owners, windows.out[1]
+    view, parts, height = image_of(builder, reading), _parts(groups, windows), windows.out[1]
     pitch, border = view.pitch, border_of(image)
-    above = integers(border.attrs, "before")[1] if border is not None else 0
-    _, stored, width, _ = builder.types[image.stored].shape
-    if view.tensor != image.stored or pitch != width or view.first % pitch or height % owners:
+    above, below = (integers(border.attrs, k)[1] if border is not None else 0 for k in ("before", "after"))
+    width = builder.types[image.stored].shape[2]
+    if view.tensor != image.stored or pitch != width or view.first % pitch or height % parts:
         return
     assert first.tile is not None and second.tile is not None
-    for strips in range(2, height // owners // FEWEST_ROWS + 1):
-        rows, rest = divmod(height // owners, strips)
+    for strips in range(2, height // parts // FEWEST_ROWS + 1):
+        rows, rest = divmod(height // parts, strips)
         span = (rows - 1) * windows.strides[0] + windows.kernel[0]
         step = rows * windows.strides[0]
         # only the first strip reads the border above, and only the last the one below
-        last = view.first // pitch + (owners * strips - 1) * step
-        if rest or step < above or last - step + span > above + conv.out[1]:
+        last = view.first // pitch + (parts * strips - 1) * step
+        if rest or step < above or last - step + span > above + conv.out[1] or span > conv.out[1]:
             continue
-        # the first strip computes as many rows as the others, and the last has all of the border below: what their
-        # windows have no use for lies behind the bands
-        bands = Bands(f"{image.own}@bands", view.first, step * pitch, max(span + above, stored - last) * pitch)
+        # the first strip computes as many rows as the others behind the border above, the last before the one below
+        bands = Bands(f"{image.own}@bands", view.first, step * pitch, (span + max(above, below)) * pitch)
         yield Pair(
             replace(
                 first,
@@ -108,15 +112,17 @@ def following(groups: CpuGroups, group: GroupSchedule, before: Sequence[GroupSch
     """``group``, a convolution that stands behind those that run in strips, in as many strips; None where it reads
     other rows than these have just stored."""
     strips, tile = before[-1].strips, group.tile
-    if strips == 1 or _dealt_by_rows([group]) is None:
+    if strips == 1 or group.template not in TEMPLATES:
+        return None
+    conv = Conv.of(groups.stage(group), groups.builder)
+    rows, rest = divmod(conv.out[1], _parts(groups, conv) * strips)
+    if rest or max(conv.dilations) > 1 or _dealt_by_images([group], conv.out[0]) is None:
         return None
     assert tile is not None
-    conv, owners = Conv.of(groups.stage(group), groups.builder), groups.owners
-    rows, rest = divmod(conv.out[1], owners * strips)
-    if rest or conv.out[0] != 1 or max(conv.dilations) > 1:
-        return None
     found = replace(group, tile=replace(tile, rows=rows, blocks=1), strips=strips)
-    together = Together((STRIP, strips))
+    rounds = rounds_of(found, groups.items(found))
+    assert rounds is not None
+    together = Together(rounds)
     return found if all(together.add(g, groups.items(g)) for g in (*before, found)) else None
 
 
@@ -125,7 +131,8 @@ def plain(groups: CpuGroups, group: GroupSchedule) -> GroupSchedule:
     whole = replace(group, partition=replace(group.partition, bands=None), strips=1)
     if group.strips == 1 or group.tile is None:
         return whole
-    rows = ceil(Conv.of(groups.stage(group), groups.builder).out[1] / groups.owners)
+    conv = Conv.of(groups.stage(group), groups.builder)
+    rows = ceil(conv.out[1] / _parts(groups, conv))
     return replace(whole, tile=replace(group.tile, rows=rows, blocks=1))
 
 
@@ -136,10 +143,18 @@ def joined(interval: Interval, groups: CpuGroups, fixed: Collection[str]) -> Int
         run = _run(found)
         if group.partition.bands is None and (group.strips > 1 or group.group not in fixed):
             whole = plain(groups, group)
-            more = following(groups, whole, run) if run else None
+            more = following(groups, whole, run) if run and not _widens(groups, whole) else None
             group = whole if more is None else more
         found.append(group)
     return tuple(found)
+
+
+def _widens(groups: CpuGroups, group: GroupSchedule) -> bool:
+    """Whether a group stores more of each of several images than it reads: that is better passed on image by image."""
+    if group.template not in TEMPLATES:
+        return False
+    conv = Conv.of(groups.stage(group), groups.builder)
+    return conv.out[0] > 1 and prod(conv.out[1:]) > prod(conv.x[1:])
 
 
 def _run(before: Sequence[GroupSchedule]) -> list[GroupSchedule]:
@@ -191,19 +206,22 @@ def cheapest(
 
 
 def _saved(groups: CpuGroups, whole: Pair, pair: Pair) -> float:
-    """Seconds that an owner saves; 0 where a strip does not fit the second-level cache, or the whole image does."""
-    machine, owners, strips = groups.machine, groups.owners, pair.image.strips
-    moved = [_nbytes(groups, g) / owners for g in (whole.image, whole.reader)]
-    bands, size = pair.image.partition.bands, _nbytes(groups, whole.image)
-    assert bands is not None and pair.image.tile is not None
-    pixels = matrix_shape(groups.builder.types[whole.image.group].shape)[0]
-    near = size * bands.size / pixels + moved[1] / strips
-    if near > L2_SHARE * machine.l2_bytes or sum(moved) <= machine.l2_bytes:
-        return 0.0
+    """Seconds that an owner saves of an image; 0 where a strip does not fit the second-level cache, or what it has of a
+    whole image does."""
+    machine, strips = groups.machine, pair.image.strips
     conv = Conv.of(groups.stage(pair.image), groups.builder)
-    again = conv.flops * (pair.image.tile.rows * strips / conv.out[1] - 1 / owners)
-    slower = 1 / machine.l3_bandwidth - 1 / machine.l2_bandwidth
+    images, parts = conv.out[0], _parts(groups, conv)
+    moved = [_nbytes(groups, g) / (images * parts) for g in (whole.image, whole.reader)]
+    assert pair.image.tile is not None
+    rows = pair.image.tile.rows
+    near = _nbytes(groups, whole.image) / images * rows / conv.out[1] + moved[1] / strips
     passed = reader_of(groups.stage(whole.reader), groups.views) is not None  # on to a convolution that may join them
+    if near > L2_SHARE * machine.l2_bytes or sum(moved) <= machine.l2_bytes or (images > 1 and not passed):
+        return 0.0  # several images that are not passed on are better done image by image
+    again = conv.flops / images * (rows * strips / conv.out[1] - 1 / parts)
+    slower = 1 / machine.l3_bandwidth - 1 / machine.l2_bandwidth
+    if images > 1:  # what the near cache holds of an image is read from there without strips
+        slower *= 1 - machine.l2_bytes / sum(moved)
     return (moved[0] + 2 * passed * moved[1]) * slower - again / (RATE * machine.peak_flops_per_core)
 
 

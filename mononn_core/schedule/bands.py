@@ -9,8 +9,9 @@ two: overlapped tiling (Krishnamoorthy et al., PLDI 2007). So does a convolution
 from __future__ import annotations
 
 from mononn_core.ops.common import integers
-from mononn_core.program.expr import Const, Expr, Var, op
+from mononn_core.program.expr import Const, Expr, Var, minimum, op, substitute
 from mononn_core.program.ir import Operand, Phase
+from mononn_core.program.simplify import simplify
 from mononn_core.program.template import get, operand
 from mononn_core.schedule.binder import OWNER, STRIP, TaskBuilder
 from mononn_core.schedule.border import Strip
@@ -36,47 +37,67 @@ def bands_of(phase: Phase, tensor: str, builder: PhaseBuilder) -> Bands | None:
     return Bands(f"{tensor}@bands", first, step, size) if size > step else None
 
 
-def read_bands(phase: Phase, decided: GroupSchedule) -> Phase:
+def read_bands(phase: Phase, decided: GroupSchedule, builder: TaskBuilder) -> Phase:
     """``phase``, a convolution over an image that is stored whole, reading it in bands."""
     bands = decided.partition.bands
     assert bands is not None
-    image = _image(phase)
+    image = str(_image(phase).buffer)
     last = _spans(phase)[-1][1] + (phase.assign.owners - 1) * (bands.size - bands.step) - bands.first
     rows = last if decided.strips == 1 else bands.size * phase.assign.owners
-    return moved(phase, {str(image.buffer): Place(bands.buffer, _shift(phase, decided), rows)})
+    return moved(phase, {image: Place(bands.buffer, _shift(phase, image, decided, builder), rows)})
 
 
-def store_bands(phase: Phase, decided: GroupSchedule) -> Phase:
+def store_bands(phase: Phase, decided: GroupSchedule, builder: TaskBuilder) -> Phase:
     """``phase``, which stores an image whole, storing it in bands."""
     bands = decided.partition.bands
     assert bands is not None
-    return moved(phase, {decided.group: Place(bands.buffer, _shift(phase, decided), bands.size * phase.assign.owners)})
+    shift = _shift(phase, decided.group, decided, builder)
+    return moved(phase, {decided.group: Place(bands.buffer, shift, bands.size * phase.assign.owners)})
 
 
-def _shift(phase: Phase, decided: GroupSchedule) -> Expr:
-    """Rows from where a pixel lies in an image that is stored whole to where it lies in an owner's band."""
+def _shift(phase: Phase, tensor: str, decided: GroupSchedule, builder: TaskBuilder) -> Expr:
+    """Rows from where a pixel lies in ``tensor``, images that are stored whole, to where it lies in an owner's band."""
     bands, there = decided.partition.bands, {axis.var for axis in phase.domain}
     assert bands is not None
-    owner, strip = (Var(v) if v in there else Const(0) for v in (OWNER, STRIP))
-    return owner * (bands.size - bands.step * decided.strips) + strip * -bands.step + -bands.first
+    images, height, width, _ = builder.types[tensor].shape
+    image, number, domain = _numbers(decided, images)
+    start = number * bands.step + bands.first
+    if decided.strips > 1:
+        start = minimum(start, Const(height * width - bands.size))
+    shift = Var(OWNER) * bands.size + image * -(height * width) + start * -1
+    return simplify(
+        substitute(shift, {v: Const(0) for v in domain if v not in there}), {v: (0, n - 1) for v, n in domain.items()}
+    )
+
+
+def _numbers(decided: GroupSchedule, images: int) -> tuple[Expr, Expr, dict[str, int]]:
+    """The image, and the strip of its rows, that a task is of, and the domain of such tasks: the owners have strips of
+    the only image, or all of those of their images."""
+    partition, strips = decided.partition, decided.strips
+    owners = partition.owners if partition.kind != "single" else 1
+    if images == 1:
+        return Const(0), Var(OWNER) * strips + Var(STRIP), {OWNER: owners, STRIP: strips}
+    each = images // owners
+    return Var(OWNER) * each + Var(STRIP) // strips, Var(STRIP) % strips, {OWNER: owners, STRIP: each * strips}
 
 
 def strip_of(builder: TaskBuilder, stage: FusionGroup, decided: GroupSchedule) -> Strip:
-    """The image rows that a task of a convolution in strips computes. For a band these are all that lie in it, of a
-    task at the upper edge as many, though its band begins with the border above the image."""
+    """The image rows that a task of a convolution in strips computes: for a band all that lie in it, and at an edge of
+    the image as many, though the band has rows of the border as well."""
     tile, bands, border = decided.tile, decided.partition.bands, border_of(stage)
     assert tile is not None
-    owners, rows = decided.partition.owners if decided.partition.kind == "rows" else 1, tile.rows * tile.blocks
-    number, domain = Var(OWNER) * decided.strips + Var(STRIP), {OWNER: owners, STRIP: decided.strips}
+    images, height, pitch, _ = builder.types[stage.stored].shape
+    image, number, domain = _numbers(decided, images)
+    strips, rows = decided.strips * (domain[OWNER] if images == 1 else 1), tile.rows * tile.blocks
     above, below = (integers(border.attrs, k)[1] if border is not None else 0 for k in ("before", "after"))
     if not decided.stores_bands:
         row = number * rows
-        return Strip(row, rows, row, rows + above + below, number, owners * decided.strips, domain)
+        return Strip(row, rows, row, rows + above + below, number, strips, domain, image)
     assert bands is not None
-    pitch = builder.types[stage.stored].shape[2]
-    top = number * (bands.step // pitch) + bands.first // pitch
-    first = op("max", top + -above, Const(0)) if bands.first // pitch < above else top + -above
-    return Strip(first, rows, top, bands.size // pitch, number, owners * decided.strips, domain)
+    start, reach = number * (bands.step // pitch) + bands.first // pitch, bands.size // pitch
+    first = minimum(op("max", start + -above, Const(0)), Const(height - above - below - rows))
+    top, ranges = minimum(start, Const(height - reach)), {v: (0, n - 1) for v, n in domain.items()}
+    return Strip(simplify(first, ranges), rows, simplify(top, ranges), reach, number, strips, domain, image)
 
 
 def _image(phase: Phase) -> Operand:

@@ -32,7 +32,8 @@ class Run(Protocol):
 @dataclass(frozen=True)
 class Strip:
     """What a task has of one image's rows inside its border: ``rows`` from ``first`` on; of those with the border it
-    touches ``reach`` from ``top`` on. Which of all ``strips`` that is, and the ``domain`` of such tasks."""
+    touches ``reach`` from ``top`` on. Which of its ``strips`` that is, the ``domain`` of such tasks, and which image:
+    every one where none is named."""
 
     first: Expr
     rows: int
@@ -41,6 +42,7 @@ class Strip:
     number: Expr
     strips: int
     domain: Mapping[str, int]
+    image: Expr | None
 
 
 def build_border(
@@ -51,9 +53,8 @@ def build_border(
     apart: bool = False,
     strip: Strip | None = None,
 ) -> Phase | None:
-    """A phase that fills the border around what phase ``inside`` stores; None where there is none. It is dealt as
-    ``inside`` is, in a ``strip``, by rows, by columns or by images, or by columns; ``apart``: each image has tasks of
-    its own."""
+    """A phase that fills the border around what phase ``inside`` stores, dealt as that is or by columns; None where
+    there is none. ``strip``: what its tasks have of an image; ``apart``: each image has tasks of its own."""
     border = border_of(stage)
     if border is None:
         return None
@@ -64,17 +65,17 @@ def build_border(
     owners = partition.owners if partition.kind != "single" else 1
     mine = partition.kind in ("batch", "single") and images > 1
     each = images // owners if mine else images
-    part = stage.own != stage.stored
-    strip = strip or (None if apart else _strip(partition, inside, width, before[1] + after[1]))
-    share, x0 = (channels, Const(0)) if mine or strip else _columns(partition, None if part else inside, channels)
+    strip = strip or (None if apart else _strip(partition, inside, width, before[1] + after[1], images))
+    share, x0 = (channels, Const(0)) if mine or strip else _columns(partition, stage, inside, channels)
     extents = strip.domain if strip else {OWNER: owners, BATCH: each} if apart or mine else {OWNER: owners}
     binder, image = builder.binder(extents), axis(BATCH, each) if BATCH in extents else Var(BATCH)
     image = Var(OWNER) * each + image if mine and owners > 1 else image
     filler = binder.stored(stage.stored, const(value, builder.types[stage.stored].dtype))
     rows, total = height * width if mine else images * height * width, (images * height * width, channels)
     first = simplify(image * rows, binder.outer) if mine else Const(0)
-    if strip and images == 1:
-        first, rows = binder.fix(strip.top * width, unit_axes(extents)), strip.reach * width
+    if strip is not None and strip.image is not None:
+        image, rows = binder.fix(strip.image, unit_axes(extents)), strip.reach * width
+        first = binder.fix(image * (height * width) + strip.top * width, unit_axes(extents))
     binder.add("out", stage.stored, Box((first, x0), (rows, share), total), "write")
     cut = not (mine or strip) and share * owners > channels
     bound = simplify(Const(channels) + x0 * -1, binder.outer) if cut else None
@@ -89,9 +90,10 @@ def build_border(
         pixel = For("x" + tag, share, (store,), "vector", bound) if share > 1 or bound is not None else store
         return (For("z" + tag, count, (pixel,), bound=end) if count > 1 or end is not None else pixel,)
 
-    size = (height, width)
-    body = _of_strip(run, before, after, size, strip) if strip else _of_image(run, before, after, size)
-    task = Task(NEST, tuple(binder.operands), body=body if BATCH in extents else (For(BATCH, images, body),))
+    sides = before, after, (height, width)
+    body = _of_strip(run, *sides, strip) if strip else _of_image(run, *sides)
+    body = (For(BATCH, images, body),) if image == Var(BATCH) and BATCH not in extents else body
+    task = Task(NEST, tuple(binder.operands), body=body)
     return builder.phase(f"{inside.id}_border", stage, partition, extents, task, 0)
 
 
@@ -122,8 +124,8 @@ def _of_strip(run: Run, before: Sides, after: Sides, size: tuple[int, int], stri
     )
 
 
-def _strip(partition: Partition, inside: Phase, width: int, outside: int) -> Strip | None:
-    """An owner's rows, of an image with ``outside`` rows above and below, where ``inside`` is dealt by rows and all
+def _strip(partition: Partition, inside: Phase, width: int, outside: int, images: int) -> Strip | None:
+    """An owner's rows, of ``images`` with ``outside`` rows above and below, where ``inside`` is dealt by rows and all
     owners but the last have as many."""
     if partition.kind != "rows" or partition.owners == 1:
         return None
@@ -134,15 +136,16 @@ def _strip(partition: Partition, inside: Phase, width: int, outside: int) -> Str
     if steps or rest or rows < 1:
         return None
     first, owners = Var(OWNER) * rows, partition.owners
-    return Strip(first, rows, first, rows + outside, Var(OWNER), owners, {OWNER: owners})
+    image = Const(0) if images == 1 else None
+    return Strip(first, rows, first, rows + outside, Var(OWNER), owners, {OWNER: owners}, image)
 
 
-def _columns(partition: Partition, inside: Phase | None, channels: int) -> tuple[int, Expr]:
+def _columns(partition: Partition, stage: FusionGroup, inside: Phase, channels: int) -> tuple[int, Expr]:
     """An owner's share of channels, and its first; as ``inside`` has them, if they are all its."""
     if partition.kind == "single":
         return channels, Const(0)
     share = ceil(channels / partition.owners)
-    if partition.kind == "columns" and inside is not None:
+    if partition.kind == "columns" and stage.own == stage.stored:
         out = next(o for o in inside.task.operands if o.access == "write")
         share = max(end for _, _, _, end in owner_boxes(inside, out)[0])
     return share, Var(OWNER) * share if partition.owners > 1 else Const(0)

@@ -65,7 +65,7 @@ class CpuGroups:
     def _border(self, stage: FusionGroup, group: GroupSchedule, inside: Phase) -> Phase | None:
         strip = strip_of(self.builder, stage, group) if group.strips > 1 else None
         border = build_border(self.builder, stage, group.partition, inside, strip=strip)
-        return store_bands(border, group) if border is not None and group.stores_bands else border
+        return store_bands(border, group, self.builder) if border is not None and group.stores_bands else border
 
     def stored(self, group: GroupSchedule) -> tuple[str, str, tuple[int, int]]:
         """The buffer that a group stores to: its tensor's, or the one that holds it in bands; its dtype, and the

@@ -31,7 +31,7 @@ Decided = tuple[GroupSchedule, Sequence[Item]]
 def rounds_of(group: GroupSchedule, items: Sequence[Item]) -> Rounds | None:
     """The rounds that a group goes through together with its neighbours; None where it does not."""
     if group.strips > 1:
-        return STRIP, group.strips
+        return STRIP, next(a.extent for i in items if isinstance(i, Phase) for a in i.domain if a.var == STRIP)
     return (BATCH, images_of(group, items)) if group.by_image else None
 
 

@@ -31,7 +31,8 @@ S = TypeVar("S")
 class Bands:
     """An image stored as one band an owner, under the id ``buffer``: owner o's band holds the pixels from ``first + o *
     step`` on, ``size`` of them or to the image's end. Bands overlap where their owners read the same pixels. In strips,
-    it holds those of strip t from ``first + (o * strips + t) * step`` on."""
+    it holds those of an image's strip t from ``first + t * step`` on, or the image's last ``size``; of the only image
+    owner o has the strips from ``o * strips`` on."""
 
     buffer: str
     first: int

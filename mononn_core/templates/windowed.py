@@ -8,9 +8,9 @@ row, pixel and channel.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, prod
 from typing import ClassVar, TypeVar
 
 import numpy as np
@@ -28,7 +28,7 @@ from mononn_core.program.simplify import simplify
 from mononn_core.program.template import Array, Elements, Extent, Template, operand
 from mononn_core.program.windows import Pair, Windows
 from mononn_core.schedule.bands import read_bands, store_bands, strip_of
-from mononn_core.schedule.binder import BATCH, BLOCK, OWNER, PANEL, STRIP, Matrix, OperandBinder, TaskBuilder, unit_axes
+from mononn_core.schedule.binder import BATCH, BLOCK, OWNER, PANEL, Matrix, OperandBinder, TaskBuilder, unit_axes
 from mononn_core.schedule.boxes import Boxes
 from mononn_core.schedule.decisions import L2_SHARE, fewer_at_once, most_at_once, registers_problem, rows_problem
 from mononn_core.schedule.operands import axis
@@ -223,12 +223,15 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
         conv, panel = Conv.of(stage, builder), tile.panel
         n, channels = conv.out[0], conv.channels
         owners = partition.owners if partition.kind != "single" else 1
-        batches, panels, rows, blocks, strips = n, ceil(channels / panel), tile.rows, tile.blocks, decided.strips
+        batches, panels, rows, blocks = n, ceil(channels / panel), tile.rows, tile.blocks
         o, r, q = (Var(v) for v in (OWNER, BLOCK, PANEL))
         image: Expr = Var(BATCH)
         y0, n0 = r * rows, q * panel
-        if strips > 1 or decided.stores_bands:
-            y0 = strip_of(builder, stage, decided).first + y0
+        strips: Mapping[str, int] = {}
+        if decided.strips > 1:
+            strip = strip_of(builder, stage, decided)
+            assert strip.image is not None
+            image, y0, batches, strips = strip.image, strip.first + y0, 1, strip.domain
         elif partition.kind == "rows":
             y0 = o * (rows * blocks) + y0
         elif partition.kind == "batch":
@@ -237,18 +240,18 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
         elif partition.kind == "columns":
             panels = ceil(panels / owners)
             n0 = o * (panels * panel) + n0
-        extents = {OWNER: owners, STRIP: strips, BATCH: batches, BLOCK: blocks, PANEL: panels}
+        extents = {OWNER: owners, **strips, BATCH: batches, BLOCK: blocks, PANEL: panels}
         binder = builder.binder(extents)
         image, y0, n0 = (binder.fix(e, unit_axes(extents)) for e in (image, y0, n0))
         task = self.task(builder, stage, (rows, panel), binder, (image, y0, n0))
         task = replace(task, params={**task.params, "at_once": tile.at_once})
         flops = conv.flops
         if decided.stores_bands:
-            flops = flops // conv.out[1] * (owners * strips * blocks * rows)
+            flops = flops // (n * conv.out[1]) * (prod(strips.values()) * blocks * rows)
         phase = self.ordered(builder.phase(name, stage, partition, extents, task, flops))
         if partition.bands is None:
             return phase
-        return store_bands(phase, decided) if decided.stores_bands else read_bands(phase, decided)
+        return (store_bands if decided.stores_bands else read_bands)(phase, decided, builder)
 
     def task(self, builder: TaskBuilder, stage: FusionGroup, tile: Pair, binder: OperandBinder, at: At) -> Task:
         """A task of ``tile``: image rows, and channels of a panel."""

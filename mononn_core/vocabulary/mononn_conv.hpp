@@ -142,14 +142,14 @@ MN_INLINE void conv_vectors(const TA *A, const float *B, Element &&element, Ahea
 // ``element`` will touch in a cache line: it runs before a tile's multiply-adds. The panel has SKIP rows a tap more than
 // there are channels to read. ``where`` the image is not zero: Inside or Full.
 template <class G, int ROWS, int PANEL, int MOST, bool CHEAP, int SKIP = 0, class TA, class Element, class Ahead = Nothing, class Where = Full>
-static inline void conv(const TA *A, const float *B, Element &&element, Ahead &&ahead = Nothing{}, Where where = Full{}) {
+MN_INLINE void conv(const TA *A, const float *B, Element &&element, Ahead &&ahead = Nothing{}, Where where = Full{}) {
   conv_vectors<G, ROWS, PANEL / W, PANEL / W, MOST, CHEAP, SKIP>(A, B, element, ahead, where);
 }
 
 // As ``conv``, of a panel of which only so many ``channels`` are there: where half of its vectors hold them, those alone,
 // of as many more pixels at once.
 template <class G, int ROWS, int PANEL, int MOST, bool CHEAP, int SKIP = 0, class TA, class Element, class Ahead = Nothing, class Where = Full>
-static inline void conv_ragged(const TA *A, const float *B, long channels, Element &&element, Ahead &&ahead = Nothing{}, Where where = Full{}) {
+MN_INLINE void conv_ragged(const TA *A, const float *B, long channels, Element &&element, Ahead &&ahead = Nothing{}, Where where = Full{}) {
   constexpr int NV = PANEL / W;
   if constexpr (NV % 2 == 0)
     if (channels <= PANEL / 2) return conv_vectors<G, ROWS, NV / 2, NV, 2 * MOST, CHEAP, SKIP>(A, B, element, ahead, where);
@@ -215,7 +215,7 @@ MN_INLINE void each_depthwise(const TA *A, Tile &&tile) {
 // of W) whose outputs are as many, at most MOST pixels at once; weights B [KH * KW * GROUP][ldb]. Vectors over channels:
 // A and B are read up to the next multiple of W, ``element(y, x, n, v)`` gets the ragged end as it is.
 template <class G, int ROWS, int MOST, int GROUP = 1, class TA, class Element>
-static inline void depthwise(const TA *A, const float *B, long ldb, Element &&element) {
+MN_INLINE void depthwise(const TA *A, const float *B, long ldb, Element &&element) {
   static_assert(W % GROUP == 0);
   each_depthwise<G, ROWS, MOST, GROUP == 1>(
       A, [&]<int RH, int RW, int KR>(const TA *a, long y, long x, long n) __attribute__((always_inline)) {

@@ -76,18 +76,23 @@ def blocks(draw: st.DrawFn) -> list[Layer]:
 
 
 @settings(max_examples=20, deadline=None)
-@example(block(), 24, 1, 0)
-@example(block(strides=(2, 2)), 24, 2, 0)
-@example(block((5, 5), (2, 2), (2, 2, 2, 2)), 24, 3, 0)
-@example(block((5, 5), pads=(2, 2, 2, 2)), 4, 1, 0)
-@example(block((7, 7), pads=(3, 3, 0, 3)), 25, 1, 0)
-@example(block((7, 7), pads=(0, 3, 3, 3)), 25, 1, 0)
-@example(block(pads=(0, 0, 0, 0)), 24, 1, 0)
-@example(block(group=1), 24, 2, 0)
-@example(block() + block(), 24, 1, 0)
-@given(blocks(), st.sampled_from([6, 8, 24]), st.integers(1, 3), st.integers(0, 99))
-def test_every_way_is_lowered_right(layers: list[Layer], height: int, threads: int, seed: int) -> None:
-    shape = (1, 8, height, 20)
+@example(block(), 1, 24, 1, 0)
+@example(block(strides=(2, 2)), 1, 24, 2, 0)
+@example(block((5, 5), (2, 2), (2, 2, 2, 2)), 1, 24, 3, 0)
+@example(block((5, 5), pads=(2, 2, 2, 2)), 1, 4, 1, 0)
+@example(block((7, 7), pads=(3, 3, 0, 3)), 1, 25, 1, 0)
+@example(block((7, 7), pads=(0, 3, 3, 3)), 1, 25, 1, 0)
+@example(block(pads=(0, 0, 0, 0)), 1, 24, 1, 0)
+@example(block(group=1), 1, 24, 2, 0)
+@example(block() + block(), 1, 24, 1, 0)
+@example(block(), 2, 24, 1, 0)
+@example(block(strides=(2, 2)), 4, 24, 2, 0)
+@example(block((7, 7), pads=(3, 3, 0, 3)), 2, 25, 2, 0)
+@example(block((7, 7), pads=(0, 3, 3, 3)), 2, 25, 1, 0)
+@example(block() + block(), 6, 24, 3, 0)
+@given(blocks(), st.sampled_from([1, 1, 2, 3, 4]), st.sampled_from([6, 8, 24]), st.integers(1, 3), st.integers(0, 99))
+def test_every_way_is_lowered_right(layers: list[Layer], images: int, height: int, threads: int, seed: int) -> None:
+    shape = (images, 8, height, 20)
     model, x = chain(shape, layers), picture(shape)
     want = reference(model, x)
     whole, found = ways(model, threads)
@@ -144,7 +149,23 @@ def test_each_block_has_strips_of_its_own() -> None:
     np.testing.assert_allclose(seen.reshape(want.shape), want, rtol=1e-4, atol=1e-4)
 
 
-def test_what_is_read_twice_is_stored_whole_behind_its_strips() -> None:
+@pytest.mark.parametrize("threads", [1, 2])
+def test_images_of_a_batch_run_in_strips_one_after_the_other(threads: int) -> None:
+    """Each owner's images; what stores more of an image than it reads has no part in that."""
+    shape, wider = (4, *SHAPE[1:]), Layer(48, (1, 1))
+    model, x = chain(shape, [*block(), wider]), picture(shape)
+    stages = lowered(model, threads, machine=SMALL)
+    assert in_strips(stages.lowered.schedule) == ["conv", "depthwise", "conv"]
+    (loop,) = (item for item in stages.program.body if isinstance(item, Loop) and item.var == "t")
+    assert loop.count % (4 // threads) == 0 and loop.count > 4 // threads
+    want = reference(model, x)
+    seen = on_the_machine(stages, x, threads, 0)
+    np.testing.assert_allclose(seen.reshape(want.shape), want, rtol=1e-4, atol=1e-4)
+    alone = lowered(chain(SHAPE, [*block(), wider]), threads, machine=SMALL)
+    assert in_strips(alone.lowered.schedule) == ["conv", "depthwise", "conv", "conv"]
+
+
+def excited(images: int) -> bytes:
     """An excitation reads all of the depthwise convolution's image before it scales it."""
     b = Builder("excited")
     wide = b.add("Relu", b.add("Conv", "x", b.constant(b.random.standard_normal((48, 8, 1, 1)).astype(np.float32))))
@@ -153,8 +174,15 @@ def test_what_is_read_twice_is_stored_whole_behind_its_strips() -> None:
     gate = b.add("Sigmoid", b.add("GlobalAveragePool", image))
     narrow = b.constant((b.random.standard_normal((12, 48, 1, 1)) * 0.2).astype(np.float32))
     b.add("Conv", b.add("Mul", image, gate), narrow, output="y")
-    model = b.model({"x": (TensorProto.FLOAT, SHAPE)}, {"y": (1, 12, *SHAPE[2:])})
-    want, x = reference(model, picture(SHAPE)), picture(SHAPE)
+    return b.model({"x": (TensorProto.FLOAT, (images, *SHAPE[1:]))}, {"y": (images, 12, *SHAPE[2:])})
+
+
+def test_what_is_read_twice_is_stored_whole_behind_its_strips() -> None:
+    """Of one image; several are better done image by image then."""
+    model, x = excited(1), picture(SHAPE)
+    want, fast = reference(model, x), replace(SMALL, peak_flops_per_core=1e13)
+    assert in_strips(lowered(model, 1, machine=fast).lowered.schedule)
+    assert not in_strips(lowered(excited(2), 1, machine=fast).lowered.schedule)
     _, found = ways(model, 1)
     assert found
     for schedule in found:
