@@ -1,0 +1,44 @@
+"""Products by constants that mix few planes of a tensor read the planes where they lie (the heads before
+and after a softmax: Shazeer et al., Talking-Heads Attention, 2020).
+
+matmul(transpose(x), W) with few rows and columns of W, whose rows are an axis of x that is not its last, is the sum
+over that axis of x * W: in vectors along x's own last axis, where a product would have the planes side by side, each
+pixel of all of them a row shorter than a vector, and every plane be stored twice in another order.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mononn_core.element import COMPUTE
+from mononn_core.graph import Graph, Node
+from mononn_core.ops.common import integers
+from mononn_core.passes.rewrite import Rewriter, rewrite
+
+FEW = 16
+"""Planes that are read, or made: of so many a product still has no two vectors of columns."""
+
+
+def mixed(rewriter: Rewriter, node: Node) -> str | None:
+    """The sum that a product is which mixes planes, its axes in the product's order."""
+    kind = rewriter.type(node.output)
+    if node.op != "matmul" or node.attrs.get("transpose_b") or kind.dtype != COMPUTE:
+        return None
+    moved, weights = rewriter.producer(node.inputs[0], "transpose"), rewriter.constant(node.inputs[1])
+    if moved is None or weights is None or weights.ndim != 2 or max(weights.shape) > FEW:
+        return None
+    x, perm = moved.inputs[0], integers(moved.attrs, "perm")
+    shape, axis = rewriter.type(x).shape, perm[-1]
+    if axis == len(shape) - 1 or shape[-1] < FEW:
+        return None
+    lead, rest = shape[:axis], shape[axis + 1 :]
+    terms, planes = weights.shape
+    mix = np.ascontiguousarray(weights.T).reshape(planes, terms, *[1] * len(rest))
+    products = rewriter.add("mul", rewriter.reshape(x, (*lead, 1, terms, *rest)), rewriter.make(mix))
+    total = rewriter.add("reduce_sum", products, axes=(axis + 1,), keepdims=False)
+    return rewriter.add("transpose", total, perm=perm)
+
+
+def run(graph: Graph) -> Graph:
+    """``graph`` with such products as sums."""
+    return rewrite(graph, (mixed,))

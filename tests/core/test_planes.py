@@ -1,0 +1,70 @@
+"""Products that mix few planes of a tensor (talking heads) read the planes where they lie."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+from mononn_core import compiler
+from mononn_core.machine import Machine
+from mononn_core.passes.pipeline import prepare
+from mononn_core.passes.planes import FEW
+from tests.core.networks import Builder
+from tests.core.test_joined import check
+
+
+def mix(
+    shape: tuple[int, ...], perm: tuple[int, ...], planes: int, bias: bool = True, back: bool = True
+) -> tuple[bytes, int]:
+    """A transposition, a product by a constant, its bias, and the transposition ``back`` in front of a softmax; and how
+    many products the prepared Graph has."""
+    b = Builder("planes")
+    terms = shape[perm[-1]]
+    z = b.add("MatMul", b.add("Transpose", b.add("Exp", "x"), perm=list(perm)), b.weight(terms, planes))
+    if bias:
+        z = b.add("Add", z, b.weight(planes))
+    if back:
+        z = b.add("Transpose", z, perm=np.argsort(perm).tolist())
+    b.add("Softmax", z, axis=-1, output="y")
+    made = [shape[p] for p in perm[:-1]] + [planes]
+    made = [made[p] for p in np.argsort(perm)] if back else made
+    model = b.model({"x": (TensorProto.FLOAT, shape)}, {"y": tuple(made)})
+    graph = prepare(compiler.lower(model, threads=1, machine=Machine.named("avx2")).optimized, "cpu")
+    return model, sum(node.op == "matmul" for node in graph.nodes)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "perm", "planes"),
+    [
+        ((1, 4, 12, 19), (0, 2, 3, 1), 4),
+        ((2, 3, 7, 16), (0, 2, 3, 1), 5),
+        ((FEW, 9, 24), (1, 2, 0), FEW),
+        ((3, 4, 18), (0, 2, 1), 2),
+        ((2, 6, 3, 17), (2, 3, 1, 0), 1),
+    ],
+)
+def test_planes_are_read_where_they_lie(
+    shape: tuple[int, ...], perm: tuple[int, ...], planes: int, bias: bool, back: bool
+) -> None:
+    model, products = mix(shape, perm, planes, bias, back)
+    assert products == 0
+    for threads in (1, 2):
+        check(model, threads, shape=shape)
+
+
+@pytest.mark.parametrize(
+    ("shape", "perm", "planes"),
+    [
+        ((2, 5, 6, 4), (0, 2, 1, 3), 4),  # the terms lie side by side already
+        ((1, FEW + 1, 12, 19), (0, 2, 3, 1), 4),
+        ((1, 4, 12, 19), (0, 2, 3, 1), FEW + 1),
+        ((1, 4, 12, FEW - 1), (0, 2, 3, 1), 4),  # no vectors along the last axis
+    ],
+)
+def test_other_products_stay(shape: tuple[int, ...], perm: tuple[int, ...], planes: int) -> None:
+    model, products = mix(shape, perm, planes)
+    assert products == 1
+    check(model, 2, shape=shape)
