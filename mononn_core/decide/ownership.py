@@ -17,9 +17,11 @@ import numpy as np
 from mononn_core.cost.analytic import Cost
 from mononn_core.element import COMPUTE
 from mononn_core.errors import OptionError
+from mononn_core.program.expr import variables
 from mononn_core.program.ir import Barrier, Item, Loop, Operand, Phase
 from mononn_core.program.rules import phases_in
 from mononn_core.program.template import NEST
+from mononn_core.schedule.binder import OWNER
 from mononn_core.schedule.boxes import NOBODY, Boxes, Writers, owner_boxes
 from mononn_core.schedule.schedule import GroupSchedule, Partition
 from mononn_core.schedule.stages import FusionGroup
@@ -63,7 +65,7 @@ def candidate(
     written: list[tuple[int, Boxes]] = []
     reads = []
     bordered = len(items) > 1 and isinstance(items[-1], Phase) and items[-1].task.template == NEST
-    images = partition.kind == "batch"
+    images = partition.kind == "batch" and not (bordered and _by_columns(items[-1]))
     phases = list(_phases(items[:1] if bordered else items))
     for phase, loop in (*phases, *(_phases(items[1:]) if bordered and images else ())):
         for operand in phase.task.operands:
@@ -90,6 +92,13 @@ def candidate(
     seconds += sum(times[phase.id] * (loop.count if loop else 1) for phase, loop in phases)
     shared = bordered and not (alike or images or decided.stores_bands)
     return Candidate(decided, items, seconds, times, others, writes, stored, dtype, shared)
+
+
+def _by_columns(border: Item) -> bool:
+    """Whether each owner fills columns of all rows of a border: it is of fewer images than the owners have products."""
+    assert isinstance(border, Phase)
+    (out,) = (operand for operand in border.task.operands if operand.access == "write")
+    return OWNER not in variables(out.box.offset[0])
 
 
 def _border_columns(border: Item, columns: int) -> np.ndarray:

@@ -20,6 +20,7 @@ from mononn_core.runtime.session import Session
 from mononn_core.schedule.groups import CpuGroups
 from mononn_core.schedule.schedule import Schedule
 from tests.core.networks import Builder
+from tests.core.test_joined import check
 
 BATCH, CHANNELS, SIZE = 4, 16, 18
 SMALL = replace(Machine.named("avx2"), l2_bytes=40 << 10, l3_bytes=1 << 20)
@@ -114,3 +115,16 @@ def test_large_images_run_one_by_one_and_small_ones_do_not() -> None:
     assert not any(g.by_image for g in schedule.groups)
     stages = compiler.lower(network(), threads=2, machine=SMALL)
     assert sum(g.by_image for g in stages.lowered.schedule.groups) > 1
+
+
+@pytest.mark.parametrize("channels", [64, 128])
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_windows_put_together_again_have_one_border(channels: int, threads: int) -> None:
+    """Owners have windows, and of the one image that these become the border's columns: who reads it waits."""
+    b = Builder("windows")
+    z = b.add("Conv", "x", b.weight(channels, 8, 1, 1))
+    z = b.add("Transpose", b.add("Reshape", z, b.ints(2, 2, channels, 7, 7)), perm=[2, 0, 3, 1, 4])
+    z = b.add("Reshape", z, b.ints(1, channels, 14, 14))
+    b.add("Conv", z, b.weight(channels, 1, 3, 3), group=channels, pads=[1, 1, 1, 1], output="y")
+    shape = (4, 8, 7, 7)
+    check(b.model({"x": (TensorProto.FLOAT, shape)}, {"y": (1, channels, 14, 14)}), threads, shape=shape)
