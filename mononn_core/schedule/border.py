@@ -14,7 +14,7 @@ from mononn_core.program.ir import Box, For, Phase, Statement, Store, Task
 from mononn_core.program.simplify import simplify
 from mononn_core.program.template import NEST
 from mononn_core.schedule.binder import BATCH, OWNER, TaskBuilder, unit_axes
-from mononn_core.schedule.boxes import owner_boxes
+from mononn_core.schedule.boxes import owner_boxes, owner_rows
 from mononn_core.schedule.operands import axis
 from mononn_core.schedule.schedule import Partition
 from mononn_core.schedule.stages import FusionGroup, border_of
@@ -125,15 +125,15 @@ def _of_strip(run: Run, before: Sides, after: Sides, size: tuple[int, int], stri
 
 
 def _strip(partition: Partition, inside: Phase, width: int, outside: int, images: int) -> Strip | None:
-    """An owner's rows, of ``images`` with ``outside`` rows above and below, where ``inside`` is dealt by rows and all
-    owners but the last have as many."""
+    """An owner's rows, of ``images`` with ``outside`` rows above and below, where ``inside`` is dealt by rows, all
+    owners but the last have as many, and that one has some."""
     if partition.kind != "rows" or partition.owners == 1:
         return None
     out = next(o for o in inside.task.operands if o.access == "write")
-    starts = [min((first for first, _, _, _ in boxes), default=0) for boxes in owner_boxes(inside, out)]
-    steps = {divmod(b - a, width) for a, b in pairwise(starts)}
+    touched = owner_rows(inside, out)
+    steps = {divmod(b - a, width) for (a, _), (b, _) in pairwise(touched)}
     rows, rest = steps.pop()
-    if steps or rest or rows < 1:
+    if steps or rest or rows < 1 or touched[-1][0] == touched[-1][1]:
         return None
     first, owners = Var(OWNER) * rows, partition.owners
     image = Const(0) if images == 1 else None

@@ -342,3 +342,15 @@ def test_rows_that_end_within_a_vector_end_in_their_padding(level: str) -> None:
     with Session(compiler.build(stages)) as session:
         for _ in range(2):  # the second finds what the first left in the padding
             np.testing.assert_allclose(session.run({"x": x})["y"], want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("threads", [3, 5, 8])
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_owners_without_rows_fill_no_border(threads: int, kernel: int) -> None:
+    for height in range(3, 13):
+        shape, pads = (1, 8, height, 20), (kernel // 2,) * 4
+        model = chain(shape, [Layer(48, (kernel, kernel), pads=pads), Layer(48, (3, 3), pads=(1, 1, 1, 1))])
+        stages, x = compiler.lower(model, threads=threads, machine=Machine.named("avx2")), picture(shape)
+        want = reference(model, x)
+        seen = on_the_machine(stages, x, threads, 0)
+        np.testing.assert_allclose(seen.reshape(want.shape), want, rtol=1e-4, atol=1e-4)
