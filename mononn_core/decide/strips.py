@@ -78,9 +78,11 @@ def _in_strips(
     view, parts, height = image_of(builder, reading), _parts(groups, windows), windows.out[1]
     pitch, border = view.pitch, border_of(image)
     above, below = (integers(border.attrs, k)[1] if border is not None else 0 for k in ("before", "after"))
-    width = builder.types[image.stored].shape[2]
+    images, stored, width, _ = builder.types[image.stored].shape
     if view.tensor != image.stored or pitch != width or view.first % pitch or height % parts:
         return
+    if (conv.out[0], windows.out[0], above + conv.out[1] + below) != (images, images, stored):
+        return  # what is stored are other images than the convolution's own
     assert first.tile is not None and second.tile is not None
     for strips in range(2, height // parts // FEWEST_ROWS + 1):
         rows, rest = divmod(height // parts, strips)

@@ -191,6 +191,17 @@ def test_what_is_read_twice_is_stored_whole_behind_its_strips() -> None:
         np.testing.assert_allclose(seen.reshape(want.shape), want, rtol=1e-4, atol=1e-4)
 
 
+def test_images_that_are_put_together_of_others_have_no_strips() -> None:
+    """A convolution's four images side by side in one that its reader's windows go through."""
+    b = Builder("windows")
+    z = b.add("Reshape", b.add("Conv", "x", b.weight(48, 8, 1, 1)), b.ints(4, 48, 8, 8))
+    z = b.add("Reshape", b.add("Transpose", z, perm=[1, 2, 0, 3]), b.ints(1, 48, 8, 32))
+    b.add("Conv", z, b.weight(48, 1, 3, 3), group=48, pads=[1, 1, 1, 1], output="y")
+    model = b.model({"x": (TensorProto.FLOAT, (4, 8, 8, 8))}, {"y": (1, 48, 8, 32)})
+    for threads in (1, 2):
+        assert ways(model, threads)[1] == []
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_what_cannot_run_so_is_refused(threads: int) -> None:
     model = chain(SHAPE, block())
