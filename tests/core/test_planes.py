@@ -9,7 +9,7 @@ from onnx import TensorProto
 from mononn_core import compiler
 from mononn_core.machine import Machine
 from mononn_core.passes.pipeline import prepare
-from mononn_core.passes.planes import FEW
+from mononn_core.passes.planes import MOST_PLANES, SHORTEST_ROW
 from tests.core.networks import Builder
 from tests.core.test_joined import check
 
@@ -40,8 +40,8 @@ def mix(
     ("shape", "perm", "planes"),
     [
         ((1, 4, 12, 19), (0, 2, 3, 1), 4),
-        ((2, 3, 7, 16), (0, 2, 3, 1), 5),
-        ((FEW, 9, 24), (1, 2, 0), FEW),
+        ((2, 3, 7, SHORTEST_ROW), (0, 2, 3, 1), 5),
+        ((MOST_PLANES, 9, 24), (1, 2, 0), MOST_PLANES),
         ((3, 4, 18), (0, 2, 1), 2),
         ((2, 6, 3, 17), (2, 3, 1, 0), 1),
     ],
@@ -59,9 +59,9 @@ def test_planes_are_read_where_they_lie(
     ("shape", "perm", "planes"),
     [
         ((2, 5, 6, 4), (0, 2, 1, 3), 4),  # the terms lie side by side already
-        ((1, FEW + 1, 12, 19), (0, 2, 3, 1), 4),
-        ((1, 4, 12, 19), (0, 2, 3, 1), FEW + 1),
-        ((1, 4, 12, FEW - 1), (0, 2, 3, 1), 4),  # no vectors along the last axis
+        ((1, MOST_PLANES + 1, 12, 19), (0, 2, 3, 1), 4),
+        ((1, 4, 12, 19), (0, 2, 3, 1), MOST_PLANES + 1),
+        ((1, 4, 12, SHORTEST_ROW - 1), (0, 2, 3, 1), 4),  # no vectors along the last axis
     ],
 )
 def test_other_products_stay(shape: tuple[int, ...], perm: tuple[int, ...], planes: int) -> None:

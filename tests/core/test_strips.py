@@ -108,9 +108,10 @@ def test_every_way_is_lowered_right(layers: list[Layer], images: int, height: in
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("strides", [(1, 1), (2, 2)])
-def test_the_compiled_function_keeps_its_bits(threads: int, strides: tuple[int, int]) -> None:
-    model, x = chain(SHAPE, block(strides=strides)), picture(SHAPE)
+@pytest.mark.parametrize(("images", "strides"), [(1, (1, 1)), (1, (2, 2)), (4, (1, 1))])
+def test_the_compiled_function_keeps_its_bits(threads: int, images: int, strides: tuple[int, int]) -> None:
+    shape = (images, *SHAPE[1:])
+    model, x = chain(shape, block(strides=strides)), picture(shape)
     whole, found = ways(model, threads)
     assert len(found) > 1
     answers = []
