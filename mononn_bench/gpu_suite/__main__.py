@@ -85,10 +85,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _revision() -> str:
-    done = subprocess.run(
-        ["git", "-C", str(PACKAGE.parent), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip() or "unknown"
+    command = ["git", "-C", str(PACKAGE.parent), "rev-parse", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+    except OSError:
+        return "unknown"
 
 
 if __name__ == "__main__":

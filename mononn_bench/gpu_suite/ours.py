@@ -10,6 +10,8 @@ from mononn_bench.errors import SystemUnavailableError
 
 RANKS = 3
 """Tiles of each product that are tried under each launch."""
+WATCHDOG_S = 3.0
+"""How long a run on a GPU may take."""
 
 
 def compile_model(
@@ -87,10 +89,13 @@ def preflight(*, on_gpu: bool) -> dict[str, Any]:
 
 
 def load(mono: Path) -> Any:
-    """A session over a .mono file."""
+    """A session over a .mono file; on a GPU a kernel that does not end is given up soon."""
     import mononn_core
 
-    return mononn_core.load(str(mono))
+    session: Any = mononn_core.load(str(mono))
+    if session.info["target"] == "cuda":
+        session.watchdog_seconds = WATCHDOG_S
+    return session
 
 
 def trace(session: Any, inputs: dict[str, Any], runs: int) -> tuple[list[dict[str, Any]], str]:

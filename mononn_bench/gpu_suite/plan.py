@@ -69,7 +69,7 @@ def next_step(pending: Sequence[Step], running: Collection[str], lane: str) -> S
 def plan(work: Path, emulate: bool, contenders: tuple[str, ...]) -> list[Step]:
     """All steps; a rehearsal has every kind of them, on networks that an emulator can run."""
     steps = [Step("machine", "machine", {}, 120, 6), Step("preflight", "preflight", {}, 120, 20)]
-    steps += [Step("conformance", "conformance", {}, 300, 25), Step("ceilings", "ceilings", {}, 400, 60)]
+    steps += [Step("conformance", "conformance", {}, 100, 25), Step("ceilings", "ceilings", {}, 80, 60)]
     steps += list(_rehearsal(work, contenders) if emulate else _full(work, contenders))
     return steps
 
