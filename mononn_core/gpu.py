@@ -6,7 +6,8 @@ GA102 GPU Architecture", "NVIDIA Ada GPU Architecture", "NVIDIA H100 Tensor Core
 Architecture Technical Brief") and the CUDA C++ Programming Guide's table of compute capabilities; bandwidths and dense
 tensor rates (without sparsity, float32 accumulation) from the data sheets of A10 (2021), A100 80 GB SXM (2021),
 GeForce RTX 4090 (2022), H100 SXM (2023), H200 SXM (2024) and B200 (HGX, 2024). What no data sheet says (bytes a second
-of one SM from the second-level cache, barrier, launches) is a stated default until it has been measured.
+of one SM from the second-level cache, barrier, launches) is a stated default until it has been measured: bytes a second
+of H100 and H200 are those of cp.async in all multiprocessors of an H200 (docs/gpu.md).
 """
 
 from __future__ import annotations
@@ -105,9 +106,9 @@ NAMED = {
              bandwidth=2039e9, tensor_flops=312e12, tf32_flops=156e12, fma_flops=19.5e12),
         _gpu("RTX 4090", "sm_89", 128, 100, 1536, 72, 45,
              bandwidth=1008e9, tensor_flops=165.2e12, tf32_flops=82.6e12, fma_flops=82.6e12),
-        _gpu("H100", "sm_90a", 132, 228, 2048, 50, 45,
+        _gpu("H100", "sm_90a", 132, 228, 2048, 50, 75,
              bandwidth=3350e9, tensor_flops=989e12, tf32_flops=494e12, fma_flops=67e12),
-        _gpu("H200", "sm_90a", 132, 228, 2048, 50, 45,
+        _gpu("H200", "sm_90a", 132, 228, 2048, 50, 75,
              bandwidth=4800e9, tensor_flops=989e12, tf32_flops=494e12, fma_flops=67e12),
         _gpu("B200", "sm_100", 148, 228, 2048, 126, 64,
              bandwidth=8000e9, tensor_flops=2250e12, tf32_flops=1120e12, fma_flops=75e12),

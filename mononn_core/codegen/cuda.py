@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 
@@ -55,6 +57,11 @@ def print_program(program: Program, threads: int, launch: str = "once", comment:
         UnsupportedError: a phase whose tile the block cannot cover, or an element type or template without a form.
     """
     return _CudaPrinter(program, threads).source(launch, comment)
+
+
+def arrival(phase: Phase) -> str:
+    """The name of the function in which a block arrives at the barrier behind ``phase``, and fetches early."""
+    return function(phase).replace("phase_", "arrive_", 1)
 
 
 class _CudaPrinter(CudaSync):
@@ -116,13 +123,8 @@ class _CudaPrinter(CudaSync):
         out.line(
             f"// {comment_text(phase.id)}: {phase.tasks} tasks; {comment_text(', '.join(map(str, phase.origin[:4])))}"
         )
-        by_value = "unsigned char *arena_, const unsigned char *weights_, uint32_t *sync_, const mononn_gpu_call &call"
-        arguments = f"{by_value}, mn::Turn now_, int ordinal" + (f", int {loop.var}" if loop else "")
-        with out.block(f"MN_PHASE mn::Turn {function(phase)}({arguments}) {{"):
-            out.line(
-                "(void)arena_, (void)weights_, (void)sync_, (void)call, (void)ordinal;"
-                + (f" (void){loop.var};" if loop else "")
-            )
+        arrives = whole and self.arrives(phase)
+        with self._function(function(phase), loop):
             pointers = {o.role: self.pointer(o, phase, loop) for o in phase.task.operands}
             ranges = {a.var: (0, a.extent - 1) for a in phase.domain}
             if loop:
@@ -134,9 +136,28 @@ class _CudaPrinter(CudaSync):
                 self.decode(phase, "now_.task")
                 self._task(phase, printer)
             out.line(f"now_.task -= {phase.tasks};")
-            for prefetch in phase.prefetches:
-                self.fetch(prefetch, phase, loop, whole)
-            out.line("return now_;")
+            if not arrives:
+                self._fetches(phase, loop, whole)
+        if arrives:
+            out.line()
+            with self._function(arrival(phase), loop):
+                out.line("now_.arrive(sync_);")
+                self._fetches(phase, loop, whole)
+
+    @contextmanager
+    def _function(self, name: str, loop: Loop | None) -> Iterator[None]:
+        """The body of a phase's function, or of one that runs after it."""
+        by_value = "unsigned char *arena_, const unsigned char *weights_, uint32_t *sync_, const mononn_gpu_call &call"
+        arguments = f"{by_value}, mn::Turn now_, int ordinal" + (f", int {loop.var}" if loop else "")
+        with self.out.block(f"MN_PHASE mn::Turn {name}({arguments}) {{"):
+            unused = "(void)arena_, (void)weights_, (void)sync_, (void)call, (void)ordinal;"
+            self.out.line(unused + (f" (void){loop.var};" if loop else ""))
+            yield
+            self.out.line("return now_;")
+
+    def _fetches(self, phase: Phase, loop: Loop | None, whole: bool) -> None:
+        for prefetch in phase.prefetches:
+            self.fetch(prefetch, phase, loop, whole)
 
     def _task(self, phase: Phase, printer: CudaPrinter) -> None:
         for wait in phase.waits:
@@ -158,9 +179,9 @@ class _CudaPrinter(CudaSync):
             for item in self.program.body:
                 if isinstance(item, Loop):
                     with out.block(f"MN_NOUNROLL for (int {item.var} = 0; {item.var} < {item.count}; ++{item.var}) {{"):
-                        self._steps(item.body, f", {item.var}")
+                        self._steps(item.body, f", {item.var}", True)
                 else:
-                    self._steps((item,), "")
+                    self._steps((item,), "", True)
             self._leave()
         return (Kernel(ENTRY, tuple(range(self.executed))),)
 
@@ -172,19 +193,23 @@ class _CudaPrinter(CudaSync):
         if self.counters:
             self.out.line(f"mn::leave(call.sync, {self.counters});")
 
-    def _steps(self, items: tuple[Phase | Barrier, ...], more: str) -> None:
+    def _steps(self, items: tuple[Phase | Barrier, ...], more: str, whole: bool) -> None:
         """Barriers and phases with their trace points; a barrier's wait counts for the phase after it."""
         for item in items:
             if isinstance(item, Barrier):
                 self.out.line("trace.barrier(ordinal);")
-                self.out.line("mn::barrier(call.sync);")
-                self.out.line("now_.task = mn::block();")
+                self.out.line("now_.barrier(call.sync);")
             else:
                 self.out.line("trace.begin(ordinal);")
                 self.out.line(
                     f"now_ = {function(item)}(call.arena, call.weights, call.sync, call, now_, ordinal{more});"
                 )
-                self.out.line("trace.end(ordinal++);")
+                self.out.line("trace.end(ordinal);")
+                if whole and self.arrives(item):
+                    self.out.line(
+                        f"now_ = {arrival(item)}(call.arena, call.weights, call.sync, call, now_, ordinal{more});"
+                    )
+                self.out.line("++ordinal;")
 
     def _parts(self) -> tuple[Kernel, ...]:
         """A kernel for every interval as written; a loop begins and ends intervals."""
@@ -217,7 +242,7 @@ class _CudaPrinter(CudaSync):
             out.line(f"mn::Trace trace{{call.trace, {self.executed}}};")
             if loop:
                 out.line(f"const int {loop.var} = (int)iteration;")
-            self._steps(tuple(interval), f", {loop.var}" if loop else "")
+            self._steps(tuple(interval), f", {loop.var}" if loop else "", False)
             if last and loop and self.counters:
                 with out.block(f"if ({loop.var} == {loop.count - 1}) {{"):
                     self._leave()

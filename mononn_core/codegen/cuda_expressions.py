@@ -103,9 +103,7 @@ def neighbours(pointer: CudaPointer, index: tuple[Expr, ...], var: str, width: i
     side and aligned to ``width`` elements (or to 16 bytes)."""
     if width == 1:
         return True
-    high = ranges[var][1]
-    parts = {"block_": (0, high // width), "lane_": (0, width - 1)}
-    inner = {**{k: v for k, v in ranges.items() if k != var}, **parts}
+    inner = _lane_ranges(var, width, ranges)
     split = Var("block_") * width + LANE_VAR
     position = tuple(simplify(substitute(i, {var: split}), inner) for i in index)
     offset = transform(pointer.address(position, inner), lambda n: _without_lane(n, width))
@@ -165,6 +163,51 @@ def unguarded_loads(e: Expr, known: Mapping[Expr, str] | None = None) -> list[Lo
             for part in children(e):
                 found.update(dict.fromkeys(unguarded_loads(part, known)))
             return list(found)
+
+
+def guarded_loads(e: Expr, var: str, width: int, printer: CudaPrinter) -> dict[Load, Expr]:
+    """Loads of ``width`` neighbours along ``var`` that are evaluated under one condition alone, which holds for all of
+    them or for none, and those conditions; not where an address is loaded itself."""
+    found: dict[Load, Expr] = {}
+    bad = set(unguarded_loads(e, printer.loaded))
+    for select in _selects(e, printer.loaded):
+        bad.update(n for n in walk(select.otherwise) if isinstance(n, Load))
+        guarded = [n for n in walk(select.then) if isinstance(n, Load)]
+        bad.update(n for n in guarded if found.get(n, select.condition) != select.condition)
+        if uniform(select.condition, var, width, printer.ranges):
+            loads = (n for n in unguarded_loads(select.then, printer.loaded) if loadable(n, var, width, printer))
+            found.update(dict.fromkeys(loads, select.condition))
+        else:
+            bad.update(guarded)
+    bad.update(n for n in found if any(isinstance(m, Load) for i in n.index for m in walk(i)))
+    return {load: condition for load, condition in found.items() if load not in bad}
+
+
+def _selects(e: Expr, known: Mapping[Expr, str]) -> list[Select]:
+    """Those that stand in no other's branches."""
+    if e in known:
+        return []
+    inner = [e.condition] if isinstance(e, Select) else children(e)
+    return [*([e] if isinstance(e, Select) else []), *(s for part in inner for s in _selects(part, known))]
+
+
+def uniform(e: Expr, var: str, width: int, ranges: Ranges) -> bool:
+    """Whether ``e`` is the same for ``width`` values of ``var`` from a multiple of ``width`` on, and loads nothing."""
+    if any(isinstance(n, Load) for n in walk(e)):
+        return False
+    return width == 1 or LANE_VAR.name not in variables(_in_lanes(e, var, width, ranges))
+
+
+def _in_lanes(e: Expr, var: str, width: int, ranges: Ranges) -> Expr:
+    """``e`` with ``var`` as a lane of a block of ``width``."""
+    inner = _lane_ranges(var, width, ranges)
+    split = simplify(substitute(e, {var: Var("block_") * width + LANE_VAR}), inner)
+    return simplify(transform(split, lambda n: _without_lane(n, width)), inner)
+
+
+def _lane_ranges(var: str, width: int, ranges: Ranges) -> Ranges:
+    parts = {"block_": (0, ranges[var][1] // width), LANE_VAR.name: (0, width - 1)}
+    return {**{k: v for k, v in ranges.items() if k != var}, **parts}
 
 
 def loadable(e: Load, var: str, width: int, printer: CudaPrinter) -> bool:

@@ -8,18 +8,28 @@ share it.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from math import prod
 
 from mononn_core.codegen.c import c_type
-from mononn_core.codegen.cuda_expressions import LANE, WIDTHS, CudaPrinter, address, divisor, loadable, unguarded_loads
+from mononn_core.codegen.cuda_ahead import coalesced, is_weight, loads_ahead, words_of
+from mononn_core.codegen.cuda_expressions import (
+    LANE,
+    WIDTHS,
+    CudaPrinter,
+    address,
+    divisor,
+    loadable,
+    unguarded_loads,
+)
 from mononn_core.codegen.cuda_lanes import keep_lanes, reduced_in, store_width, write_lanes
 from mononn_core.codegen.cuda_rows import Kept, kept_lanes, plan_rows, reduction_width
 from mononn_core.codegen.cuda_teams import WARP, Privates, Team, best_width, block, chain, is_long, row_loads
 from mononn_core.codegen.loops import REDUCERS
 from mononn_core.codegen.writer import Writer
-from mononn_core.program.expr import Const, Expr, minimum, variables
+from mononn_core.program.expr import Const, Expr, Load, minimum
 from mononn_core.program.ir import For, Let, Reduce, Statement, Store
 from mononn_core.program.simplify import simplify
 
@@ -27,9 +37,11 @@ HEAVY = 4096
 """A row that loads so many values is shared by the whole block where there are few rows."""
 UNROLLED = 8
 """Passes over a row that are written out, so that the row stays in registers from one reduction to the next."""
-ILP = 4
+ILP = 8
 REGISTERS = 32
-"""Most values that a thread loads ahead."""
+"""Registers that a thread loads ahead, at most."""
+ROWS_AHEAD, COLUMNS_AHEAD = 64, 48
+"""Registers that a thread may hold of rows under way, and of weights that belong to their columns."""
 
 
 class NestWriter:
@@ -59,6 +71,8 @@ class NestWriter:
         for kept in self.kept:
             passes = -(-kept.extent // kept.width // team.size)
             self.out.line(f"float {kept.name}[{passes}][{kept.width}];")
+        if team is not WARP and not self.kept and any(is_long(None, s) for s in body):
+            printer = self._columns(body, None, printer, team)
         for statement in body:
             writes, reads = self.privates.stored(statement).keys(), self.privates.loaded(statement).keys()
             if reads & stored or writes & (loaded | stored):
@@ -98,10 +112,85 @@ class NestWriter:
         if found:
             self._flat(*found, printer, team)
         elif team is not WARP and (loop.extent * 3 >= self.warps or row_loads(loop.body, self.privates) < HEAVY):
-            with self.out.block(f"for (int {loop.var} = mn::warp(); {loop.var} < {limit}; {loop.var} += mn::WARPS) {{"):
-                self._statements(loop.body, inner, WARP)
+            self._rows(loop, limit, inner)
         else:
             self._serial(loop, limit, inner, team)
+
+    def _rows(self, loop: For, limit: str, inner: CudaPrinter) -> None:
+        """A row a warp. Of few rows all is loaded before the first is reduced."""
+        count, rest = divmod(loop.extent, self.warps)
+        first = next((s for s in loop.body if isinstance(s, Reduce) and is_long(None, s)), None)
+        kept = plan_rows(loop.body, inner, WARP, self.privates.ids.keys())
+        loads: dict[Expr, str] = {}
+        if first is not None and kept and limit == str(loop.extent) and not rest:
+            scope = inner.within(first.var, first.extent)
+            chosen = [
+                e for e in unguarded_loads(first.value, inner.loaded) if loadable(e, first.var, kept[0].width, scope)
+            ]
+            if count * words_of(chosen, kept[0].width) * kept[0].passes(WARP) <= ROWS_AHEAD:
+                loads = {e: f"rows{n}_[row_][pass_]" for n, e in enumerate(chosen)}
+        if not loads:
+            with self.out.block(f"for (int {loop.var} = mn::warp(); {loop.var} < {limit}; {loop.var} += mn::WARPS) {{"):
+                self._statements(loop.body, inner, WARP)
+            return
+        assert first is not None
+        self._load_ahead(loads, first.var, kept[0], WARP, inner, (loop.var, count))
+        inner = replace(inner, loaded={**inner.loaded, **{e: f"{name}[{LANE}]" for e, name in loads.items()}})
+        inner = self._columns(loop.body, kept[0], inner, WARP)
+        with self.out.block(f"MN_UNROLL for (int row_ = 0; row_ < {count}; ++row_) {{"):
+            self.out.line(f"const int {loop.var} = row_ * mn::WARPS + mn::warp();")
+            self._statements(loop.body, inner, WARP)
+
+    def _columns(self, body: tuple[Statement, ...], row: Kept | None, printer: CudaPrinter, team: Team) -> CudaPrinter:
+        """Loads the weights that passes over a row take after its sums before these. ``row``: what is kept of it; with
+        none a single pass of the team must cover it."""
+        sums = next((n for n, s in enumerate(body) if is_long(None, s)), len(body))
+        for s in (s for s in body[sums:] if isinstance(s, For) and s.bound is None and chain(s) == ((s,), ())):
+            scope = printer.within(s.var, s.extent)
+            shape = row or Kept("", Const(0), s.extent, self._width((s,), scope, team))
+            values = [t.value for t in s.body if isinstance(t, (Let, Store))]
+            found = dict.fromkeys(e for value in values for e in unguarded_loads(value, printer.loaded))
+            chosen = [e for e in found if is_weight(e, printer) and loadable(e, s.var, shape.width, scope)]
+            fits = s.extent == shape.extent and (row is not None or shape.passes(team) == 1)
+            if chosen and fits and words_of(chosen, shape.width) * shape.passes(team) <= COLUMNS_AHEAD:
+                index = "0" if row is None else "g_"
+                loads: dict[Expr, str] = {e: f"{s.var}{n}_ahead_[{index}]" for n, e in enumerate(chosen)}
+                self._load_ahead({e: n.replace("[0]", "[g_]") for e, n in loads.items()}, s.var, shape, team, printer)
+                known = {e: f"{name}[{LANE}]" for e, name in loads.items()}
+                printer = replace(printer, loaded={**printer.loaded, **known})
+        return printer
+
+    def _load_ahead(
+        self,
+        loads: Mapping[Expr, str],
+        var: str,
+        row: Kept,
+        team: Team,
+        printer: CudaPrinter,
+        rows: tuple[str, int] = ("", 0),
+    ) -> None:
+        """Declares and loads what a team's threads have of a row, or of each of so many ``rows``."""
+        passes, chunks = row.passes(team), row.extent // row.width
+        index = "pass_" if rows[0] else "g_"
+        for e, name in loads.items():
+            text = name.replace("row_", str(rows[1])).replace(index, str(passes))
+            self.out.line(f"mn::Lanes<{c_type(e.dtype)}, {row.width}> {text};")
+        over = [f"MN_UNROLL for (int {index} = 0; {index} < {passes}; ++{index}) {{"]
+        if rows[0]:
+            over.insert(0, f"MN_UNROLL for (int row_ = 0; row_ < {rows[1]}; ++row_) {{")
+        with ExitStack() as stack:
+            for text in over:
+                stack.enter_context(self.out.block(text))
+                if "row_" in text:
+                    self.out.line(f"const int {rows[0]} = row_ * mn::WARPS + mn::warp();")
+            self.out.line(f"const int at_ = {index} * {team.size} + {team.index};")
+            if chunks % team.size:
+                self.out.line(f"if (at_ >= {chunks}) break;")
+            self.out.line(f"const int {var} = at_ * {row.width};")
+            scope = printer.within(var, row.extent)
+            for e, name in loads.items():
+                assert isinstance(e, Load)
+                self.out.line(f"{name} = mn::load<{row.width}>({address(e, scope)});")
 
     def _serial(self, loop: For, limit: str, inner: CudaPrinter, team: Team) -> None:
         """One iteration after the other, each shared by the team."""
@@ -157,6 +246,7 @@ class NestWriter:
         last = loops[-1]
         simple = all(isinstance(s, (Let, Reduce, Store)) for s in last.body)
         width = self._width(loops, printer, team) if simple else 1
+        dealt = coalesced(loops, printer) if width == 1 and simple else loops
         chunks = prod(loop.extent for loop in loops) // width
         passes = -(-chunks // team.size)
         known = (
@@ -167,30 +257,38 @@ class NestWriter:
             chunks = last.extent // width
             passes = -(-chunks // team.size)
         printer = replace(printer, loaded={**printer.loaded, **known})
-        values = [s.value for s in last.body if isinstance(s, (Let, Store))] if simple else []
-        loads = (e for value in values for e in unguarded_loads(value, known))
-        ahead = [e for e in loads if loadable(e, last.var, width, printer)]
-        names = {s.name for s in (*lets, *last.body) if isinstance(s, (Let, Reduce))}
-        ahead = [e for e in dict.fromkeys(ahead) if names.isdisjoint(variables(e))]
-        group = max(1, min(passes, self.ilp, REGISTERS // (width * max(1, len(ahead))))) if ahead else 1
+        ahead = loads_ahead(last, frozenset(t.name for t in lets), width, printer) if simple else {}
+        group = max(1, min(passes, self.ilp, REGISTERS // words_of(ahead, width))) if ahead else 1
         group = passes if known else group
         step = team.size * group
         unroll = "MN_NOUNROLL " if passes > group else ""
         with self.out.block(f"{unroll}for (int at_ = {team.index}; at_ < {chunks}; at_ += {step}) {{"):
-            if group == 1 and not known:
-                self._point(loops, lets, "at_", width, chunks, printer)
+            if group == 1 and not known and not any(ahead.values()):
+                self._point(dealt, last, lets, "at_", width, chunks, printer)
                 return
+            wheres = {c: f"where{n}_[g_]" for n, c in enumerate(dict.fromkeys(c for c in ahead.values() if c))}
             for number, e in enumerate(ahead):
-                kind = c_type(e.dtype)
-                self.out.line(f"mn::Lanes<{kind}, {width}> ahead{number}_[{group}];")
-            over = f"MN_UNROLL for (int g_ = 0; g_ < {group}; ++g_) {{"
-            at = f"at_ + g_ * {team.size}"
-            with self.out.block(over), self._inside(loops, at, width, chunks, printer):
-                for number, e in enumerate(ahead):
-                    self.out.line(f"ahead{number}_[g_] = mn::load<{width}>({address(e, printer)});")
+                self.out.line(f"mn::Lanes<{c_type(e.dtype)}, {width}> ahead{number}_[{group}];")
+            for name in wheres.values():
+                self.out.line(f"bool {name.replace('g_', str(group))};")
+            over, at = f"MN_UNROLL for (int g_ = 0; g_ < {group}; ++g_) {{", f"at_ + g_ * {team.size}"
+            if ahead:
+                with self.out.block(over), self._inside(dealt, at, width, chunks, printer):
+                    self._load(ahead, wheres, width, printer)
             loaded: dict[Expr, str] = {e: f"ahead{number}_[g_][{LANE}]" for number, e in enumerate(ahead)}
+            printer = replace(printer, loaded={**printer.loaded, **loaded, **wheres})
             with self.out.block(over):
-                self._point(loops, lets, at, width, chunks, replace(printer, loaded={**printer.loaded, **loaded}))
+                self._point(dealt, last, lets, at, width, chunks, printer)
+
+    def _load(
+        self, ahead: Mapping[Load, Expr | None], wheres: Mapping[Expr, str], width: int, printer: CudaPrinter
+    ) -> None:
+        """The loads of one group, those under a condition where it holds."""
+        for condition, name in wheres.items():
+            self.out.line(f"{name} = {printer.scalar(condition)};")
+        for number, (e, where) in enumerate(ahead.items()):
+            load = f"load<{width}>(" if where is None else f"load_if<{width}>({wheres[where]}, "
+            self.out.line(f"ahead{number}_[g_] = mn::{load}{address(e, printer)});")
 
     def _width(self, loops: tuple[For, ...], printer: CudaPrinter, team: Team) -> int:
         """Neighbours along the last loop that a thread takes."""
@@ -219,11 +317,17 @@ class NestWriter:
         return self.out.block(f"if ({' && '.join(conditions)}) {{" if conditions else "{")
 
     def _point(
-        self, loops: tuple[For, ...], lets: tuple[Let, ...], at: str, width: int, chunks: int, printer: CudaPrinter
+        self,
+        loops: tuple[For, ...],
+        last: For,
+        lets: tuple[Let, ...],
+        at: str,
+        width: int,
+        chunks: int,
+        printer: CudaPrinter,
     ) -> None:
         with self._inside(loops, at, width, chunks, printer):
             self._scalar(lets, printer)
-            last = loops[-1]
             if all(isinstance(s, (Let, Reduce, Store)) for s in last.body):
                 write_lanes(self.out, last.body, last.var, str(width), width, printer)
             else:

@@ -27,6 +27,10 @@ class Kept:
     extent: int
     width: int
 
+    def passes(self, team: Team) -> int:
+        """In which a team's threads take such a row."""
+        return -(-self.extent // self.width // team.size)
+
 
 def reduction_width(s: Reduce, printer: CudaPrinter, team: Team) -> int:
     """Neighbours that a thread takes at once when a team shares a reduction."""

@@ -54,9 +54,17 @@ class CudaSync(CudaStorage):
             for before in target.before:
                 self.out.line(f"task_ = mn::after(task_, {before.tasks});")
             with self.out.block(f"if (task_ < {target.phase.tasks}) {{"):
-                self._fetch(prefetch, target, whole)
+                self._fetch(prefetch, target, whole, whole and self.arrives(phase))
 
-    def _fetch(self, prefetch: Prefetch, target: Next, whole: bool) -> None:
+    def arrives(self, phase: Phase) -> bool:
+        """Whether blocks arrive at a barrier before they fetch early behind ``phase``: one follows its every run."""
+        if not phase.prefetches:
+            return False
+        items = [item for item, _ in self.program.trace()]
+        after = [*items[1:], phase]
+        return all(isinstance(b, Barrier) for a, b in zip(items, after, strict=True) if a is phase)
+
+    def _fetch(self, prefetch: Prefetch, target: Next, whole: bool, arrived: bool) -> None:
         source = operand(target.phase.task, prefetch.role)
         self.decode(target.phase, "task_")
         pointer = self.pointer(source, target.phase, target.loop, "f_", target.row)
@@ -65,7 +73,8 @@ class CudaSync(CudaStorage):
         corner = self.corner(printer, source)
         template = cuda_template(target.phase)
         if whole and template.early == prefetch.role:
-            self.out.line("mn::sync_block();  // what lies there has been read")
+            if not arrived:
+                self.out.line("mn::sync_block();  // what lies there has been read")
             template.write_fetch(target.phase, printer, self)
             self.out.line(f"now_.fetched = ordinal + {target.distance};")
         else:

@@ -69,9 +69,9 @@ def observations(
         if isinstance(item, Barrier):
             waits = True
             continue
-        row = next(executed, None)
-        if row is None or row["id"] != item.id:
-            raise ValueError(f"phase {item.id} was not traced where it is executed: {row and row['id']}")
+        row, name = next(executed, None), item.id + "".join(f"[{i}]" for i in loop.values())
+        if row is None or row["id"] != name:
+            raise ValueError(f"phase {name} was not traced where it is executed: {row and row['id']}")
         if row["seconds"] > 0:
             work = work_of(program, item, loop)
             found.append(Observation(item.id, work, waits, gpu, threads, blocks_per_sm, float(row["seconds"])))

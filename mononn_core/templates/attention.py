@@ -51,9 +51,13 @@ from mononn_core.schedule.views import Views, matrix_shape
 PACKED_VECTORS = 2
 """Vectors of keys, or of values' columns, in a packed panel of that kernel."""
 
-BLOCK_KEYS = (64, 32, 16)
+BLOCK_KEYS = (256, 128, 64, 32, 16)
 """Keys that a GPU's task takes in one step, the most that fit."""
+MOST_FRAGMENTS = 16
+"""Fragments of keys in a warp's registers."""
 BLOCK_ROWS = (16, 32, 64)
+STARTING_ROWS = 64
+"""Rows whose work takes as long as a task's loads and its softmax's reductions, which no rows share."""
 AHEAD = 32
 """Most values that a GPU's thread loads for scores before it has them."""
 
@@ -290,8 +294,9 @@ class Attention(Template[AttentionParams], CpuTemplate, CpuScheduled, CudaTempla
 
 
 def block_tiles(builder: CudaBuilder, stage: FusionGroup) -> list[tuple[int, int]]:
-    """(rows, keys in one step) of tasks that fit a GPU's block, the preferred first: as few rows as give every block
-    one. Where rows past the end of a head would be another head's, tasks divide its rows, or take them all.
+    """(rows, keys in one step) of tasks that fit a GPU's block, the preferred first: rows for the shortest sum of all
+    waves, then the most keys. Where rows past the end of a head would be another head's, tasks divide its rows, or take
+    them all.
 
     Raises:
         UnsupportedError: nothing fits.
@@ -301,14 +306,17 @@ def block_tiles(builder: CudaBuilder, stage: FusionGroup) -> list[tuple[int, int
     (batch, heads, total, _), (_, _, keys, depth), (_, _, _, width) = (builder.types[n].shape for n in node.inputs[:3])
     alone = rows_stand_alone(node, builder.views)
     fits = [r for r in BLOCK_ROWS if alone or total % r == 0 or total <= r] or [total]
-    enough = [r for r in fits if batch * heads * ceil(total / r) >= target.blocks]
-    first = max(enough) if enough else min(fits)
+
+    def waves(r: int) -> int:
+        return ceil(batch * heads * ceil(total / r) / target.blocks) * (min(r, total) + STARTING_ROWS)
+
     warps, size = target.threads // WARP, target.itemsize
     found = [
         (min(rows, total), step)
-        for rows in sorted(fits, key=lambda r: (r != first, r))
+        for rows in sorted(fits, key=lambda r: (waves(r), r))
         for step in BLOCK_KEYS
-        if AttentionShape.of(min(rows, total), keys, step, depth, width, warps, size).bytes <= target.shared_bytes
+        for shape in (AttentionShape.of(min(rows, total), keys, step, depth, width, warps, size),)
+        if shape.bytes <= target.shared_bytes and (shape.fragments <= MOST_FRAGMENTS or step == BLOCK_KEYS[-1])
     ]
     if not found:
         raise UnsupportedError(

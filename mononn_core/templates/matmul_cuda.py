@@ -219,16 +219,21 @@ def _keep(
     binder: OperandBinder,
     at: tuple[Expr, Expr | None, int],
 ) -> tuple[Statement, ...]:
-    """Loops that store the rows of the left side, in the tasks of the first panel only."""
+    """Loops that store the rows of the left side: an equal share in the tasks of each panel, or where that does not
+    come out even all in those of the first."""
     m0, end, panels = at
     rows = min(tile.rows, p.m)
-    y, x = axis("yk", rows), axis("xk", p.k)
+    shared = 1 < panels <= rows and rows % panels == 0 and end is None
+    each = rows // panels if shared else rows
+    first = Var(PANEL) * each if shared else Const(0)
+    y, x = simplify(first + axis("yk", each), binder.outer), axis("xk", p.k)
     kind = builder.storage.get(fill.stored, COMPUTE)
-    binder.add("kept", fill.stored, Box((m0, Const(0)), (rows, p.k), (p.m, p.k)), "write")
-    store = Store("kept", (simplify(m0 + y, binder.outer), x), Load("a", (y, x), kind))
+    corner = simplify(m0 + first, binder.outer)
+    binder.add("kept", fill.stored, Box((corner, Const(0)), (each, p.k), (p.m, p.k)), "write")
+    store = Store("kept", (simplify(corner + axis("yk", each), binder.outer), x), Load("a", (y, x), kind))
     body: tuple[Statement, ...] = (For("xk", p.k, (store,), "vector") if p.k > 1 else store,)
-    body = (For("yk", rows, body, "serial", end),) if rows > 1 else body
-    return (For("g", 1, body, "serial", Const(1) - Var(PANEL)),) if panels > 1 else body
+    body = (For("yk", each, body, "serial", end),) if each > 1 else body
+    return (For("g", 1, body, "serial", Const(1) - Var(PANEL)),) if panels > 1 and not shared else body
 
 
 # -- CUDA C++ ---------------------------------------------------------------------------------------------------------

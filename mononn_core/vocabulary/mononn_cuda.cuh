@@ -21,16 +21,19 @@ constexpr int LINE = 32;
 
 // All blocks have arrived before any leaves. Each adds 1 and the first 0x80000000 - (blocks - 1): together they flip the
 // top bit, which is all that anybody waits for, so the word need never be reset.
-MN_DEVICE void barrier(uint32_t *sync) {
+MN_DEVICE uint32_t arrive(uint32_t *sync) {
   sync_block();
+  return thread() == 0 ? atomic_add(sync, block() == 0 ? 0x80000000u - (uint32_t)(blocks() - 1) : 1u) : 0;
+}
+// Waits for all others; ``before`` is what ``arrive`` returned.
+MN_DEVICE void depart(uint32_t *sync, uint32_t before) {
   if (thread() == 0) {
-    const uint32_t add = block() == 0 ? 0x80000000u - (uint32_t)(blocks() - 1) : 1u;
-    const uint32_t before = atomic_add(sync, add);
     while (((before ^ load_acquire(sync)) & 0x80000000u) == 0) {
     }
   }
   sync_block();
 }
+MN_DEVICE void barrier(uint32_t *sync) { depart(sync, arrive(sync)); }
 MN_DEVICE uint32_t *counter(uint32_t *sync, int i) { return sync + (2 + i) * LINE; }
 MN_DEVICE void signal(uint32_t *sync, int i, uint32_t add) {
   sync_block();
@@ -51,9 +54,19 @@ MN_DEVICE void leave(uint32_t *sync, int counters) {
     store_release(sync + LINE, 0);
   }
 }
-// Where a block is: its next task in the phase at hand, and the executed phase whose first weights are under way.
+// Where a block is: its next task in the phase at hand, the executed phase whose first weights are under way, and
+// whether it has arrived at the next barrier.
 struct Turn {
   int task, fetched;
+  bool arrived = false;
+  uint32_t before = 0;
+  // What follows until ``barrier`` touches nothing that other blocks read or write.
+  MN_DEVICE void arrive(uint32_t *sync) { before = mn::arrive(sync), arrived = true; }
+  MN_DEVICE void barrier(uint32_t *sync) {
+    if (!arrived) before = mn::arrive(sync);
+    depart(sync, before);
+    arrived = false, task = block();
+  }
 };
 // This block's first task after a phase of ``tasks``, when its first in that phase was ``turn``.
 MN_DEVICE int after(int turn, int tasks) {

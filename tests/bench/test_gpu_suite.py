@@ -223,13 +223,14 @@ def test_the_cost_model_is_fitted_to_what_was_traced(work, tmp_path):
     launch = stages.lowered.schedule
     true = replace(ESTIMATED, start_seconds=2e-6, hand_off_seconds=3e-6)
     rows, waits = [], False
+    names = iter(phase["id"] for phase in stages.manifest["phases"])
     for item, loop in stages.program.trace():
         if isinstance(item, Barrier):
             waits = True
             continue
         work_ = work_of(stages.program, item, loop)
         one = Observation(item.id, work_, waits, stages.gpu, launch.threads, launch.blocks_per_sm, 1.0)
-        rows.append({"id": item.id, "origin": item.id, "seconds": one.predicted(true)})
+        rows.append({"id": next(names), "origin": item.id, "seconds": one.predicted(true)})
         waits = False
     step = StepRecord("trace:x", "ok", "", True, "now", 1.0, {"phases": rows})
     write_record(replace(suite(), steps=(step,)), tmp_path / "records.json")

@@ -169,8 +169,10 @@ def ranked(shape: Shape, target: Target) -> tuple[BlockTile, ...]:
         for columns in COLUMNS:
             if shape.panels and shape.n > columns and shape.n % columns:
                 continue
-            for tile in _tiles(shape, rows, columns, target):
-                found.append(((round(seconds(shape, tile, target), 9), tile.parts, -rows * columns), tile))
+            tiles = _tiles(shape, rows, columns, target)
+            found += [((round(seconds(shape, t, target), 9), t.parts, -rows * columns), t) for t in tiles]
+            if tiles and columns >= shape.n:
+                break
     return tuple(tile for _, tile in sorted(found, key=lambda candidate: candidate[0]))
 
 

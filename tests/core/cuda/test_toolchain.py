@@ -150,7 +150,7 @@ def test_what_blocks_hand_to_each_other_is_read_through_the_coherent_path(precis
     assert not [line for line in lines if line.startswith("ld.global.nc")]
     known = ("ld.global", "ld.shared", "ld.param", "ld.const", "ld.local", "ld.acquire.gpu", "ld.volatile", "ld.u64")
     assert not [line for line in lines if line.startswith("ld.") and not line.startswith(known)]
-    barriers = stages.source.count("mn::barrier(call.sync)")
+    barriers = stages.source.count("now_.barrier(call.sync)")
     assert barriers > 3
     for mark in ("atom.add.acq_rel.gpu.global.u32", "ld.acquire.gpu.global.u32"):
         assert sum(line.startswith(mark) for line in lines) == barriers

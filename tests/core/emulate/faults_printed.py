@@ -16,16 +16,17 @@ MLP, TF32, KEYS = "mlp-f16", "mlp-tf32x3", "attention-f16"
 COUNTED, ROW, SPLIT = "hand_off-f16", "long_row-f16", "split_sum-f16"
 
 BARRIERS = (
-    Fault("grid barrier without its entry block barrier", f"{MLP}/{CUDA}", "  sync_block();\n  if (thread() == 0) {\n    const uint32_t add", "  if (thread() == 0) {\n    const uint32_t add", ("race", "poison")),
-    Fault("grid barrier without its exit block barrier", f"{SPLIT}/{CUDA}", "    }\n  }\n  sync_block();\n}\nMN_DEVICE uint32_t *counter", "    }\n  }\n}\nMN_DEVICE uint32_t *counter", ("race", "poison")),
+    Fault("grid barrier without its entry block barrier", f"{MLP}/{CUDA}", "  sync_block();\n  return thread() == 0 ? atomic_add", "  return thread() == 0 ? atomic_add", ("race", "poison")),
+    Fault("grid barrier without its exit block barrier", f"{SPLIT}/{CUDA}", "    }\n  }\n  sync_block();\n}\nMN_DEVICE void barrier", "    }\n  }\n}\nMN_DEVICE void barrier", ("race", "poison")),
     Fault("grid barrier's arrival releases nothing (entry fence)", f"{MLP}/source", "mn::", "mn::", ("race",), (("relaxed", ("atomic_add",)),), 0),
     Fault("grid barrier's poll acquires nothing (exit fence)", f"{MLP}/source", "mn::", "mn::", ("race",), (("relaxed", ("load_acquire", "atomic_add")),), 0),
     Fault("grid barrier polls by a plain load", f"{MLP}/{CUDA}", "before ^ load_acquire(sync)", "before ^ *(volatile uint32_t *)sync", ("race",)),
     Fault("grid barrier expects one block too many", f"{MLP}/{CUDA}", "(uint32_t)(blocks() - 1) : 1u", "(uint32_t)blocks() : 1u", ("deadlock",)),
     Fault("grid barrier expects one block too few", f"{MLP}/{CUDA}", "(uint32_t)(blocks() - 1) : 1u", "(uint32_t)(blocks() - 2) : 1u", ("race", "poison", "deadlock"), scheduled=True),
-    Fault("first barrier between phases dropped", f"{MLP}/source", "mn::barrier(call.sync);", "", ("race", "poison"), times=2, which=0),
-    Fault("second barrier between phases dropped", f"{MLP}/source", "mn::barrier(call.sync);", "", ("race", "poison"), times=2, which=1),
-    Fault("barrier between attention's phases dropped", f"{KEYS}/source", "mn::barrier(call.sync);", "", ("race", "poison")),
+    Fault("first barrier between phases dropped", f"{MLP}/source", "now_.barrier(call.sync);", "", ("race", "poison"), times=2, which=0),
+    Fault("second barrier between phases dropped", f"{MLP}/source", "now_.barrier(call.sync);", "", ("race", "poison"), times=2, which=1),
+    Fault("barrier between attention's phases dropped", f"{KEYS}/source", "now_.barrier(call.sync);", "", ("race", "poison")),
+    Fault("a block that has arrived arrives again", f"{MLP}/{CUDA}", "if (!arrived) before", "before", ("race", "poison", "deadlock"), scheduled=True),
 )  # fmt: skip
 
 PRODUCTS = (
@@ -38,7 +39,7 @@ PRODUCTS = (
     Fault("the ring reads the wrong stage", f"{MLP}/{MATMUL}", "int slot = 0", "int slot = 1", ("pending", "poison", NUMBERS)),
     Fault("the ring never turns", f"{MLP}/{MATMUL}", "slot = slot + 1 == STAGES ? 0 : slot + 1;", "", (NUMBERS,)),
     Fault("a stage fetched early is fetched again", f"{MLP}/{MATMUL}", "if (!fetched) load_b", "load_b", ("pending",)),
-    Fault("early fetch overwrites tiles that are read", f"{MLP}/source", "mn::sync_block();  // what lies there has been read", "", ("race",)),
+    Fault("early fetch overwrites tiles that are read", f"{MLP}/source", "now_.arrive(sync_);", "", ("race",)),
     Fault("early fetch of the next task's neighbour", f"{MLP}/source", "f_b + p * 1600", "f_b + r * 1600", (NUMBERS,)),
     Fault("an early fetch taken up twice", f"{MLP}/source", "    early_ = false;\n", "", (NUMBERS, "pending", "poison"), (("blocks", 2),), 2),
     Fault("sums stored over tiles that are read", f"{MLP}/{MATMUL}", "cp_async_wait<0>();\n    sync_block();\n    float *own", "float *own", ("race",)),
