@@ -1,4 +1,4 @@
-"""What README.md, and published.md, suites.md, bricks.md and measuring.md in docs/, show of the published records under
+"""What README.md, and published.md, suites.md, bricks.md, gpu.md and measuring.md in docs/, show of records under
 results/reference.
 """
 
@@ -22,6 +22,7 @@ from mononn_bench.report.figures import figure_bytes, write_bytes
 from mononn_bench.report.figures.ablation import ablation_figure
 from mononn_bench.report.figures.speed import speed_figure
 from mononn_bench.report.figures.style import styled
+from mononn_bench.report.gpu import gpu_blocks, read_calls
 from mononn_bench.report.grids import markdown
 from mononn_bench.report.machine import machine_grids
 from mononn_bench.report.published import Published, read_published, read_suites, runs_grid
@@ -129,6 +130,8 @@ def main(root: Path) -> None:
         _fill(root / "docs" / "suites.md", lambda text: with_suites(text, suites))
     if bricks := brick_folders(reference):
         _fill(root / "docs" / "bricks.md", lambda text: with_bricks(text, bricks))
+    if calls := read_calls(reference):
+        _fill(root / "docs" / "gpu.md", lambda text: _filled(text, gpu_blocks(calls)))
     for study in STUDIES:
         if folders := study_folders(reference, study.name):
             name = study.name

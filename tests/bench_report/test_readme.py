@@ -1,5 +1,6 @@
 """The README says what the published records say."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from bench_report.starts import RECORD
 from PIL import Image
 
 from mononn_bench.analysis.table import make_table
+from mononn_bench.gpu_suite.records import StepRecord, SuiteRecord
 from mononn_bench.measure.environment import describe_machine
 from mononn_bench.profiled import Primitives, Reading
 from mononn_bench.record import write_record
@@ -233,3 +235,28 @@ def test_each_suite_is_of_the_first_machine_that_has_it(tmp_path):
         "one": "machine-b",
         "two": "machine-a",
     }
+
+
+def test_a_gpu_s_calls_get_their_tables(tmp_path):
+    step = {"case": {"model": "net", "batch": 2, "precision": "fp16"}, "contenders": {
+        "mononn": {"status": "ok", "warm_device_us": 80.0, "warm_back_to_back_us": 79.0, "cold_device_us": 90.0},
+        "torch-graph": {"status": "ok", "warm_device_us": 120.0, "warm_back_to_back_us": None, "cold_device_us": 130.0},
+        "xla": {"status": "failed", "reason": "no"},
+    }}  # fmt: skip
+    ceiling = {
+        "kernels": [{"name": "device", "sms": 132}, {"name": "barrier", "blocks": 4, "unit": "s", "value": 8e-7}]
+    }
+    steps = tuple(
+        StepRecord(name, "ok", "", False, "now", 1.0, result)
+        for name, result in (("compare:net", step), ("ceilings", ceiling))
+    )
+    suite = SuiteRecord("2026-01-02", "run", "abc", describe_machine(), {}, False, steps, "", ("A GPU",))
+    write_record(suite, tmp_path / "results/reference/a-gpu/first/records.json")
+    (tmp_path / "docs").mkdir()
+    for path in (tmp_path / "README.md", tmp_path / "docs" / "gpu.md"):
+        path.write_text(f"{BEGIN}\n{END}\n")
+    main(tmp_path)
+    text = (tmp_path / "docs" / "gpu.md").read_text()
+    assert "### first: A GPU, 2026-01-02, abc" in text
+    assert re.search(r"\| net, batch 2, fp16 +\| torch-graph +\| 120\.0 +\| +\| 130\.0 +\| 1\.50 ", text)
+    assert "xla" not in text and re.search(r"\| barrier +\| blocks 4 \| 8e-07 \| s +\|", text)

@@ -1,6 +1,7 @@
 """What the emulated primitives answer, against NumPy and the ISA's formulas; how hardware's answers are compared."""
 
 import functools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from mononn_core.vocabulary import cuda_headers as headers
 from tests.core.emulate.test_fragments import FORMULAS
 
 IN = conformance.inputs()
+HARDWARE = Path(__file__).parents[3] / "results" / "reference" / "nvidia-h200" / "conformance.npz"
 FLOATS = IN.view(np.float32)
 
 
@@ -162,6 +164,12 @@ def test_the_table_says_what_hardware_has_confirmed(tmp_path):
     assert standing["mma_16"].startswith("differs from hardware in 'mma f16': 1 words, first word 5")
     assert "255 words instead of 256" in standing["shuffle"]
     assert standing["cp_async_16"] == UNCONFIRMED and standing["from_float"] == CONFIRMED
+
+
+def test_an_h200_gives_what_the_emulator_gives():
+    """The outputs of real hardware, replayed: every primitive is confirmed."""
+    standing = conformance.table(HARDWARE)
+    assert set(standing.values()) == {CONFIRMED}, standing
 
 
 def test_the_kernel_compiles_for_hardware():
