@@ -161,18 +161,18 @@ def seconds(shape: Shape, tile: BlockTile, target: Target) -> float:
 
 @lru_cache(maxsize=4096)
 def ranked(shape: Shape, target: Target) -> tuple[BlockTile, ...]:
-    """All tiles, the cheapest first; ties go to fewer parts, then to the larger tile."""
-    found: list[tuple[tuple[float, int, int], BlockTile]] = []
+    """All tiles, the cheapest first; ties go to fewer parts, then to what computes more, then to the smaller."""
+    found: list[tuple[tuple[float, int, int, int], BlockTile]] = []
     for rows in ROWS:
         if (rows > 16 and rows >= 2 * shape.m) or (shape.exact and shape.m > rows and shape.m % rows):
             continue
         for columns in COLUMNS:
             if shape.panels and shape.n > columns and shape.n % columns:
                 continue
-            tiles = _tiles(shape, rows, columns, target)
-            found += [((round(seconds(shape, t, target), 9), t.parts, -rows * columns), t) for t in tiles]
-            if tiles and columns >= shape.n:
-                break
+            used = min(rows, shape.m) * min(columns, shape.n)
+            for tile in _tiles(shape, rows, columns, target):
+                order = (round(seconds(shape, tile, target), 9), tile.parts, -used, rows * columns)
+                found.append((order, tile))
     return tuple(tile for _, tile in sorted(found, key=lambda candidate: candidate[0]))
 
 

@@ -49,7 +49,7 @@ PRODUCTS = (
     Fault("fragments of A from the wrong lane", f"{MLP}/{MATMUL}", "i * 16 + lane() % 16)", "i * 16 + (lane() + 1) % 16)", (NUMBERS,)),
     Fault("fragments of B swapped", f"{MLP}/{MATMUL}", "bf[j][0] = r[0], bf[j][1] = r[1]", "bf[j][0] = r[1], bf[j][1] = r[0]", (NUMBERS,)),
     Fault("a tf32 fragment of B from the wrong lane", f"{TF32}/{MATMUL}", "(k0 + lane() % 4 + h * 4)", "(k0 + lane() / 4 + h * 4)", (NUMBERS, "bounds", "poison", "race")),
-    Fault("a tf32 product left out", f"{TF32}/{CUDA}", "  mma_tf32(d, al, bh);\n", "", (NUMBERS,)),
+    Fault("a tf32 product left out", f"{TF32}/{CUDA}", "  mma_tf32(sum, al, bh);\n", "", (NUMBERS,)),
     Fault("a warp group takes another's step", f"{MLP}/{MATMUL}", "(part * WK + warp_group()) * KSTEP", "(part * WK + warp_group() + 1) * KSTEP", (NUMBERS, "bounds", "poison")),
     Fault("the result's ragged columns stored whole", f"{MLP}/{MATMUL}", "if (n + u < cols) {", "if (true) {", ("race", "poison", "bounds", NUMBERS)),
     Fault("the result's ragged rows stored whole", f"{MLP}/{MATMUL}", "if (m >= rows) return;", "", ("bounds", "race")),

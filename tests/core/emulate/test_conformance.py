@@ -172,6 +172,13 @@ def test_an_h200_gives_what_the_emulator_gives():
     assert set(standing.values()) == {CONFIRMED}, standing
 
 
+@pytest.mark.parametrize("kind", ["f16", "bf16", "tf32"])
+def test_sums_are_cut_off_toward_zero_as_an_h200_does(kind):
+    """Most of hardware's rounded sums are an exact sum cut off; to nearest, no more than two thirds are."""
+    hardware = np.load(HARDWARE)[f"mma {kind} rounded"]
+    assert (hardware == answers()[f"mma {kind} rounded"]).mean() > 0.8
+
+
 def test_the_kernel_compiles_for_hardware():
     cubin = compile_cubin(conformance.source(), headers(), "sm_80")
     usage = cubin.kernels[conformance.KERNEL]
