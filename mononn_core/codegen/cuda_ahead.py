@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mononn_core.codegen.cuda_expressions import CudaPrinter, guarded_loads, loadable, unguarded_loads
+from mononn_core.codegen.cuda_teams import inside
 from mononn_core.element import itemsize
 from mononn_core.program.expr import Const, Expr, Load, substitute, variables, walk
-from mononn_core.program.ir import For, Let, Reduce, Store
+from mononn_core.program.ir import For, Let, Reduce, Statement, Store
 from mononn_core.program.simplify import simplify
 
 FAR = 1 << 62
@@ -49,6 +50,15 @@ def _step(e: Load, var: str, printer: CudaPrinter) -> int:
 def is_weight(e: Load, printer: CudaPrinter) -> bool:
     """Whether a load reads what no phase writes."""
     return printer.pointers[e.operand].buffer.space == "weight"
+
+
+def ready(body: tuple[Statement, ...], loads: Iterable[Load], printer: CudaPrinter) -> list[Load]:
+    """Those of ``loads`` that need nothing of what ``body`` binds, or stores under whatever role."""
+    inner = [s for outer in body for s in inside(outer)]
+    bound = {s.name for s in inner if isinstance(s, (Let, Reduce))}
+    stored = {printer.pointers[s.operand].buffer.id for s in inner if isinstance(s, Store)}
+    free = (e for e in loads if printer.pointers[e.operand].buffer.id not in stored)
+    return [e for e in free if bound.isdisjoint(variables(e))]
 
 
 def loads_ahead(loop: For, bound: frozenset[str], width: int, printer: CudaPrinter) -> dict[Load, Expr | None]:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from math import prod
 
 from mononn_core.codegen.c import c_type
-from mononn_core.codegen.cuda_ahead import coalesced, is_weight, loads_ahead, words_of
+from mononn_core.codegen.cuda_ahead import coalesced, is_weight, loads_ahead, ready, words_of
 from mononn_core.codegen.cuda_expressions import (
     LANE,
     WIDTHS,
@@ -124,9 +124,8 @@ class NestWriter:
         loads: dict[Expr, str] = {}
         if first is not None and kept and limit == str(loop.extent) and not rest:
             scope = inner.within(first.var, first.extent)
-            chosen = [
-                e for e in unguarded_loads(first.value, inner.loaded) if loadable(e, first.var, kept[0].width, scope)
-            ]
+            free = ready(loop.body, unguarded_loads(first.value, inner.loaded), inner)
+            chosen = [e for e in free if loadable(e, first.var, kept[0].width, scope)]
             if count * words_of(chosen, kept[0].width) * kept[0].passes(WARP) <= ROWS_AHEAD:
                 loads = {e: f"rows{n}_[row_][pass_]" for n, e in enumerate(chosen)}
         if not loads:
@@ -150,7 +149,11 @@ class NestWriter:
             shape = row or Kept("", Const(0), s.extent, self._width((s,), scope, team))
             values = [t.value for t in s.body if isinstance(t, (Let, Store))]
             found = dict.fromkeys(e for value in values for e in unguarded_loads(value, printer.loaded))
-            chosen = [e for e in found if is_weight(e, printer) and loadable(e, s.var, shape.width, scope)]
+            chosen = [
+                e
+                for e in ready(body, found, printer)
+                if is_weight(e, printer) and loadable(e, s.var, shape.width, scope)
+            ]
             fits = s.extent == shape.extent and (row is not None or shape.passes(team) == 1)
             if chosen and fits and words_of(chosen, shape.width) * shape.passes(team) <= COLUMNS_AHEAD:
                 index = "0" if row is None else "g_"

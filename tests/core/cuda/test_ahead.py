@@ -7,11 +7,11 @@ import re
 import pytest
 from onnx import TensorProto
 
-from mononn_core.codegen.cuda_ahead import loads_ahead
+from mononn_core.codegen.cuda_ahead import loads_ahead, ready
 from mononn_core.codegen.cuda_expressions import CudaPointer, CudaPrinter, guarded_loads
 from mononn_core.cost.fit import observations
 from mononn_core.program.expr import INDEX, Const, Expr, Load, Select, Var, op
-from mononn_core.program.ir import Buffer, For, Layout, Store
+from mononn_core.program.ir import Buffer, For, Layout, Let, Store
 from tests.core.cuda.networks import patches
 from tests.core.cuda.test_windows import LIMIT, lowered, on_the_emulator
 from tests.core.networks import Builder
@@ -90,6 +90,16 @@ def test_what_a_body_binds_is_not_needed_ahead() -> None:
     body = For("x", 64, (Store("a", (ROW, X), chosen(op("lt", X // 8, Var("n")))),), "vector")
     assert loads_ahead(body, frozenset(), 8, printer())
     assert not loads_ahead(body, frozenset({"n"}), 8, printer())
+
+
+def test_what_a_body_stores_or_binds_is_not_loaded_before_it() -> None:
+    """What is stored may be loaded under another role of the same buffer."""
+    pointers = printer().pointers
+    scope = CudaPrinter({**pointers, "also": pointers["a"]}, SPACE)
+    stored = For("x", 64, (Store("also", (ROW, X), ZERO),), "vector")
+    of_a, of_i = Load("a", (ROW, X), "float16"), Load("i", (Var("n"),), INDEX)
+    assert ready((Let("n", Const(1, INDEX)),), (of_a, of_i), scope) == [of_a]
+    assert ready((stored,), (of_a, of_i), scope) == [of_i]
 
 
 @pytest.mark.parametrize(("size", "rows", "keys"), [(44, 16, 256), (56, 32, 256)])
