@@ -11,7 +11,8 @@ from mononn_bench.report.grids import Grid, markdown
 
 PATTERN = "*/*/records.json"
 """results/reference/<GPU>/<call>/records.json."""
-TIMED = "Microseconds on the device; over ours: the warm time over the monolith's."
+TIMED = "Microseconds on the device; expected: by the cost model, before; over ours: the warm time over the monolith's."
+LAUNCHES = {"mononn": "once", "mononn-graph": "graph"}
 TIMES = (("warm_device_us", "warm"), ("warm_back_to_back_us", "in a row"), ("cold_device_us", "cold"))
 
 
@@ -31,8 +32,9 @@ def gpu_blocks(calls: Sequence[tuple[str, Call]]) -> list[str]:
     for name, suite in calls:
         title = f"{name}: {', '.join(suite['gpus'])}, {suite['created'][:10]}, {suite['source_revision']}"
         results = [(step["name"], step["result"]) for step in suite["steps"]]
-        if rows := [row for step, result in results if step.startswith("compare:") for row in _compared(result)]:
-            head = ("case", "system", *(f"{word}, us" for _, word in TIMES), "over ours")
+        builds = {k: v for step, result in results if step.startswith("build:") for k, v in result.items()}
+        if rows := [r for step, result in results if step.startswith("compare:") for r in _compared(result, builds)]:
+            head = ("case", "system", "expected", *(word for _, word in TIMES), "over ours")
             blocks.append(markdown(Grid(title, TIMED, head, rows, ()), level=3))
         if limits := [row for step, result in results if step == "ceilings" for row in _limits(result)]:
             head = ("what", "at", "value", "unit")
@@ -40,14 +42,26 @@ def gpu_blocks(calls: Sequence[tuple[str, Call]]) -> list[str]:
     return blocks
 
 
-def _compared(result: Any) -> Iterator[tuple[str, ...]]:
+def _compared(result: Any, builds: Any) -> Iterator[tuple[str, ...]]:
     case, contenders = result.get("case", {}), result.get("contenders", {})
     ours = contenders.get("mononn", {}).get(TIMES[0][0])
     for system, row in contenders.items():
         if row["status"] == "ok":
             label = f"{case['model']}, batch {case['batch']}, {case['precision']}"
+            name = f"{case['model']}-b{case['batch']}-{case['precision']}:{LAUNCHES.get(system)}"
             times = (f"{row[key]:.1f}" if row.get(key) else "" for key, _ in TIMES)
-            yield label, system, *times, f"{row[TIMES[0][0]] / ours:.2f}" if ours else ""
+            yield (
+                label,
+                system,
+                _expected(builds.get(name, {})),
+                *times,
+                f"{row[TIMES[0][0]] / ours:.2f}" if ours else "",
+            )
+
+
+def _expected(build: Any) -> str:
+    gpu = build.get("scheduled_for", {}).get("name")
+    return f"{build['predicted'][gpu]['seconds'] * 1e6:.1f}" if gpu in build.get("predicted", {}) else ""
 
 
 def _limits(result: Any) -> Iterator[tuple[str, ...]]:

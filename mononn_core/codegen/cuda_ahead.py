@@ -22,7 +22,7 @@ def words_of(loads: Iterable[Expr], width: int) -> int:
 
 def coalesced(loops: tuple[For, ...], printer: CudaPrinter) -> tuple[For, ...]:
     """``loops`` in the order in which their points are dealt to threads: neighbouring threads load what lies nearest
-    in global memory. What they store goes to where it goes in any order."""
+    in global memory. Every order stores the same."""
     values = [t.value for t in loops[-1].body if isinstance(t, (Let, Store))]
     loads = [n for value in values for n in walk(value) if isinstance(n, Load)]
     steps = [min((_step(e, loop.var, printer) for e in loads), default=0) for loop in loops]

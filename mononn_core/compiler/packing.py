@@ -87,7 +87,6 @@ def _phases(program: Program) -> Iterator[dict[str, Any]]:
         if isinstance(item, Barrier):
             waited = True
             continue
-        suffix = "".join(f"[{i}]" for i in loop.values())
         names = [program.resolve(o.buffer, loop) for o in item.task.operands]
         key = (item.id, *map(names.index, names), *(loop.values() if moving[item.id] else ()))
         if key not in known:
@@ -98,7 +97,7 @@ def _phases(program: Program) -> Iterator[dict[str, Any]]:
         read[constants] = total - moved.constants
         origin = item.origin_in(loop)
         yield {
-            "id": item.id + suffix,
+            "id": item.name_in(loop),
             "origin": str(origin[0]) if origin else "",
             "nodes": list(dict.fromkeys(name for o in origin for name in o.names)),
             "template": item.task.template,

@@ -69,7 +69,7 @@ def observations(
         if isinstance(item, Barrier):
             waits = True
             continue
-        row, name = next(executed, None), item.id + "".join(f"[{i}]" for i in loop.values())
+        row, name = next(executed, None), item.name_in(loop)
         if row is None or row["id"] != name:
             raise ValueError(f"phase {name} was not traced where it is executed: {row and row['id']}")
         if row["seconds"] > 0:

@@ -319,6 +319,10 @@ class Phase:
     flops: int = 0
     rounds: tuple[tuple[Origin, ...], ...] = ()
 
+    def name_in(self, loop: Mapping[str, int]) -> str:
+        """What this execution is called, in manifests and traces."""
+        return self.id + "".join(f"[{i}]" for i in loop.values())
+
     def origin_in(self, loop: Mapping[str, int]) -> tuple[Origin, ...]:
         """The origin in the round given by the loop variables."""
         return self.rounds[next(iter(loop.values()))] if loop and self.rounds else self.origin

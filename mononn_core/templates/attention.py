@@ -57,7 +57,7 @@ MOST_FRAGMENTS = 16
 """Fragments of keys in a warp's registers."""
 BLOCK_ROWS = (16, 32, 64)
 STARTING_ROWS = 64
-"""Rows whose work takes as long as a task's loads and its softmax's reductions, which no rows share."""
+"""Rows whose work takes as long as what a task takes however few it has: its loads, its reductions. An estimate."""
 AHEAD = 32
 """Most values that a GPU's thread loads for scores before it has them."""
 

@@ -7,12 +7,14 @@ import os
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from mononn_bench.codec import from_plain, write_record
 from mononn_bench.errors import SystemUnavailableError
+from mononn_bench.gpu_suite import __main__ as suite_main
 from mononn_bench.gpu_suite import compare, contenders, device, ours, table, tools
 from mononn_bench.gpu_suite import steps as steps_module
 from mononn_bench.gpu_suite.case import SEED, SETS, Case, make_models
@@ -329,3 +331,14 @@ def test_wrong_answers_have_no_speed(turned, tmp_path):
     assert row["status"] == "incorrect" and f"{turned} timing" in row["reason"]
     assert "warm_host_us" not in row
     assert bool(row["warm"]) == (turned == "after")
+
+
+def test_a_machine_without_git_has_no_revision(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert suite_main._revision() == "unknown"
+
+
+def test_a_kernel_that_hangs_is_given_up_soon(monkeypatch, tmp_path):
+    opened = SimpleNamespace(info={"target": "cuda"}, watchdog_seconds=20.0)
+    monkeypatch.setattr("mononn_core.load", lambda path: opened)
+    assert ours.load(tmp_path / "x.mono").watchdog_seconds == ours.WATCHDOG_S < 20.0

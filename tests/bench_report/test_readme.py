@@ -106,12 +106,17 @@ def test_filling_is_repeatable_and_touches_nothing_else(records, tmp_path):
     assert (tmp_path / "docs" / "speedup.png").stat().st_size > 10_000
 
 
+def empty_documents(root, name):
+    """README.md and a document in docs/ with room for tables."""
+    (root / "docs").mkdir()
+    for path in (root / "README.md", root / "docs" / f"{name}.md"):
+        path.write_text(f"{BEGIN}\n{END}\n")
+
+
 def test_a_published_suite_gets_its_table_and_picture(tmp_path):
     record = a_case("mlp", {"mononn": 1e-3, "mononn[fuse=off]": 1.5e-3}, noise=0.0)
     write_record(record, tmp_path / "results/reference/m/suites/ablation/raw/mlp.json")
-    (tmp_path / "docs").mkdir()
-    for path in (tmp_path / "README.md", tmp_path / "docs" / "suites.md"):
-        path.write_text(f"{BEGIN}\n{END}\n")
+    empty_documents(tmp_path, "suites")
     main(tmp_path)
     text = (tmp_path / "docs" / "suites.md").read_text()
     assert "## ablation on " in text
@@ -126,9 +131,7 @@ def test_published_bricks_get_their_tables_beside_what_the_machine_gives(tmp_pat
     readings = (Reading("barrier", "a flag", 2, "s", (4e-8,)),)
     given = Primitives("now", describe_machine(), "m", (0, 1), readings, "r")
     write_record(given, tmp_path / "results/reference/m/primitives.json")
-    (tmp_path / "docs").mkdir()
-    for path in (tmp_path / "README.md", tmp_path / "docs" / "bricks.md"):
-        path.write_text(f"{BEGIN}\n{END}\n")
+    empty_documents(tmp_path, "bricks")
     main(tmp_path)
     text = (tmp_path / "docs" / "bricks.md").read_text()
     assert "## here\n\n### Networks rebuilt from their bricks" in text
@@ -246,17 +249,17 @@ def test_a_gpu_s_calls_get_their_tables(tmp_path):
     ceiling = {
         "kernels": [{"name": "device", "sms": 132}, {"name": "barrier", "blocks": 4, "unit": "s", "value": 8e-7}]
     }
+    build = {"net-b2-fp16:once": {"scheduled_for": {"name": "G"}, "predicted": {"G": {"seconds": 7e-5}}}}
     steps = tuple(
         StepRecord(name, "ok", "", False, "now", 1.0, result)
-        for name, result in (("compare:net", step), ("ceilings", ceiling))
+        for name, result in (("build:net", build), ("compare:net", step), ("ceilings", ceiling))
     )
     suite = SuiteRecord("2026-01-02", "run", "abc", describe_machine(), {}, False, steps, "", ("A GPU",))
     write_record(suite, tmp_path / "results/reference/a-gpu/first/records.json")
-    (tmp_path / "docs").mkdir()
-    for path in (tmp_path / "README.md", tmp_path / "docs" / "gpu.md"):
-        path.write_text(f"{BEGIN}\n{END}\n")
+    empty_documents(tmp_path, "gpu")
     main(tmp_path)
     text = (tmp_path / "docs" / "gpu.md").read_text()
     assert "### first: A GPU, 2026-01-02, abc" in text
-    assert re.search(r"\| net, batch 2, fp16 +\| torch-graph +\| 120\.0 +\| +\| 130\.0 +\| 1\.50 ", text)
+    assert re.search(r"\| net, batch 2, fp16 +\| mononn +\| 70\.0 +\| 80\.0 ", text)
+    assert re.search(r"\| net, batch 2, fp16 +\| torch-graph +\| +\| 120\.0 +\| +\| 130\.0 +\| 1\.50 ", text)
     assert "xla" not in text and re.search(r"\| barrier +\| blocks 4 \| 8e-07 \| s +\|", text)
