@@ -12,7 +12,7 @@ from math import prod
 import numpy as np
 
 from mononn_core.errors import VerifyError
-from mononn_core.program.expr import INDEX, Const, Expr, Load, Var, op, substitute
+from mononn_core.program.expr import INDEX, Const, Expr, Load, Op, Var, op, substitute, variables
 from mononn_core.program.ir import (
     Buffer,
     For,
@@ -24,10 +24,11 @@ from mononn_core.program.ir import (
     Statement,
     Store,
 )
-from mononn_core.program.memory import CONSTANT, NOBODY, PRIVATE, dim_tables
+from mononn_core.program.memory import CONSTANT, PRIVATE, dim_tables
 from mononn_core.program.proof import abstract, guarded_loads, provable
 from mononn_core.program.rules import refuse
 from mononn_core.program.scalar import Array, Frame, evaluate
+from mononn_core.program.simplify import linear
 from mononn_core.program.template import Elements, get
 
 CHUNK = 1 << 22
@@ -191,57 +192,62 @@ class Site:
 
     def _writes(self) -> Iterator[Writes]:
         """All stores, one entry a buffer in shared memory; refuses an element stored twice in the phase."""
-        found: dict[str, list[tuple[Operand, Array, Array]]] = {}
+        found: dict[str, list[tuple[Operand, Array, Array, Array]]] = {}
         for place, store in self.stores():
             operand = self.operands[store.operand]
             buffer = self.buffer(operand)
-            parts = list(self._store_offsets(place, store, operand, buffer))
+            parts = list(self._stored(place, store, operand, buffer))
             if buffer.space != PRIVATE and any(part[0].size for part in parts):
                 found.setdefault(buffer.id, []).extend((operand, *part) for part in parts)
         for name, pieces in found.items():
-            offsets = np.concatenate([p[1] for p in pieces])
-            tasks = np.concatenate([p[2] for p in pieces])
-            first = int(offsets.min())
-            writer = np.full(int(offsets.max()) - first + 1, NOBODY, np.int32)
-            writer[offsets - first] = tasks
-            if np.count_nonzero(writer != NOBODY) < offsets.size:
-                both = tasks[offsets == int(np.bincount(offsets).argmax())]
-                who = "two tasks of the phase write" if both[0] != both[-1] else "a task writes twice"
+            starts, ends, tasks = (np.concatenate([p[i] for p in pieces]) for i in (1, 2, 3))
+            order = np.argsort(starts, kind="stable")
+            starts, ends, tasks = starts[order], ends[order], tasks[order]
+            if (twice := np.flatnonzero(starts[1:] < ends[:-1])).size:
+                first = int(twice[0])
+                who = "a task writes twice" if tasks[first] == tasks[first + 1] else "two tasks of the phase write"
                 raise self.refuse("unordered tasks never write one element", f"{who} an element of buffer {name!r}")
-            ends = np.append(np.flatnonzero(writer[1:] != writer[:-1]), writer.size - 1)
-            starts, tasks = np.append(0, ends[:-1] + 1), writer[ends]
-            mine = tasks != NOBODY
-            yield Writes(pieces[0][0], Runs(starts[mine] + first, ends[mine] + first + 1), tasks[mine])
+            yield Writes(pieces[0][0], *joined(starts, ends, tasks))
 
-    def _store_offsets(
+    def _stored(
         self, place: Place, store: Store, operand: Operand, buffer: Buffer
-    ) -> Iterator[tuple[Array, Array]]:
-        """(element offset, task) of every element a Store statement writes, in chunks of tasks."""
-        volume = prod(loop.extent for loop in place.loops)
-        step = max(1, CHUNK // volume)
-        low, high = self.boxes[operand.role]
+    ) -> Iterator[tuple[Array, Array, Array]]:
+        """(first offset, end, task) of all runs of elements that a Store statement writes, in chunks of tasks."""
+        index = [substitute(e, place.lets) for e in store.index]
         tables = dim_tables(buffer.layout, buffer.shape)
+        along = next((d for d in reversed(range(len(tables))) if (np.diff(tables[d]) == 1).all()), -1)
+        run = next((loop for loop in reversed(place.loops) if _follow(loop, along, index, place.guards)), None)
+        loops = tuple(loop for loop in place.loops if loop is not run)
+        ends = [g for g in place.guards if run is not None and run.var in variables(g)]
+        step = max(1, CHUNK // prod(loop.extent for loop in loops))
+        low, high = self.boxes[operand.role]
+        edge = (-1,) + (1,) * len(loops)
         for first in range(0, self.tasks, step):
             tasks = slice(first, min(first + step, self.tasks))
-            frame = self._grid(place, tasks)
+            frame = self._grid(replace(place, loops=loops), tasks, run)
+            count = np.asarray(1 if run is None else run.extent)
+            for end in ends:
+                assert isinstance(end, Op)
+                count = np.minimum(count, evaluate(end.args[1] - end.args[0], frame, self.no_loads))
             mask = None if frame.mask is None else np.broadcast_to(frame.mask, frame.extents)
             total = np.zeros((), np.int64)
-            for d, e in enumerate(store.index):
-                i = evaluate(substitute(e, place.lets), frame, self.no_loads)
-                edge = (-1,) + (1,) * len(place.loops)
-                outside = (i < low[tasks, d].reshape(edge)) | (i >= high[tasks, d].reshape(edge))
+            for d, e in enumerate(index):
+                i = evaluate(e, frame, self.no_loads)
+                last = i + (count - 1) if d == along else i
+                outside = (i < low[tasks, d].reshape(edge)) | (last >= high[tasks, d].reshape(edge))
                 if (outside if mask is None else outside & mask).any():
                     text = f"a store to operand {operand.role!r} (buffer {buffer.id!r}) leaves its box in dimension {d}"
                     raise self.refuse("accesses stay in the declared box", text)
                 total = total + tables[d][i if mask is None else np.where(mask, i, 0)]
-            offsets = np.broadcast_to(total, frame.extents)
-            numbers = np.arange(tasks.start, tasks.stop).reshape((-1,) + (1,) * len(place.loops))
-            numbers = np.broadcast_to(numbers, frame.extents)
-            yield (offsets.reshape(-1), numbers.reshape(-1)) if mask is None else (offsets[mask], numbers[mask])
+            numbers = np.arange(tasks.start, tasks.stop).reshape(edge)
+            all_of = (np.broadcast_to(a, frame.extents) for a in (total, total + count, numbers))
+            runs, numbers = joined(*(a.reshape(-1) if mask is None else a[mask] for a in all_of))
+            yield runs.starts, runs.ends, numbers
 
-    def _grid(self, place: Place, tasks: slice) -> Frame:
-        """The iterations of a statement for some of the tasks."""
+    def _grid(self, place: Place, tasks: slice, first: For | Reduce | None) -> Frame:
+        """The iterations of a statement for some of the tasks; of the loop ``first`` that one alone."""
         values = {n: a if a.ndim == 0 else a[tasks] for n, a in self.frame.values.items()}
+        values |= {first.var: np.zeros((), np.int64)} if first is not None else {}
         frame = Frame((tasks.stop - tasks.start,), values)
         for loop in place.loops:
             frame = frame.loop(loop.var, loop.extent)
@@ -298,6 +304,38 @@ class Site:
                     f"a load from operand {role!r} (buffer {self.buffer(operand).id!r}) may leave its box in "
                     f"dimension {d}",
                 )
+
+
+def _follow(loop: For | Reduce, along: int, index: Sequence[Expr], guards: Sequence[Expr]) -> bool:
+    """Whether the iterations of a loop in which the guards hold are the first ones, and the ``index`` of each is that
+    of the one before, but one further in dimension ``along``."""
+    var = Var(loop.var)
+    steps = [index[along]]
+    for guard in guards:
+        if loop.var in variables(guard):
+            if not (isinstance(guard, Op) and guard.name == "lt") or loop.var in variables(guard.args[1]):
+                return False
+            steps.append(guard.args[0])
+    for terms, _ in map(linear, steps):
+        if terms.get(var) != 1 or any(loop.var in variables(atom) for atom in terms if atom != var):
+            return False
+    return along >= 0 and not any(loop.var in variables(e) for d, e in enumerate(index) if d != along)
+
+
+def joined(starts: Array, ends: Array, tasks: Array) -> tuple[Runs, Array]:
+    """Runs, with those in one that follow one another and are of one task."""
+    apart = (starts[1:] != ends[:-1]) | (tasks[1:] != tasks[:-1])
+    first, last = np.append(True, apart)[: starts.size], np.append(apart, True)[: starts.size]
+    return Runs(starts[first], ends[last]), tasks[first]
+
+
+def union(parts: Sequence[Runs]) -> Runs:
+    """The elements of any of several runs."""
+    starts, ends = (np.concatenate(both) for both in ([p.starts for p in parts], [p.ends for p in parts]))
+    order = np.argsort(starts, kind="stable")
+    starts, ends = starts[order], np.maximum.accumulate(ends[order])
+    apart = starts[1:] > ends[:-1]
+    return Runs(starts[np.append(True, apart)[: starts.size]], ends[np.append(apart, True)[: starts.size]])
 
 
 def runs_of(tables: Sequence[Array]) -> Runs:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mononn_core.program.footprint import Footprint, Reads, Runs, Site, Writes, runs_of
+from mononn_core.program.footprint import Footprint, Reads, Runs, Site, joined, runs_of, union
 from mononn_core.program.ir import Barrier, Buffer, Loop, Operand, Phase, Program
 from mononn_core.program.memory import CONSTANT, dim_tables, shadow_unit
 from mononn_core.program.rules import depends, refuse
@@ -85,12 +85,55 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Executed:
-    """One phase execution being checked: tasks' class numbers (relative to the segment)."""
+class Access:
+    """Runs of elements that tasks read or write. ``classes``: numbers of those who read all of them, or of the writer of
+    each run; the phase's first has number 0."""
+
+    operand: Operand
+    runs: Runs
+    classes: Array
+
+
+@dataclass(frozen=True)
+class Classes:
+    """What a phase touches by the classes of its tasks. ``keys``: of each class its owner, and the elements of the
+    counters that it waits for and signals."""
 
     footprint: Footprint
+    keys: tuple[tuple[int, ...], ...]
+    reads: tuple[Access, ...]
+    writes: tuple[Access, ...]
+
+    @staticmethod
+    def of(f: Footprint) -> Classes:
+        """The fewest runs that say the same as the footprint's."""
+        owners = np.zeros(f.tasks, np.int64) if f.owners is None else f.owners
+        columns = [owners, *(w.elements for w in f.waits), *(s.elements for s in f.signals)]
+        keys, numbers = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+        numbers = numbers.reshape(-1)
+        alike = dict[tuple[str, tuple[int, ...]], list[Reads]]()
+        for part in f.reads:
+            alike.setdefault((part.operand.role, tuple(sorted(set(numbers[part.tasks].tolist())))), []).append(part)
+        reads = [
+            Access(parts[0].operand, union([part.runs for part in parts]), np.array(classes))
+            for (_, classes), parts in alike.items()
+        ]
+        writes = [Access(w.operand, *joined(w.runs.starts, w.runs.ends, numbers[w.tasks])) for w in f.writes]
+        return Classes(f, tuple(map(tuple, keys.tolist())), tuple(reads), tuple(writes))
+
+
+@dataclass(frozen=True)
+class Executed:
+    """One phase execution being checked. ``first``: number of its first class in the segment."""
+
+    touched: Classes
     loop: dict[str, int]
-    classes: Array
+    first: int
+
+    @property
+    def phase(self) -> Phase:
+        """The phase."""
+        return self.touched.footprint.phase
 
 
 class Order:
@@ -105,7 +148,7 @@ class Order:
         """Numbers of the buffers of whose present generation another one has taken bytes."""
         self.totals = {c.id: np.zeros(int(np.prod(c.shape)), np.int64) for c in program.counters}
         self.segment = Segment(0, 0)
-        self.cache: dict[object, Footprint] = {}
+        self.cache: dict[object, Classes] = {}
         loops = [item for item in program.body if isinstance(item, Loop)]
         self.rounds = {p.id: loop.count for loop in loops for p in loop.body if isinstance(p, Phase)}
         self.loads_stay = dict[str, bool]()
@@ -128,13 +171,12 @@ class Order:
         yield from self.outputs.items()
         for item, loop in self.program.trace():
             if isinstance(item, Phase):
-                footprint = self.footprint(item, loop)
-                parts: tuple[Reads | Writes, ...] = (*footprint.reads, *footprint.writes)
-                for part in parts:
+                touched = self.touched(item, loop)
+                for part in (*touched.reads, *touched.writes):
                     yield self._name(part.operand, loop), part.runs
 
-    def footprint(self, phase: Phase, loop: dict[str, int]) -> Footprint:
-        """The phase's footprint; iterations whose operands name buffers in the same pattern share one."""
+    def touched(self, phase: Phase, loop: dict[str, int]) -> Classes:
+        """What the phase touches; iterations whose operands name buffers in the same pattern share one."""
         names = [self.program.resolve(o.buffer, loop) for o in phase.task.operands]
         pattern = tuple(names.index(n) for n in names)
         key = (phase.id, pattern, tuple(loop.values()) if self.uses_loop.get(phase.id) else ())
@@ -142,34 +184,32 @@ class Order:
             site = Site(self.program, phase, loop)
             if loop and phase.id not in self.loads_stay:
                 self.loads_stay[phase.id] = site.loads_stay(self.rounds[phase.id])
-            self.cache[key] = site.footprint(self.loads_stay.get(phase.id, False))
+            self.cache[key] = Classes.of(site.footprint(self.loads_stay.get(phase.id, False)))
         return self.cache[key]
 
     def _visit(self, phase: Phase, loop: dict[str, int]) -> None:
-        footprint = self.footprint(phase, loop)
-        step = Executed(footprint, loop, self._classes(footprint))
-        for reads in footprint.reads:
+        touched, first = self.touched(phase, loop), len(self.segment.before)
+        self._number(touched)
+        step = Executed(touched, loop, first)
+        for reads in touched.reads:
             self._read(step, reads)
-        for writes in footprint.writes:
+        for writes in touched.writes:
             self._write(step, writes)
 
-    def _classes(self, f: Footprint) -> Array:
-        """Number the classes of the phase's tasks, with what happens before each; int64[tasks]."""
-        segment, group = self.segment, f.phase.assign.group
-        owners = np.zeros(f.tasks, np.int64) if f.owners is None else f.owners
-        columns = [owners, *(w.elements for w in f.waits), *(s.elements for s in f.signals)]
-        keys, numbers = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
-        numbers = numbers.reshape(-1) + len(segment.before)
+    def _number(self, touched: Classes) -> None:
+        """Number the classes of a phase's tasks, with what happens before each."""
+        segment, f = self.segment, touched.footprint
+        group, keys = f.phase.assign.group, touched.keys
         self._check_waits(f)
         before = []
-        for key in keys.tolist():
+        for key in keys:
             mask = 0 if f.owners is None else segment.owners.get((group, key[0]), 0)
             for wait, element in zip(f.waits, key[1:], strict=False):
                 mask |= segment.arrivals.get((wait.counter, element), 0)
             before.append(mask)
         first = len(segment.before)
         segment.before.extend(before)
-        for n, key in enumerate(keys.tolist(), first):
+        for n, key in enumerate(keys, first):
             done = segment.before[n] | 1 << n
             if f.owners is not None:
                 segment.owners[group, key[0]] = segment.owners.get((group, key[0]), 0) | done
@@ -177,7 +217,6 @@ class Order:
                 self._arrive(f.phase, signal.counter, element, done, segment.before[n])
         for signal in f.signals:
             np.add.at(self.totals[signal.counter], signal.elements, signal.amounts)
-        return numbers
 
     def _check_waits(self, f: Footprint) -> None:
         """Every wait counts exactly the arrivals of the phases before it."""
@@ -211,18 +250,18 @@ class Order:
         """Id of an operand's buffer in an iteration."""
         return self.program.resolve(operand.buffer, loop)
 
-    def _read(self, step: Executed, reads: Reads) -> None:
+    def _read(self, step: Executed, reads: Access) -> None:
         name = self._name(reads.operand, step.loop)
         pieces, _ = self.shadow.pieces(name, reads.runs)
-        self._check_content(step.footprint.phase, name, pieces)
-        readers = np.unique(step.classes[reads.tasks]).tolist()
+        self._check_content(step.phase, name, pieces)
+        readers = (reads.classes + step.first).tolist()
         written = bits(self.shadow.writer[pieces], self.segment.class_base)
         for c in readers if written else ():
             if written & ~self.segment.before[c]:
                 raise refuse(
                     "every read is ordered after its write",
                     f"operand {reads.operand.role!r} reads buffer {name!r}, whose write is not ordered before it",
-                    step.footprint.phase,
+                    step.phase,
                 )
         self._add_readers(pieces, sum(1 << c for c in readers))
 
@@ -260,16 +299,16 @@ class Order:
         segment.reader_sets.append(have | mask)
         return segment.reader_base + len(segment.reader_sets) - 1
 
-    def _write(self, step: Executed, writes: Writes) -> None:
+    def _write(self, step: Executed, writes: Access) -> None:
         name, shadow = self._name(writes.operand, step.loop), self.shadow
         number, segment = self.numbers[name], self.segment
         pieces, counts = shadow.pieces(name, writes.runs)
-        classes = np.repeat(step.classes[writes.tasks], counts)
-        self._check_earlier(step.footprint.phase, name, pieces, classes)
+        classes = np.repeat(writes.classes + step.first, counts)
+        self._check_earlier(step.phase, name, pieces, classes)
         holder = shadow.holder[pieces]
         present = (holder == number) & (shadow.writer[pieces] >= self.opened[name])
         if present.any() or self.opened[name] == NOTHING or number in self.taken:
-            self.opened[name] = segment.class_base + int(step.classes.min())
+            self.opened[name] = segment.class_base + step.first
             self.taken.discard(number)
         for other in np.unique(holder[(holder != number) & (holder != NOTHING)]).tolist():
             if (shadow.writer[pieces[holder == other]] >= self.opened[self.program.buffers[other].id]).any():
