@@ -54,6 +54,20 @@ def of_values(value: np.ndarray) -> Known:
     return None if math.isnan(low) or math.isnan(high) else (low, high)
 
 
+def rounded(known: Known) -> Known:
+    """Of such floats, rounded away from them to powers of 2^16, so that the weights of equal layers have equal ones."""
+    if known is None or not is_ordinary(known):
+        return known
+    low, high = known
+    return (-_power_beside(-low, math.ceil) if low < 0 else _power_beside(low, math.floor)), (
+        _power_beside(high, math.ceil) if high > 0 else -_power_beside(-high, math.floor)
+    )
+
+
+def _power_beside(size: float, to: Callable[[float], int]) -> float:
+    return min(2.0 ** (16 * to(math.log2(size) / 16)), MOST) if size else 0.0
+
+
 def hull(parts: Iterable[Known]) -> Known:
     """Of the elements of all ``parts`` together."""
     found = list(parts)

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from mononn_core.compiler.padding.bounds import ZERO, Known, anything, of_values
+from mononn_core.compiler.padding.bounds import ZERO, Known, anything, of_values, rounded
 from mononn_core.compiler.padding.placed import Placed, UnprovenError, is_first
-from mononn_core.compiler.padding.rules import place
+from mononn_core.compiler.padding.rules import GATHERS, place
+from mononn_core.element import is_float
 from mononn_core.graph import Graph, Node
 from mononn_core.ops.builder import fold
 from mononn_core.ops.common import same_bits
@@ -20,6 +21,8 @@ KnownValues = dict[int, tuple[np.ndarray, Known]]
 """Bounds of arrays, by their ids, with the arrays."""
 EXTENTS = (("reshape", "shape"), ("expand", "shape"), ("slice", "sizes"))
 """Attributes that are extents of the result, which is compared."""
+WEIGHTS = 32
+"""Elements from which on a constant's bounds are rounded."""
 MOST_ELEMENTS = 1 << 22
 """Of a tensor that is computed of constants."""
 
@@ -52,7 +55,7 @@ class Padding:
             known = dict[object, list[Placed]]()  # equal layers are looked at once
             for node, alike in zip(self._nodes, self._alike, strict=True):
                 inputs = [placed[name] if name else None for name in node.inputs]
-                second = node.inputs[1] if len(node.inputs) > 1 else ""
+                second = node.inputs[1] if node.op in GATHERS else ""
                 indices = (self._values[second], values[second]) if second in self._values else None
                 shapes = tuple((self.long.types[name].shape, short.types[name].shape) for name in node.outputs)
                 key = alike, shapes, tuple(map(id, inputs)), tuple(map(id, indices or ()))
@@ -81,7 +84,9 @@ class Padding:
     def _value(self, name: str, short: np.ndarray) -> Placed:
         long = self._values[name]
         if id(long) not in self._bounds:
-            self._bounds[id(long)] = long, of_values(long)
+            known = of_values(long)
+            weights = long.size >= WEIGHTS and is_float(self.long.types[name].dtype)
+            self._bounds[id(long)] = long, rounded(known) if weights else known
         _, whole = self._bounds[id(long)]
         if _is_same(long, short):
             return Placed((None,) * long.ndim, whole)
