@@ -84,9 +84,8 @@ class Padding:
     def _value(self, name: str, short: np.ndarray) -> Placed:
         long = self._values[name]
         if id(long) not in self._bounds:
-            known = of_values(long)
             weights = long.size >= WEIGHTS and is_float(self.long.types[name].dtype)
-            self._bounds[id(long)] = long, rounded(known) if weights else known
+            self._bounds[id(long)] = long, rounded(of_values(long)) if weights else of_values(long)
         _, whole = self._bounds[id(long)]
         if _is_same(long, short):
             return Placed((None,) * long.ndim, whole)
