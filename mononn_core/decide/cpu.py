@@ -39,7 +39,7 @@ class CpuScheduler:
             chosen[own] += () if own in fixed else tuple(more)
         chosen |= {own: (decided,) for own, decided in strips.cheapest(groups, chosen, fixed).items()}
         candidates = {own: tuple(map(self._candidate, found)) for own, found in chosen.items()}
-        planned = ownership.plan(groups.stages, candidates, self.cost)
+        planned = ownership.Planner(groups.stages, candidates, self.cost).plan()
         joined = tuple(strips.joined(interval, groups, fixed) for interval in planned)
         intervals = image_by_image(joined, groups)
         return Schedule(groups.graph.name, groups.owners, intervals, groups.prefetch, groups.precision)

@@ -148,104 +148,124 @@ def _written(chosen: Iterable[Candidate]) -> Written:
     return found
 
 
-def _fits(new: Candidate, inside: Written) -> bool:
-    """Whether every owner of ``new`` reads, of the tensors written inside the interval, only its own part."""
-    bands = new.partition.bands
-    if bands is not None and bands.buffer != new.stored and bands.buffer not in inside:
-        return False
-    return all(_reads_its_own(new, p, owners) for tensor, owners in new.reads for p in inside.get(tensor, ()))
-
-
-def _reads_its_own(new: Candidate, producer: Candidate, owners: tuple[Boxes, ...]) -> bool:
-    if producer.shared or producer.partition.owners != new.partition.owners:
-        return False
-    return all(producer.writes.only(owner, boxes) for owner, boxes in enumerate(owners))
-
-
-def _complete(chosen: tuple[Candidate, ...]) -> bool:
-    """Whether an interval may end here: an image in bands has been read, as only the stage made for that can."""
-    read = {tensor for c in chosen for tensor, _ in c.reads}
-    return all(c.partition.bands is None or c.partition.bands.buffer in read for c in chosen)
-
-
-class Exchange:
-    """Seconds to fetch what other owners wrote, remembered for every pair of writer and reader."""
+class Pairs:
+    """What passes between a stage that reads a buffer and one that writes it, remembered for every pair."""
 
     def __init__(self, cost: Cost) -> None:
         self.cost = cost
-        self.known: dict[tuple[int, int], float] = {}
+        self._fetched: dict[tuple[int, int], float] = {}
+        self._own: dict[tuple[int, int, int], bool] = {}
 
     def seconds(self, reader: Candidate, written: Written) -> float:
-        """For the owner of ``reader`` that fetches most."""
-        return sum(self._from(reader, w, boxes) for t, boxes in reader.reads for w in written.get(t, ()))
+        """To fetch what other owners wrote, for the owner of ``reader`` that fetches most."""
+        total = 0.0
+        for tensor, boxes in reader.reads:
+            for writer in written.get(tensor, ()):
+                key = (id(reader), id(writer))
+                if key not in self._fetched:
+                    foreign = [sum(writer.writes.others(o, box) for box in mine) for o, mine in enumerate(boxes)]
+                    self._fetched[key] = self.cost.exchange_seconds(max(foreign), writer.dtype)
+                total += self._fetched[key]
+        return total
 
-    def _from(self, reader: Candidate, writer: Candidate, owners: tuple[Boxes, ...]) -> float:
-        key = (id(reader), id(writer))
-        if key not in self.known:
-            foreign = [sum(writer.writes.others(owner, box) for box in boxes) for owner, boxes in enumerate(owners)]
-            self.known[key] = self.cost.exchange_seconds(max(foreign), writer.dtype)
-        return self.known[key]
+    def reads_its_own(self, reader: Candidate, writer: Candidate, number: int) -> bool:
+        """Whether every owner of ``reader``, in what it reads as ``number``, reads its own part alone."""
+        key = (id(reader), id(writer), number)
+        if key not in self._own:
+            _, boxes = reader.reads[number]
+            alike = not writer.shared and writer.partition.owners == reader.partition.owners
+            self._own[key] = alike and all(writer.writes.only(owner, mine) for owner, mine in enumerate(boxes))
+        return self._own[key]
 
 
-Combination = tuple[float, tuple[Candidate, ...]]
+Combination = tuple[float, tuple[Candidate, ...], frozenset[str]]
+"""Seconds, the interval's stages so far, and the images in bands that the stage made for that has yet to read: an
+interval may not end before."""
 Best = tuple[float, int, tuple[Candidate, ...]]
 
 
-def plan(stages: tuple[FusionGroup, ...], candidates: dict[str, tuple[Candidate, ...]], cost: Cost) -> Intervals:
-    """The cheapest cut into intervals and choice among the candidates; ties go to the earlier one.
+class Planner:
+    """The cheapest cut of ``stages`` into intervals, and choice among the ``candidates``."""
 
-    Raises:
-        OptionError: no choice is legal (which no group's own candidates can cause).
-    """
-    exchange = Exchange(cost)
-    best: list[Best] = [(0.0, 0, ())]
-    best += [(inf, 0, ())] * len(stages)
-    for start in range(len(stages)):
-        if best[start][0] == inf:
-            continue
-        written = _written(c for interval in _intervals(stages, best, start) for _, c in interval)
-        combinations: list[Combination] = [(0.0, ())]
-        for end in range(start, len(stages)):
-            options = [(exchange.seconds(c, written), c) for c in candidates[stages[end].own]]
-            combinations = _extend(combinations, options)
+    def __init__(
+        self, stages: tuple[FusionGroup, ...], candidates: Mapping[str, tuple[Candidate, ...]], cost: Cost
+    ) -> None:
+        self.cost, self.pairs = cost, Pairs(cost)
+        self.candidates = [candidates[stage.own] for stage in stages]
+        self.writers: dict[str, list[int]] = {}
+        """Buffer -> the stages that may write it, in order."""
+        for number, found in enumerate(self.candidates):
+            for buffer in dict.fromkeys(c.stored for c in found):
+                self.writers.setdefault(buffer, []).append(number)
+        self.best: list[Best] = [(0.0, 0, ()), *((inf, 0, ()) for _ in stages)]
+        """Of the first so many stages: seconds, where the last interval begins, and its choice."""
+
+    def plan(self) -> Intervals:
+        """Ties go to the earlier one. Raises OptionError where no choice is legal (which no group's own candidates can
+        cause)."""
+        for start in range(len(self.candidates)):
+            if self.best[start][0] < inf:
+                self._grow(start, self.best[start][0] + (self.cost.barrier_seconds if start else 0.0))
+        if self.best[-1][0] == inf:
+            what = "an image in bands is not read by what it is made for"
+            raise OptionError(f"these decisions do not go together: {what}")
+        return tuple(tuple(c.decided for c in interval) for interval in self._intervals(len(self.candidates)))
+
+    def _intervals(self, end: int) -> tuple[tuple[Candidate, ...], ...]:
+        """The best intervals of the first ``end`` stages."""
+        intervals = []
+        while end:
+            _, end, chosen = self.best[end]
+            intervals.append(chosen)
+        return tuple(reversed(intervals))
+
+    def _grow(self, start: int, before: float) -> None:
+        """All intervals from ``start`` on, after ``before`` seconds."""
+        written = _written(c for interval in self._intervals(start) for c in interval)
+        combinations: list[Combination] = [(0.0, (), frozenset())]
+        for end, found in enumerate(self.candidates[start:], start):
+            combinations = self._extend(combinations, [(self.pairs.seconds(c, written), c) for c in found], start, end)
             if not combinations:
                 break
-            seconds, chosen = next((c for c in combinations if _complete(c[1])), (inf, ()))
-            total = best[start][0] + seconds + (cost.barrier_seconds if start else 0.0)
-            if total < best[end + 1][0] * (1 - 1e-9):
-                best[end + 1] = (total, start, chosen)
-    if best[-1][0] == inf:
-        raise OptionError("these decisions do not go together: an image in bands is not read by what it is made for")
-    return tuple(tuple(c.decided for _, c in interval) for interval in _intervals(stages, best, len(stages)))
+            seconds, chosen = next(((s, chosen) for s, chosen, bands in combinations if not bands), (inf, ()))
+            if before + seconds < self.best[end + 1][0] * (1 - 1e-9):
+                self.best[end + 1] = (before + seconds, start, chosen)
+
+    def _extend(
+        self, combinations: list[Combination], options: list[tuple[float, Candidate]], start: int, end: int
+    ) -> list[Combination]:
+        """Grow every combination of stages from ``start`` on by stage ``end`` under every partition with which every
+        owner reads, of what the others write, only its own part; cheapest first."""
+        grown: list[Combination] = []
+        reads = [self._inside(c, start, end) for _, c in options]
+        for seconds, chosen, awaited in combinations:
+            for (more, c), inside in zip(options, reads, strict=True):
+                bands = c.partition.bands
+                if bands is not None and bands.buffer != c.stored and bands.buffer not in awaited:
+                    continue
+                met = [(number, chosen[i]) for number, tensor, i in inside if chosen[i].stored == tensor]
+                if not met or all(self.pairs.reads_its_own(c, writer, number) for number, writer in met):
+                    left = awaited if bands is None else (awaited | {bands.buffer}) - {tensor for tensor, _ in c.reads}
+                    grown.append((seconds + more + c.seconds, (*chosen, c), left))
+        return sorted(grown, key=lambda g: g[0])[:BEAM]
+
+    def _inside(self, c: Candidate, start: int, end: int) -> list[tuple[int, str, int]]:
+        """What a candidate of stage ``end`` may read of an interval from ``start`` on: the number of what it reads, the
+        buffer, and which stage of the interval may write that."""
+        return [
+            (number, tensor, writer - start)
+            for number, (tensor, _) in enumerate(c.reads)
+            for writer in self.writers.get(tensor, ())
+            if start <= writer < end
+        ]
 
 
 def price(intervals: Sequence[tuple[Candidate, ...]], cost: Cost) -> float:
-    """Modelled seconds of a run in these intervals: what :func:`plan` makes least."""
-    exchange, total = Exchange(cost), cost.barrier_seconds * (len(intervals) - 1)
+    """Modelled seconds of a run in these intervals: what :class:`Planner` makes least."""
+    pairs, total = Pairs(cost), cost.barrier_seconds * (len(intervals) - 1)
     done: list[Candidate] = []
     for interval in intervals:
         written = _written(done)
-        total += sum(c.seconds + exchange.seconds(c, written) for c in interval)
+        total += sum(c.seconds + pairs.seconds(c, written) for c in interval)
         done += interval
     return total
-
-
-def _intervals(
-    stages: tuple[FusionGroup, ...], best: list[Best], end: int
-) -> tuple[tuple[tuple[FusionGroup, Candidate], ...], ...]:
-    """The best intervals of the first ``end`` stages."""
-    intervals = []
-    while end:
-        _, start, chosen = best[end]
-        intervals.append(tuple(zip(stages[start:end], chosen, strict=True)))
-        end = start
-    return tuple(reversed(intervals))
-
-
-def _extend(combinations: list[Combination], options: list[tuple[float, Candidate]]) -> list[Combination]:
-    """Grow every combination by a stage under every partition that fits it; cheapest first."""
-    grown = []
-    for seconds, chosen in combinations:
-        inside = _written(chosen)
-        grown += [(seconds + more + c.seconds, (*chosen, c)) for more, c in options if _fits(c, inside)]
-    return sorted(grown, key=lambda g: g[0])[:BEAM]

@@ -225,7 +225,12 @@ def with_parts(e: Expr, parts: tuple[Expr, ...], new: tuple[Expr, ...]) -> Expr:
 
 def walk(e: Expr) -> list[Expr]:
     """Every node of the tree, parents first."""
-    return [e, *(n for c in children(e) for n in walk(c))]
+    found, waiting = list[Expr](), [e]
+    while waiting:
+        found.append(node := waiting.pop())
+        if parts := children(node):
+            waiting.extend(reversed(parts))
+    return found
 
 
 def substitute(e: Expr, values: Mapping[str, Expr]) -> Expr:

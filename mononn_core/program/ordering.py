@@ -10,13 +10,13 @@ these three.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from mononn_core.program.footprint import Footprint, Reads, Runs, Site, joined, runs_of, union
-from mononn_core.program.ir import Barrier, Buffer, Loop, Operand, Phase, Program
+from mononn_core.program.ir import Barrier, Buffer, Loop, Phase, Program
 from mononn_core.program.memory import CONSTANT, dim_tables, shadow_unit
 from mononn_core.program.rules import depends, refuse
 from mononn_core.program.scalar import Array
@@ -86,10 +86,10 @@ class Segment:
 
 @dataclass(frozen=True)
 class Access:
-    """Runs of elements that tasks read or write. ``classes``: numbers of those who read all of them, or of the writer of
-    each run; the phase's first has number 0."""
+    """Runs of elements of an operand, named by its role, that tasks read or write. ``classes``: numbers of those who
+    read all of them, or of the writer of each run; the phase's first has number 0."""
 
-    operand: Operand
+    role: str
     runs: Runs
     classes: Array
 
@@ -115,10 +115,10 @@ class Classes:
         for part in f.reads:
             alike.setdefault((part.operand.role, tuple(sorted(set(numbers[part.tasks].tolist())))), []).append(part)
         reads = [
-            Access(parts[0].operand, union([part.runs for part in parts]), np.array(classes))
-            for (_, classes), parts in alike.items()
+            Access(role, union([part.runs for part in parts]), np.array(classes))
+            for (role, classes), parts in alike.items()
         ]
-        writes = [Access(w.operand, *joined(w.runs.starts, w.runs.ends, numbers[w.tasks])) for w in f.writes]
+        writes = [Access(w.operand.role, *joined(w.runs.starts, w.runs.ends, numbers[w.tasks])) for w in f.writes]
         return Classes(f, tuple(map(tuple, keys.tolist())), tuple(reads), tuple(writes))
 
 
@@ -126,14 +126,9 @@ class Classes:
 class Executed:
     """One phase execution being checked. ``first``: number of its first class in the segment."""
 
-    touched: Classes
+    phase: Phase
     loop: dict[str, int]
     first: int
-
-    @property
-    def phase(self) -> Phase:
-        """The phase."""
-        return self.touched.footprint.phase
 
 
 class Order:
@@ -151,7 +146,8 @@ class Order:
         self.cache: dict[object, Classes] = {}
         loops = [item for item in program.body if isinstance(item, Loop)]
         self.rounds = {p.id: loop.count for loop in loops for p in loop.body if isinstance(p, Phase)}
-        self.loads_stay = dict[str, bool]()
+        self.forms, self.known = dict[str, int](), dict[str, int]()
+        self.loads_stay = dict[Hashable, bool]()
         self.uses_loop = {p.id: depends(p, loop.var) for loop in loops for p in loop.body if isinstance(p, Phase)}
         self.shadow = Shadow(program, self._runs())
 
@@ -173,34 +169,44 @@ class Order:
             if isinstance(item, Phase):
                 touched = self.touched(item, loop)
                 for part in (*touched.reads, *touched.writes):
-                    yield self._name(part.operand, loop), part.runs
+                    yield self._name(item, part.role, loop), part.runs
 
     def touched(self, phase: Phase, loop: dict[str, int]) -> Classes:
-        """What the phase touches; iterations whose operands name buffers in the same pattern share one."""
+        """What the phase touches; executions of phases that differ in the names of buffers alone, in the same pattern,
+        share it."""
         names = [self.program.resolve(o.buffer, loop) for o in phase.task.operands]
-        pattern = tuple(names.index(n) for n in names)
-        key = (phase.id, pattern, tuple(loop.values()) if self.uses_loop.get(phase.id) else ())
+        kinds = tuple((b.dtype, b.shape, b.layout, b.space) for b in map(self.program.buffer, names))
+        form = (self._form(phase), kinds, tuple(map(names.index, names)), self.rounds.get(phase.id))
+        key = (form, tuple(loop.values()) if self.uses_loop.get(phase.id) else ())
         if key not in self.cache:
             site = Site(self.program, phase, loop)
-            if loop and phase.id not in self.loads_stay:
-                self.loads_stay[phase.id] = site.loads_stay(self.rounds[phase.id])
-            self.cache[key] = Classes.of(site.footprint(self.loads_stay.get(phase.id, False)))
+            if loop and form not in self.loads_stay:
+                self.loads_stay[form] = site.loads_stay(self.rounds[phase.id])
+            self.cache[key] = Classes.of(site.footprint(self.loads_stay.get(form, False)))
         return self.cache[key]
+
+    def _form(self, phase: Phase) -> int:
+        """A number that phases share which differ in the names of their operands' buffers alone, and in their own."""
+        if phase.id not in self.forms:
+            task = replace(phase.task, operands=tuple(replace(o, buffer="") for o in phase.task.operands))
+            text = repr((phase.domain, phase.assign, phase.waits, phase.signals, task))
+            self.forms[phase.id] = self.known.setdefault(text, len(self.known))
+        return self.forms[phase.id]
 
     def _visit(self, phase: Phase, loop: dict[str, int]) -> None:
         touched, first = self.touched(phase, loop), len(self.segment.before)
-        self._number(touched)
-        step = Executed(touched, loop, first)
+        self._number(phase, touched)
+        step = Executed(phase, loop, first)
         for reads in touched.reads:
             self._read(step, reads)
         for writes in touched.writes:
             self._write(step, writes)
 
-    def _number(self, touched: Classes) -> None:
+    def _number(self, phase: Phase, touched: Classes) -> None:
         """Number the classes of a phase's tasks, with what happens before each."""
         segment, f = self.segment, touched.footprint
-        group, keys = f.phase.assign.group, touched.keys
-        self._check_waits(f)
+        group, keys = phase.assign.group, touched.keys
+        self._check_waits(phase, f)
         before = []
         for key in keys:
             mask = 0 if f.owners is None else segment.owners.get((group, key[0]), 0)
@@ -214,11 +220,11 @@ class Order:
             if f.owners is not None:
                 segment.owners[group, key[0]] = segment.owners.get((group, key[0]), 0) | done
             for signal, element in zip(f.signals, key[1 + len(f.waits) :], strict=True):
-                self._arrive(f.phase, signal.counter, element, done, segment.before[n])
+                self._arrive(phase, signal.counter, element, done, segment.before[n])
         for signal in f.signals:
             np.add.at(self.totals[signal.counter], signal.elements, signal.amounts)
 
-    def _check_waits(self, f: Footprint) -> None:
+    def _check_waits(self, phase: Phase, f: Footprint) -> None:
         """Every wait counts exactly the arrivals of the phases before it."""
         for wait in f.waits:
             total = self.totals[wait.counter][wait.elements]
@@ -228,7 +234,7 @@ class Order:
                     "no wait without its arrivals",
                     f"task {n} waits until element {wait.elements[n]} of counter {wait.counter!r} is "
                     f"{wait.amounts[n]}, but {total[n]} arrive before",
-                    f.phase,
+                    phase,
                 )
             for element in np.unique(wait.elements).tolist():
                 key = (wait.counter, element)
@@ -246,12 +252,12 @@ class Order:
             )
         self.segment.arrivals[key] = self.segment.arrivals.get(key, 0) | done
 
-    def _name(self, operand: Operand, loop: dict[str, int]) -> str:
+    def _name(self, phase: Phase, role: str, loop: dict[str, int]) -> str:
         """Id of an operand's buffer in an iteration."""
-        return self.program.resolve(operand.buffer, loop)
+        return self.program.resolve(next(o.buffer for o in phase.task.operands if o.role == role), loop)
 
     def _read(self, step: Executed, reads: Access) -> None:
-        name = self._name(reads.operand, step.loop)
+        name = self._name(step.phase, reads.role, step.loop)
         pieces, _ = self.shadow.pieces(name, reads.runs)
         self._check_content(step.phase, name, pieces)
         readers = (reads.classes + step.first).tolist()
@@ -260,7 +266,7 @@ class Order:
             if written & ~self.segment.before[c]:
                 raise refuse(
                     "every read is ordered after its write",
-                    f"operand {reads.operand.role!r} reads buffer {name!r}, whose write is not ordered before it",
+                    f"operand {reads.role!r} reads buffer {name!r}, whose write is not ordered before it",
                     step.phase,
                 )
         self._add_readers(pieces, sum(1 << c for c in readers))
@@ -300,7 +306,7 @@ class Order:
         return segment.reader_base + len(segment.reader_sets) - 1
 
     def _write(self, step: Executed, writes: Access) -> None:
-        name, shadow = self._name(writes.operand, step.loop), self.shadow
+        name, shadow = self._name(step.phase, writes.role, step.loop), self.shadow
         number, segment = self.numbers[name], self.segment
         pieces, counts = shadow.pieces(name, writes.runs)
         classes = np.repeat(writes.classes + step.first, counts)

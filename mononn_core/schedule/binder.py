@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
 
@@ -122,6 +122,8 @@ class TaskBuilder(ABC):
         self.storage = storage
         self.weight_type = weight_type
         self.packed: dict[str, tuple[Buffer, Matrix]] = {}
+        self.nests: dict[Hashable, tuple[tuple[str, ...], Task]] = {}
+        """Nests built so far, with the tensors that they name: see :mod:`mononn_core.schedule.alike`."""
         self.types = views.graph.types
 
     @abstractmethod

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 
-from mononn_core.program.expr import Load
-from mononn_core.program.ir import Operand, Phase
+from mononn_core.program import ir
+from mononn_core.program.expr import Expr, Load
+from mononn_core.program.ir import Axis, Operand, Phase
 from mononn_core.program.scalar import Array, Frame, evaluate
 
 Box = tuple[int, int, int, int]
@@ -22,14 +24,20 @@ NOBODY = -1
 def owner_boxes(phase: Phase, operand: Operand, loop: Mapping[str, int] | None = None) -> tuple[Boxes, ...]:
     """Per owner, the distinct boxes of ``operand`` that its tasks touch, cut at the bounds; ``loop``: values of the
     variables of a loop that the phase is in."""
-    frame = Frame.of(loop or {})
-    for axis in phase.domain:
-        frame = frame.loop(axis.var, axis.extent)
     assert phase.assign.owner is not None
-    box = operand.box
-    owner, *low = (frame.full(evaluate(e, frame, _no_loads)).reshape(-1) for e in (phase.assign.owner, *box.offset))
+    return _boxes(phase.domain, phase.assign.owner, phase.assign.owners, operand.box, tuple((loop or {}).items()))
+
+
+@lru_cache(1 << 12)  # equal layers have equal boxes
+def _boxes(
+    domain: tuple[Axis, ...], owned: Expr, owners: int, box: ir.Box, loop: tuple[tuple[str, int], ...]
+) -> tuple[Boxes, ...]:
+    frame = Frame.of(dict(loop))
+    for axis in domain:
+        frame = frame.loop(axis.var, axis.extent)
+    owner, *low = (frame.full(evaluate(e, frame, _no_loads)).reshape(-1) for e in (owned, *box.offset))
     high = [np.minimum(first + size, bound) for first, size, bound in zip(low, box.size, box.bound, strict=True)]
-    found: list[dict[Box, None]] = [{} for _ in range(phase.assign.owners)]
+    found: list[dict[Box, None]] = [{} for _ in range(owners)]
     for mine, r0, r1, c0, c1 in zip(*(a.tolist() for a in (owner, low[0], high[0], low[1], high[1])), strict=True):
         found[mine][r0, r1, c0, c1] = None
     return tuple(map(tuple, found))

@@ -26,6 +26,7 @@ from mononn_core.program.ir import Box, For, Let, Phase, Reduce, Statement, Stor
 from mononn_core.program.rules import body_expressions
 from mononn_core.program.simplify import linear, simplify
 from mononn_core.program.template import NEST
+from mononn_core.schedule.alike import Element, once
 from mononn_core.schedule.binder import OWNER, OperandBinder, TaskBuilder
 from mononn_core.schedule.operands import axis
 from mononn_core.schedule.rows import group_body
@@ -134,6 +135,33 @@ def _build(
 ) -> Phase:
     """As :func:`build_nest`, with these ``loops``."""
     shape = _shape(builder, stage)
+    total, width = matrix_shape(shape)
+    whole = (Var("row") if total > 1 else Const(0), Var("column") if width > 1 else Const(0))
+    element = _element(builder, stage, whole)
+
+    def make() -> Task:
+        return _task(builder, stage, partition, loops, first, lanes, element)
+
+    if first is None and partition.bands is None:
+        form = (shape, partition, loops, lanes, stage.root is None)
+        task = once(builder, form, stage.stored, element, make)
+    else:
+        task = make()
+    flops = total * width * (1 + len(stage.chain))
+    return builder.phase(name, stage, partition, {OWNER: owners_of(partition)}, task, flops)
+
+
+def _task(
+    builder: TaskBuilder,
+    stage: FusionGroup,
+    partition: Partition,
+    loops: _Loops,
+    first: First | None,
+    lanes: int,
+    element: Element,
+) -> Task:
+    """What an owner does: of each ``element``, at (row, column), what is said there."""
+    shape = _shape(builder, stage)
     (total, width), owners = matrix_shape(shape), owners_of(partition)
     share, binder = share_of(shape, partition), builder.binder({OWNER: owners})
     count, columns = share.extents
@@ -144,10 +172,10 @@ def _build(
     if line:
         inner |= {"y": (0, count // line - 1), "w": (0, line - 1)}
         y = axis("y", count // line) * line + axis("w", line)
-    row = binder.position("row", share.y0 + y, total)
+    binder.position("row", share.y0 + y, total)
     x = axis("x1", columns // run) * run + axis("x", run)
     column = binder.position("column", share.x0 + x, width)
-    prelude, at, value = _element(builder, stage, (row, column))
+    prelude, at, value = element
     matrix = matrix_index(builder.types[stage.stored].shape, at)
     whole_rows = partition.kind != "columns" and first is None and not line
     cuts = _cuts(prelude, value, width) if whole_rows else ()
@@ -167,8 +195,7 @@ def _build(
         else:
             body = rows.around(row_body(prelude, store, (columns // run, run), bounds[1]), bounds[0])
         body = body if first is None else _start_rows(body, first(binder, at, inner))
-    task = Task(NEST, tuple(binder.operands), body=body)
-    return builder.phase(name, stage, partition, {OWNER: owners}, task, total * width * (1 + len(stage.chain)))
+    return Task(NEST, tuple(binder.operands), body=body)
 
 
 def _output(
@@ -235,10 +262,8 @@ def _shape(builder: TaskBuilder, stage: FusionGroup) -> tuple[int, ...]:
     return builder.types[stage.root.outputs[0] if stage.root else stage.stored].shape
 
 
-def _element(
-    builder: TaskBuilder, stage: FusionGroup, at: tuple[Expr, Expr]
-) -> tuple[tuple[Statement, ...], tuple[Expr, ...], Expr]:
-    """(statements before it, where it is stored, value) of the element at (row, column)."""
+def _element(builder: TaskBuilder, stage: FusionGroup, at: tuple[Expr, Expr]) -> Element:
+    """The element at (row, column)."""
     index = tensor_index(_shape(builder, stage), *at)
     prelude, value = group_body(stage, builder.views, index)
     return (prelude, *run_chain(stage, builder.views, index, value))

@@ -69,7 +69,7 @@ def applies(windows: Windows) -> bool:
 
 def transformed_weights(w: Array, toom: Toom) -> Array:
     """The weights [3, 3, C, M] as the matrix [products * C, M] that the template reads, of w's dtype."""
-    wide = np.einsum("ia,jb,abcm->ijcm", toom.filters, toom.filters, w.astype(WIDE), optimize=True)
+    wide = np.kron(toom.filters, toom.filters) @ w.astype(WIDE).reshape(9, -1)
     return wide.reshape(toom.products * w.shape[2], w.shape[3]).astype(w.dtype)
 
 

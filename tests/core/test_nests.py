@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -20,6 +22,7 @@ from mononn_core.program.expr import Cast, Const, Expr, Load, Op, Var, const, ev
 from mononn_core.program.interpret import run
 from mononn_core.program.ir import Buffer, For, Layout, Store
 from mononn_core.runtime.session import Session
+from mononn_core.schedule import nests
 from tests.core.networks import Builder
 
 LEVELS = [pytest.param("avx512"), pytest.param("avx2")]
@@ -226,3 +229,28 @@ def test_windows_for_weights_of_a_run_are_copied_by_whole_vectors(channels: int,
     (text,) = (part for part in phases(check(model, level), "Conv") if "_reshape: " in part)
     (inner,) = text.split(f"each_lane({channels}, ")[1:]
     assert not any(word in inner for word in ("gather", "x /", "x %", "index"))
+
+
+def test_nests_that_differ_in_their_tensors_alone_are_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = 0
+    whole = nests._task
+
+    def counted(*given: Any) -> Any:
+        nonlocal built
+        built += 1
+        return whole(*given)
+
+    monkeypatch.setattr(nests, "_task", counted)
+
+    def tasks_of(*factors: float) -> int:
+        nonlocal built
+        b, x, built = Builder("alike"), "x", 0
+        for factor in factors:
+            scaled = b.add("Mul", x, b.constant(np.array(factor, np.float32)))
+            x = b.add("Transpose", b.add("Softmax", scaled, axis=-1), perm=[1, 0])
+        b.add("Tanh", x, output="y")
+        check(b.model({"x": (TensorProto.FLOAT, (16, 16))}, {"y": (16, 16)}), "avx2")
+        return built
+
+    assert tasks_of(0.5, 0.5, 0.5) == tasks_of(*[0.5] * 7) < tasks_of(*[0.5, 2.0] * 3)
+    assert tasks_of(*[0.0] * 4) < tasks_of(*[0.0, -0.0] * 2)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto
 
 from mononn_core import compiler
-from mononn_core.compiler.padding import Padding
+from mononn_core.compiler.padding import Padding, graphs
+from mononn_core.compiler.padding.bounds import is_ordinary, rounded
 from mononn_core.errors import InputError
 from mononn_core.graph import Graph
 from mononn_core.importer import Imported
@@ -256,6 +257,37 @@ def test_proven_networks_answer_as_at_their_own_length(name: str) -> None:
             found = session.run(values)["y"]
             assert found.shape == want.shape
             np.testing.assert_allclose(found, want, rtol=1e-4, atol=2e-5)
+
+
+def test_equal_layers_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    placed: list[str] = []
+    whole = graphs.place
+    monkeypatch.setattr(graphs, "place", lambda *given: (placed.append(given[2].op), whole(*given))[1])
+
+    def steps(layers: int) -> int:
+        def body(b: Builder, x: str, mask: str) -> str:
+            for layer in range(layers):
+                x = b.add("LayerNormalization", x, b.constant(np.linspace(0.5, 2 + layer, WIDTH, dtype=np.float32)))
+                weights = np.linspace(-0.5 - layer / 100, 0.5, WIDTH * WIDTH, dtype=np.float32)
+                x = b.add("Relu", b.add("MatMul", x, b.constant(weights.reshape(WIDTH, WIDTH))))
+            return x
+
+        imported = Imported(model(body))
+        padding = Padding(imported.graph(shapes(12)), {"x": (1,), "mask": (1,)})
+        placed.clear()
+        assert padding.ends(imported.graph(shapes(9))) == {"y": (1,)}
+        return len(placed)
+
+    assert steps(3) == steps(6)
+
+
+@given(st.floats(-3e38, 3e38), st.floats(-3e38, 3e38))
+def test_rounded_bounds_hold_what_the_others_do(a: float, b: float) -> None:
+    low, high = min(a, b), max(a, b)
+    found = rounded((low, high))
+    assert found is not None and found[0] <= low and high <= found[1]
+    assert (found[0] < 0, found[1] > 0, found[0] == 0, found[1] == 0) == (low < 0, high > 0, low == 0, high == 0)
+    assert is_ordinary(found) == is_ordinary((low, high))
 
 
 @pytest.mark.parametrize("name", REFUSED)

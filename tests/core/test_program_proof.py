@@ -5,17 +5,23 @@ from __future__ import annotations
 from itertools import pairwise, product
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto
 
+from mononn_core import compiler
+from mononn_core.program import footprint
 from mononn_core.program.expr import Const, Expr, Load, Op, Select, Var, evaluate_index, op, substitute
-from mononn_core.program.footprint import runs_of
+from mononn_core.program.footprint import Runs, Site, joined, runs_of, union
 from mononn_core.program.ir import Layout
 from mononn_core.program.memory import dim_tables
 from mononn_core.program.proof import abstract, guarded_loads, provable
 from mononn_core.program.scalar import Frame, evaluate
 from mononn_core.program.simplify import bounds, simplify
+from mononn_core.program.verify import verify
 from mononn_core.program.wellformed import _injective
+from tests.core.networks import Builder
 
 RANGES = {"i": (0, 4), "j": (-2, 3), "k": (1, 3)}
 ASSIGNMENTS = [
@@ -188,3 +194,78 @@ def test_a_divisor_is_cut_by_what_a_sum_has_in_common_with_it() -> None:
     channels = Var("m") * 96 + Var("p") * 16 + Var("n")
     assert simplify(channels // 672, ranges) == simplify(Var("m") // 7, ranges)
     assert simplify(channels % 672, ranges) == simplify(Var("m") % 7 * 96 + Var("p") * 16 + Var("n"), ranges)
+
+
+spans = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 5)), min_size=1, max_size=8)
+
+
+def _elements(runs: Runs) -> list[int]:
+    return [e for start, end in zip(runs.starts.tolist(), runs.ends.tolist(), strict=True) for e in range(start, end)]
+
+
+@given(st.lists(spans, min_size=1, max_size=3))
+def test_a_union_has_each_element_once_in_the_fewest_runs(parts: list[list[tuple[int, int]]]) -> None:
+    given_runs = [Runs(*np.array([(start, start + length) for start, length in part]).T) for part in parts]
+    found = union(given_runs)
+    assert _elements(found) == sorted({e for runs in given_runs for e in _elements(runs)})
+    assert (found.starts[1:] > found.ends[:-1]).all()
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4), st.integers(0, 1)), max_size=8))
+def test_neighbouring_runs_of_one_task_are_joined(pieces: list[tuple[int, int, int]]) -> None:
+    starts, ends, tasks, at = [], [], [], 0
+    for gap, length, task in pieces:
+        starts, ends, tasks = [*starts, at + gap], [*ends, at + gap + length], [*tasks, task]
+        at = ends[-1]
+    runs, found = joined(*(np.array(a, np.int64) for a in (starts, ends, tasks)))
+    whole = Runs(np.array(starts, np.int64), np.array(ends, np.int64))
+    assert _elements(runs) == _elements(whole)
+    assert np.repeat(found, runs.ends - runs.starts).tolist() == np.repeat(tasks, whole.ends - whole.starts).tolist()
+    assert not ((runs.starts[1:] == runs.ends[:-1]) & (found[1:] == found[:-1])).any()
+
+
+@pytest.mark.parametrize("rows", [12, 13])
+def test_runs_are_stored_as_single_elements_would_be(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    b = Builder("net")
+    hidden = b.add("Relu", b.add("MatMul", "x", b.weight(24, 40)))
+    b.add("Concat", b.add("MatMul", hidden, b.weight(40, 9)), b.add("Transpose", b.add("Exp", "t")), output="y", axis=1)
+    inputs = {"x": (TensorProto.FLOAT, (rows, 24)), "t": (TensorProto.FLOAT, (5, rows))}
+    program = compiler.lower(b.model(inputs, {"y": (rows, 14)}), threads=2).program
+
+    def writers() -> list[dict[int, int]]:
+        found = []
+        for phase in program.phases():
+            for writes in Site(program, phase, {}).footprint().writes:
+                lengths = writes.runs.ends - writes.runs.starts
+                found.append(dict(zip(_elements(writes.runs), np.repeat(writes.tasks, lengths).tolist(), strict=True)))
+        return found
+
+    by_runs = writers()
+    monkeypatch.setattr(footprint, "_follow", lambda *_: False)
+    assert by_runs == writers() and all(by_runs)
+
+
+def test_equal_phases_are_enumerated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    enumerated: list[str] = []
+    whole = Site.footprint
+
+    def counted(site: Site, loads_stay: bool = False) -> footprint.Footprint:
+        enumerated.append(site.phase.id)
+        return whole(site, loads_stay)
+
+    monkeypatch.setattr(Site, "footprint", counted)
+    counts = []
+    for widths in ((20, 24), (20, 24, 28, 36)):
+        b, x = Builder("net"), "x"
+        for width in widths:  # no two steps are equal, so that there is no loop
+            x = b.add("LayerNormalization", x, b.weight(16), axis=-1)
+            x = b.add("MatMul", b.add("MatMul", x, b.weight(16, width)), b.weight(width, 16))
+        b.add("Tanh", x, output="y")
+        program = compiler.lower(b.model({"x": (TensorProto.FLOAT, (6, 16))}, {"y": (6, 16)}), threads=2).program
+        enumerated.clear()
+        verify(program)
+        phases = [phase.id for phase in program.phases()]
+        assert sum("norm" in name for name in phases) == len(widths)
+        assert sum("norm" in name for name in enumerated) <= 2  # of an input, and of what a product gives
+        counts.append(len(enumerated))
+    assert counts[1] - counts[0] == 4  # two products more for each width

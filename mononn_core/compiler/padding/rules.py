@@ -34,8 +34,8 @@ from mononn_core.ops import registry
 
 
 def place(long: Graph, short: Graph, node: Node, inputs: Inputs, indices: Indices) -> list[Placed]:
-    """Of each output; ``indices`` is the second input of one of GATHERS where it is constant. Raises UnprovenError where there is no
-    rule, or what lies elsewhere comes in."""
+    """Of each output; ``indices`` is the second input, of one of GATHERS, if constant. Raises UnprovenError where
+    there is no rule, or what lies elsewhere comes in."""
     if any(x is not None and not x.alike and (node.op not in GATHERS or i != 1) for i, x in enumerate(inputs)):
         raise UnprovenError
     definition = registry.get(node.op)
