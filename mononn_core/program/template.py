@@ -149,7 +149,7 @@ def sides(task: Task, axes: tuple[str, ...], walked: tuple[tuple[str, int], ...]
 
 def read_params(kind: type[P], values: Mapping[str, Any]) -> P:
     """The dataclass ``kind`` of a task's parameters; raises ValueError as :meth:`Template.params`."""
-    hints = get_type_hints(kind)
+    hints = _hints(kind)  # type: ignore[arg-type]  # a class is hashable
     for name, value in values.items():
         if name not in hints:
             raise ValueError(f"parameter {name!r} means nothing to it")
@@ -159,6 +159,11 @@ def read_params(kind: type[P], values: Mapping[str, Any]) -> P:
         return kind(**values)
     except TypeError as error:
         raise ValueError(f"a parameter is missing: {error}") from error
+
+
+@cache
+def _hints(kind: type[Any]) -> Mapping[str, Any]:
+    return get_type_hints(kind)
 
 
 def _is(value: object, hint: Any) -> bool:

@@ -14,7 +14,7 @@ from mononn_core.graph import Node
 from mononn_core.program.expr import Acc, Cast, Const, Expr, Load, Ranges, Var, substitute
 from mononn_core.program.ir import Box, Buffer, Layout, Operand, Phase, Result, Task
 from mononn_core.program.simplify import simplify, transform_guarded
-from mononn_core.schedule.operands import MatrixAxes, footprint, unit_stride
+from mononn_core.schedule.operands import ImageView, MatrixAxes, footprint, unit_stride
 from mononn_core.schedule.schedule import Partition
 from mononn_core.schedule.stages import FusionGroup, run_chain
 from mononn_core.schedule.views import Views, matrix_index, matrix_shape
@@ -124,6 +124,8 @@ class TaskBuilder(ABC):
         self.packed: dict[str, tuple[Buffer, Matrix]] = {}
         self.nests: dict[Hashable, tuple[tuple[str, ...], Task]] = {}
         """Nests built so far, with the tensors that they name: see :mod:`mononn_core.schedule.alike`."""
+        self.images: dict[str, ImageView | None] = {}
+        """How the images lie that convolutions read."""
         self.types = views.graph.types
 
     @abstractmethod

@@ -90,6 +90,9 @@ class Conv:
 def image_of(builder: TaskBuilder, stage: FusionGroup) -> ImageView:
     """How the image that a convolution reads lies."""
     assert stage.root is not None
-    view = ImageView.of(builder.views, stage.root.inputs[0])
+    name = stage.root.inputs[0]
+    if name not in builder.images:
+        builder.images[name] = ImageView.of(builder.views, name)
+    view = builder.images[name]
     assert view is not None, f"{stage.root.origin}: the image was not stored"
     return view
