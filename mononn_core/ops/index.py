@@ -22,7 +22,10 @@ Readers = Sequence[Reader]
 
 
 def wrapped(position: Expr, extent: int) -> Expr:
-    """A data-dependent position as a checked index; negative ones count from the end."""
+    """A position as an index; negative ones count from the end. One that depends on data is checked in every run, as is
+    a constant one that is out of range."""
+    if isinstance(position, Const) and -extent <= position.value < extent:
+        return Const(int(position.value) % extent)
     return op("index", as_index(position), Const(extent))
 
 

@@ -5,7 +5,7 @@
    slice one slice.
 3. A transpose that moves only axes of extent 1 is a reshape.
 4. A gather at constant, evenly spaced positions is a slice (and a reshape, when the positions are not a vector).
-5. gather_nd at constant positions that walk through the data in order is a reshape.
+5. gather_nd at constant positions that walk through the data in order is a reshape; along one axis of it, a slice.
 6. A tile of axes of extent 1 is an expand.
 7. concat of concats along the same axis is one concat.
 8. Windows of one element (a convolution with a 1 x 1 kernel) are a reshape, of a slice when they have strides.
@@ -92,15 +92,24 @@ def known_gather_nd(rewriter: Rewriter, node: Node) -> str | None:
         return None
     data, positions = rewriter.type(node.inputs[0]), rewriter.constant(node.inputs[1])
     out = rewriter.type(node.output)
-    if positions is None or data.size != out.size or data.size == 0:
+    if positions is None or out.size == 0 or not positions.shape[-1]:
         return None
-    depth = positions.shape[-1]
-    extents = data.shape[:depth]
+    extents = data.shape[: positions.shape[-1]]
     wrapped = np.where(positions < 0, positions + np.asarray(extents, dtype=positions.dtype), positions)
-    if np.any(wrapped < 0) or np.any(wrapped >= np.asarray(extents)):
+    rows = wrapped.reshape(-1, len(extents))
+    if np.any(rows < 0) or np.any(rows >= np.asarray(extents)):
         return None
-    flat = np.ravel_multi_index(tuple(wrapped.reshape(-1, depth).T), extents) if depth else np.zeros(1, int)
-    return rewriter.reshape(node.inputs[0], out.shape) if np.array_equal(flat, np.arange(flat.size)) else None
+    flat = np.ravel_multi_index(tuple(rows.T), extents)
+    if data.size == out.size and np.array_equal(flat, np.arange(flat.size)):
+        return rewriter.reshape(node.inputs[0], out.shape)
+    strides = rows[1] - rows[0] if len(rows) > 1 else np.zeros_like(rows[0])
+    if np.count_nonzero(strides) != (len(rows) > 1) or np.any(np.diff(rows, axis=0) != strides):
+        return None
+    rest = data.shape[len(extents) :]
+    sizes = (*(len(rows) if stride else 1 for stride in strides.tolist()), *rest)
+    steps = (*(stride or 1 for stride in strides.tolist()), *(1,) * len(rest))
+    starts = (*rows[0].tolist(), *(0,) * len(rest))
+    return rewriter.reshape(rewriter.add("slice", node.inputs[0], starts=starts, sizes=sizes, steps=steps), out.shape)
 
 
 def unit_tile(rewriter: Rewriter, node: Node) -> str | None:

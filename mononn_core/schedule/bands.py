@@ -85,8 +85,8 @@ def strip_of(builder: TaskBuilder, stage: FusionGroup, decided: GroupSchedule) -
     """The image rows that a task of a convolution in strips computes: for a band all that lie in it, and at an edge of
     the image as many, though the band has rows of the border as well."""
     tile, bands, border = decided.tile, decided.partition.bands, border_of(stage)
-    assert tile is not None
-    images, height, pitch, _ = builder.types[stage.stored].shape
+    assert tile is not None and stage.root is not None
+    images = builder.types[stage.root.output].shape[0]
     image, number, domain = _numbers(decided, images)
     strips, rows = decided.strips * (domain[OWNER] if images == 1 else 1), tile.rows * tile.blocks
     above, below = (integers(border.attrs, k)[1] if border is not None else 0 for k in ("before", "after"))
@@ -94,6 +94,7 @@ def strip_of(builder: TaskBuilder, stage: FusionGroup, decided: GroupSchedule) -
         row = number * rows
         return Strip(row, rows, row, rows + above + below, number, strips, domain, image)
     assert bands is not None
+    _, height, pitch, _ = builder.types[stage.stored].shape
     start, reach = number * (bands.step // pitch) + bands.first // pitch, bands.size // pitch
     first = minimum(op("max", start + -above, Const(0)), Const(height - above - below - rows))
     top, ranges = minimum(start, Const(height - reach)), {v: (0, n - 1) for v, n in domain.items()}

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from mononn_core.graph import Graph, Node, TensorType
 from mononn_core.ops.common import delinearise
-from mononn_core.program.expr import Const, Expr, Load, Ranges, Var, variables, walk
+from mononn_core.program.expr import Const, Expr, Load, Op, Ranges, Var, variables, walk
 from mononn_core.program.simplify import bounds, from_linear, linear, simplify
 
 
@@ -213,11 +213,12 @@ def _span(e: Expr, extent: int, inner: Ranges, outer: Ranges) -> tuple[Expr, int
     if bounds(e, everywhere)[0] < 0:
         return whole  # reached only where a condition holds; the high side is cut by the box's bound
     terms, constant = linear(e)
-    fixed = {t: k for t, k in terms.items() if variables(t) <= outer.keys() and not _has_load(t)}
+    fixed = {t: k for t, k in terms.items() if variables(t) <= outer.keys() and not _from_data(t)}
     low, high = bounds(from_linear({t: k for t, k in terms.items() if t not in fixed}, 0), everywhere)
     size = int(high - low) + 1
     return whole if size >= extent else (from_linear(fixed, constant + int(low)), size)
 
 
-def _has_load(e: Expr) -> bool:
-    return any(isinstance(n, Load) for n in walk(e))
+def _from_data(e: Expr) -> bool:
+    """Whether all that is known of ``e`` is its range: it is loaded, or an index that is checked in a run."""
+    return any(isinstance(n, Load) or (isinstance(n, Op) and n.name == "index") for n in walk(e))

@@ -173,8 +173,17 @@ MOVEMENTS: dict[str, tuple[Callable[[Net, str], str], dict[str, int]]] = {
         lambda n, x: n("gather_nd", x, n.const([[[i, j] for j in range(3)] for i in range(2)], "int64"), batch_dims=0),
         {},
     ),
+    "gather_nd backwards": (lambda n, x: n("gather_nd", x, n.const([[1], [0]], "int64"), batch_dims=0), {"slice": 1}),
+    "gather_nd of one": (
+        lambda n, x: n("gather_nd", x, n.const([[-1, 2]], "int64"), batch_dims=0),
+        {"slice": 1, "reshape": 1},
+    ),
+    "gather_nd along an axis": (
+        lambda n, x: n("gather_nd", x, n.const([[[1, 0]], [[1, 2]]], "int64"), batch_dims=0),
+        {"slice": 1, "reshape": 1},
+    ),
     "gather_nd out of order": (
-        lambda n, x: n("gather_nd", x, n.const([[1], [0]], "int64"), batch_dims=0),
+        lambda n, x: n("gather_nd", x, n.const([[0, 1], [1, 2]], "int64"), batch_dims=0),
         {"gather_nd": 1},
     ),
 }

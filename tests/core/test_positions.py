@@ -9,6 +9,7 @@ import pytest
 from onnx import ModelProto
 
 import mononn_core as mononn
+from mononn_core.errors import InputError
 from tests.core.models import assert_agrees, model, node
 
 RANDOM = np.random.default_rng(2)
@@ -55,3 +56,25 @@ def test_elements_at_positions_known_at_run_time(op: str) -> None:
     whole = np.pad(x, ((0, 0), (2, 3))) if op == "Pad" else np.concatenate([x, other], 1)
     found = mononn.compile(proto.SerializeToString()).run({"x": x, "i": i})["y"]
     assert (found == np.take_along_axis(whole, i, 1)).all()
+
+
+@pytest.mark.parametrize("at", [-2, 0, 2, 3, -4])
+@pytest.mark.parametrize("op", ["GatherND", "GatherElements"])
+def test_one_constant_position_in_rows_of_a_product(op: str, at: int) -> None:
+    nodes = [
+        node("MatMul", "x w", "h"),
+        node("Reshape", "h s", "r"),
+        node("Transpose", "r", "t", perm=[1, 0, 2]),
+        node(op, "t p", "y", **({} if op == "GatherND" else {"axis": 0})),
+    ]
+    w, shape = RANDOM.standard_normal((8, 24)).astype(np.float32), np.array([2, 3, 8])
+    positions = np.array([[at]] if op == "GatherND" else [[[at]]])
+    proto = model(nodes, [("x", "float32", (2, 8))], ["y"], {"w": w, "s": shape, "p": positions})
+    x = RANDOM.standard_normal((2, 8)).astype(np.float32)
+    session = mononn.compile(proto.SerializeToString())
+    if not -3 <= at < 3:
+        with pytest.raises(InputError, match=f"out of range in {op} node .*it is {at}"):
+            session.run({"x": x})
+        return
+    whole = (x @ w).reshape(2, 3, 8).transpose(1, 0, 2)[at]
+    np.testing.assert_allclose(session.run({"x": x})["y"][0], whole if op == "GatherND" else whole[:1, :1], rtol=1e-5)

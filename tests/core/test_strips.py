@@ -107,6 +107,22 @@ def test_every_way_is_lowered_right(layers: list[Layer], images: int, height: in
         np.testing.assert_array_equal(seen, same)
 
 
+def test_rows_of_another_rank_may_be_stored() -> None:
+    """As where tokens are made of sound by convolutions."""
+    b = Builder("tokens")
+    hidden = b.add("Relu", b.add("Conv", "x", b.weight(48, 8, 3, 1), pads=[1, 0, 1, 0]))
+    hidden = b.add("Conv", hidden, b.weight(32, 48, 3, 1), pads=[1, 0, 1, 0], strides=[2, 1])
+    rows = b.add("Transpose", b.add("Reshape", hidden, b.ints(1, 32, 48)), perm=[0, 2, 1])
+    b.add("Add", rows, b.weight(48, 32), output="y")
+    model = b.model({"x": (TensorProto.FLOAT, (1, 8, 96, 1))}, {"y": (1, 48, 32)})
+    x = picture((1, 8, 96, 1))
+    whole, found = ways(model, 1)
+    assert found
+    want = on_the_machine(lowered(model, 1, whole), x, 1, 0)
+    for schedule in found:
+        np.testing.assert_array_equal(on_the_machine(lowered(model, 1, schedule), x, 1, 0), want)
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("images", "strides"), [(1, (1, 1)), (1, (2, 2)), (4, (1, 1))])
 def test_the_compiled_function_keeps_its_bits(threads: int, images: int, strides: tuple[int, int]) -> None:
