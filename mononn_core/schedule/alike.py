@@ -25,7 +25,7 @@ def once(builder: TaskBuilder, form: Hashable, stored: str, element: Element, ma
     def numbered(e: Expr) -> Expr:
         return transform(e, lambda n: replace(n, operand=numbers[n.operand]) if isinstance(n, Load) else n)
 
-    kinds = tuple((builder.types[n], builder.storage.get(n), builder.views.graph.is_constant(n)) for n in names)
+    kinds = tuple((builder.views.type(n), builder.storage.get(n), builder.views.graph.is_constant(n)) for n in names)
     statements = tuple(replace(st, value=numbered(e)) for st, e in zip(prelude, values, strict=True))  # type: ignore[arg-type]
     digits = tuple(str(node.value) for node in nodes if isinstance(node, Const) and node.dtype != INDEX)  # -0.0 is 0.0
     key = (form, kinds, statements, *map(numbered, at), numbered(value), digits)
