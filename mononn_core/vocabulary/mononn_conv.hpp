@@ -161,8 +161,32 @@ template <int GROUP, int C, int... L> MN_INLINE V spread(V v, Sequence<int, L...
   return __builtin_shufflevector(v, v, (L / GROUP * GROUP + C)...);
 }
 
+// add(y, x, kh, kw, read(row, column)) for each of RH x RW windows and each of KR rows of taps, in a window's order of
+// taps: each input is read once for all the windows it lies in, unless windows are so far apart that they share few.
+template <class G, int RH, int RW, int KR, class Read, class Add> MN_INLINE void each_tap(Read &&read, Add &&add) {
+  constexpr int ROWS = (RH - 1) * G::SH + (KR - 1) * G::DH + 1, COLUMNS = (RW - 1) * G::SW + (G::KW - 1) * G::DW + 1;
+  if constexpr (ROWS * COLUMNS > 2 * RH * KR * RW * G::KW) {
+    MN_UNROLL for (int kh = 0; kh < KR; ++kh)
+      MN_UNROLL for (int y = 0; y < RH; ++y)
+        MN_UNROLL for (int kw = 0; kw < G::KW; ++kw)
+          MN_UNROLL for (int x = 0; x < RW; ++x)
+            add(y, x, kh, kw, read(y * G::SH + kh * G::DH, x * G::SW + kw * G::DW));
+  } else {
+    MN_UNROLL for (int row = 0; row < ROWS; ++row)
+      MN_UNROLL for (int column = 0; column < COLUMNS; ++column) {
+        const auto v = read(row, column);
+        MN_UNROLL for (int kh = 0; kh < KR; ++kh)
+          MN_UNROLL for (int kw = 0; kw < G::KW; ++kw) {
+            const int y = row - kh * G::DH, x = column - kw * G::DW;
+            if (y >= 0 && x >= 0 && y % G::SH == 0 && x % G::SW == 0 && y / G::SH < RH && x / G::SW < RW)
+              add(y / G::SH, x / G::SW, kh, kw, v);
+          }
+      }
+  }
+}
+
 // RH x RW output pixels by W channels in groups of GROUP, KR kernel rows at a time: their weights stay in registers
-// where they fit, and each input vector is read once for all the windows it lies in.
+// where they fit.
 template <class G, int RH, int RW, int KR, int GROUP, class TA, class Epilogue>
 MN_INLINE void depthwise_tile(const TA *__restrict A, const float *__restrict B, long ldb, Epilogue &&epilogue) {
   V c[RH][RW];
@@ -173,17 +197,13 @@ MN_INLINE void depthwise_tile(const TA *__restrict A, const float *__restrict B,
     V b[KR][G::KW];
     MN_UNROLL for (int kh = 0; kh < KR; ++kh)
       MN_UNROLL for (int kw = 0; kw < G::KW; ++kw) b[kh][kw] = load<V>(w + ((kh * G::KW + kw) * GROUP + CHANNEL) * ldb);
-    MN_UNROLL for (int row = 0; row <= (RH - 1) * G::SH + (KR - 1) * G::DH; ++row)
-      MN_UNROLL for (int column = 0; column <= (RW - 1) * G::SW + (G::KW - 1) * G::DW; ++column) {
-        V v = load<V>(a + G::at(row, column));
-        if constexpr (GROUP > 1) v = spread<GROUP, CHANNEL>(v, Counted<W>());
-        MN_UNROLL for (int kh = 0; kh < KR; ++kh)
-          MN_UNROLL for (int kw = 0; kw < G::KW; ++kw) {
-            const int y = row - kh * G::DH, x = column - kw * G::DW;
-            if (y >= 0 && x >= 0 && y % G::SH == 0 && x % G::SW == 0 && y / G::SH < RH && x / G::SW < RW)
-              c[y / G::SH][x / G::SW] += v * b[kh][kw];
-          }
-      }
+    each_tap<G, RH, RW, KR>(
+        [&](int row, int column) __attribute__((always_inline)) {
+          V v = load<V>(a + G::at(row, column));
+          if constexpr (GROUP > 1) v = spread<GROUP, CHANNEL>(v, Counted<W>());
+          return v;
+        },
+        [&](int y, int x, int kh, int kw, V v) __attribute__((always_inline)) { c[y][x] += v * b[kh][kw]; });
   };
   MN_NOUNROLL for (int kh = 0; kh < G::KH; kh += KR)
     [&]<int... CHANNEL>(Sequence<int, CHANNEL...>) __attribute__((always_inline)) {

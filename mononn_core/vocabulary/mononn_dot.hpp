@@ -385,17 +385,13 @@ MN_INLINE void dot_depthwise_tile(const TA *__restrict A, const TB *__restrict B
         b[kh][kw] = D::row(w + ((kh * G::KW + kw) * CHUNKS + CHUNK) * ldb * EACH);
         if constexpr (D::OFFSET) D::add(offset, D::offset(), b[kh][kw]);
       }
-    MN_UNROLL for (int row = 0; row <= (RH - 1) * G::SH + (KR - 1) * G::DH; ++row)
-      MN_UNROLL for (int column = 0; column <= (RW - 1) * G::SW + (G::KW - 1) * G::DW; ++column) {
-        const auto words = spread_words<GROUP, CHUNK>(a + G::at(row, column), Counted<W>());
-        const typename D::Value v = D::values(words);
-        MN_UNROLL for (int kh = 0; kh < KR; ++kh)
-          MN_UNROLL for (int kw = 0; kw < G::KW; ++kw) {
-            const int y = row - kh * G::DH, x = column - kw * G::DW;
-            if (y >= 0 && x >= 0 && y % G::SH == 0 && x % G::SW == 0 && y / G::SH < RH && x / G::SW < RW)
-              D::add(c[y / G::SH][x / G::SW], v, b[kh][kw]);
-          }
-      }
+    each_tap<G, RH, RW, KR>(
+        [&](int row, int column) __attribute__((always_inline)) {
+          return D::values(spread_words<GROUP, CHUNK>(a + G::at(row, column), Counted<W>()));
+        },
+        [&](int y, int x, int kh, int kw, typename D::Value v) __attribute__((always_inline)) {
+          D::add(c[y][x], v, b[kh][kw]);
+        });
   };
   MN_NOUNROLL for (int kh = 0; kh < G::KH; kh += KR)
     [&]<int... CHUNK>(Sequence<int, CHUNK...>) __attribute__((always_inline)) {

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import time
+
 import numpy as np
 import pytest
 from onnx import TensorProto
@@ -55,3 +58,31 @@ def test_groups(shape: tuple[int, int, int, int, int], level: str, template: str
     np.testing.assert_allclose(seen["y"].reshape(want.shape), want, rtol=1e-4, atol=1e-4)
     with Session(compiler.build(stages), threads=2) as session:
         np.testing.assert_allclose(session.run({"x": x})["y"], want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("level", ["avx512", "avx2"])
+@pytest.mark.parametrize("quantised", [False, True])
+def test_windows_far_apart_compile_at_once(quantised: bool, level: str) -> None:
+    """As in atrous pyramids: their kernels were unrolled over all that lies between their taps, for minutes."""
+    machine = Machine.named(level)
+    if not machine.features <= Machine.probe().features:
+        pytest.skip(f"this processor has no {level}")
+    b = Builder("atrous")
+    w = b.random.standard_normal((32, 1, 3, 3)).astype(np.float32)
+    settings = {"pads": [36] * 4, "dilations": [36, 36], "group": 32}
+    x, weights = "x", b.constant(w)
+    if quantised:
+        one, zero = b.constant(np.array(0.05, np.float32)), b.constant(np.array(3, np.uint8))
+        x = b.add("DequantizeLinear", b.add("QuantizeLinear", x, one, zero), one, zero)
+        small = b.constant(np.clip(np.round(w / 0.05), -127, 127).astype(np.int8))
+        weights = b.add("DequantizeLinear", small, one, b.constant(np.array(0, np.int8)))
+    b.add("Conv", x, weights, output="y", **settings)
+    model = b.model({"x": (TensorProto.FLOAT, (1, 32, 40, 40))}, {"y": (1, 32, 40, 40)})
+    stages = compiler.lower(model, threads=2, machine=machine)
+    assert [p.task.template for p in stages.program.phases()].count("depthwise") == 1
+    given = {"x": b.random.standard_normal((1, 32, 40, 40)).astype(np.float32)}
+    started = time.process_time() + sum(os.times()[2:4])
+    with Session(compiler.build(stages), threads=2) as session:
+        found = session.run(given)["y"]
+    assert time.process_time() + sum(os.times()[2:4]) - started < 30
+    np.testing.assert_allclose(found, evaluate(stages.graph, given)["y"], rtol=1e-4, atol=1e-4)
