@@ -146,7 +146,10 @@ class Order:
         self.cache: dict[object, Classes] = {}
         loops = [item for item in program.body if isinstance(item, Loop)]
         self.rounds = {p.id: loop.count for loop in loops for p in loop.body if isinstance(p, Phase)}
-        self.forms, self.known = dict[str, int](), dict[str, int]()
+        self.forms = dict[str, int]()
+        """Phase -> the number of its form."""
+        self.form_numbers = dict[str, int]()
+        """Form, as text -> its number."""
         self.loads_stay = dict[Hashable, bool]()
         self.uses_loop = {p.id: depends(p, loop.var) for loop in loops for p in loop.body if isinstance(p, Phase)}
         self.shadow = Shadow(program, self._runs())
@@ -190,7 +193,7 @@ class Order:
         if phase.id not in self.forms:
             task = replace(phase.task, operands=tuple(replace(o, buffer="") for o in phase.task.operands))
             text = repr((phase.domain, phase.assign, phase.waits, phase.signals, task))
-            self.forms[phase.id] = self.known.setdefault(text, len(self.known))
+            self.forms[phase.id] = self.form_numbers.setdefault(text, len(self.form_numbers))
         return self.forms[phase.id]
 
     def _visit(self, phase: Phase, loop: dict[str, int]) -> None:

@@ -281,7 +281,12 @@ def test_equal_layers_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert steps(3) == steps(6)
 
 
-@given(st.floats(-3e38, 3e38), st.floats(-3e38, 3e38))
+sizes = st.floats(-(2.0**127), 2.0**127, width=32) | st.sampled_from(
+    [np.nextafter(2.0**16, end) for end in (0, np.inf)]
+)
+
+
+@given(sizes, sizes)
 def test_rounded_bounds_hold_what_the_others_do(a: float, b: float) -> None:
     low, high = min(a, b), max(a, b)
     found = rounded((low, high))

@@ -59,13 +59,19 @@ def rounded(known: Known) -> Known:
     if known is None or not is_ordinary(known):
         return known
     low, high = known
-    return (-_power_beside(-low, math.ceil) if low < 0 else _power_beside(low, math.floor)), (
-        _power_beside(high, math.ceil) if high > 0 else -_power_beside(-high, math.floor)
+    return (
+        -_power_above(-low) if low < 0 else _power_below(low),
+        _power_above(high) if high > 0 else -_power_below(-high),
     )
 
 
-def _power_beside(size: float, to: Callable[[float], int]) -> float:
-    return min(2.0 ** (16 * to(math.log2(size) / 16)), MOST) if size else 0.0
+def _power_above(size: float) -> float:
+    mantissa, exponent = math.frexp(size)  # of a power of two 0.5 and one more than its exponent
+    return min(math.ldexp(1.0, -(-(exponent - (mantissa == 0.5)) // 16) * 16), MOST)
+
+
+def _power_below(size: float) -> float:
+    return math.ldexp(1.0, (math.frexp(size)[1] - 1) // 16 * 16) if size else 0.0
 
 
 def hull(parts: Iterable[Known]) -> Known:
