@@ -31,6 +31,8 @@ REDUCERS = {"add": "mn::Add", "mul": "mn::Mul", "max": "mn::Max", "min": "mn::Mi
 CHEAP_OPERATIONS = 4
 SQUARE = 8
 """Rows and columns that are worth transposing in registers."""
+TURNS = 4
+"""Rows whose elements lie in turn, as the colours of a picture do, that are put in turn in registers."""
 UNROLLED = 16
 """Reductions of so few terms, the taps of a pooling, are written out."""
 
@@ -63,6 +65,9 @@ def _write_for(out: Writer, loop: For, printer: Printer) -> None:
     if (found := transposition(loop, printer)) is not None:
         write_transposition(out, found, printer)
         return
+    if _in_turn(loop, printer):
+        _write_in_turn(out, loop, printer)
+        return
     inner = _inside(printer, loop.var, loop.extent)
     limit = printer.index(_limit(loop, printer))
     vectors = _vectors(loop, inner) if loop.kind == "vector" else None
@@ -74,6 +79,38 @@ def _write_for(out: Writer, loop: For, printer: Printer) -> None:
         return
     with out.block(f"for (long {loop.var} = 0; {loop.var} < {limit}; ++{loop.var}) {{"):
         write_statements(out, loop.body, inner)
+
+
+def _in_turn(rows: For, printer: Printer) -> bool:
+    """Whether a nest stores the elements of few rows in turn, and computes each row in vectors."""
+    columns, *more = rows.body
+    if more or rows.bound is not None or not 1 < rows.extent <= TURNS or not isinstance(columns, For):
+        return False
+    inner = _inside(_inside(printer, rows.var, rows.extent), columns.var, columns.extent)
+    store, *more = columns.body
+    if more or columns.kind != "vector" or columns.bound is not None or not is_vector(store, columns.var, inner):
+        return False
+    assert isinstance(store, Store)
+    pointer = printer.pointers[store.operand]
+    read = {printer.pointers[e.operand].buffer for e in walk(store.value) if isinstance(e, Load)}
+    offset = pointer.address(store.index, inner.ranges)
+    apart = [replace(inner, vector=loop.var).stride(offset) for loop in (rows, columns)]
+    return apart == [1, rows.extent] and pointer.buffer not in read
+
+
+def _write_in_turn(out: Writer, rows: For, printer: Printer) -> None:
+    (columns,) = rows.body
+    assert isinstance(columns, For)
+    (store,) = columns.body
+    assert isinstance(store, Store)
+    inner = _inside(_inside(printer, rows.var, rows.extent), columns.var, columns.extent)
+    pointer, value = printer.pointers[store.operand], unrounded(store.value)
+    first = substitute(pointer.address(store.index, inner.ranges), {rows.var: Const(0)})
+    vector, lanes = replace(inner, vector=columns.var).value(value), "mn::Int<T>" if value.dtype == WORD else "T"
+    with out.block(f"mn::each_lane({columns.extent}, [&](auto tag, long {columns.var}) {{", "});"):
+        out.line("using T = decltype(tag);")
+        at = f"{pointer.name} + {inner.index(simplify(first, inner.ranges))}"
+        out.line(f"mn::store_in_turn<{lanes}, {rows.extent}>({at}, [&](long {rows.var}) {{ return {vector}; }});")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 #pragma once
 #include "mononn.h"
 #include "mononn_sync.hpp"
+#include "mononn_transpose.hpp"
 #include "mononn_vec.hpp"
 
 namespace mn {

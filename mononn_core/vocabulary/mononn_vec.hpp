@@ -426,64 +426,6 @@ template <class Body> MN_INLINE void each_lane(long n, Body &&body) {
   for (; x < n; ++x) body(V1{}, x);
 }
 
-// s[i], lane j: the float at p[j * stride + i]. Blocks of 1, 2, 4, ... lanes change places.
-template <int STEP = 1, int... L> MN_INLINE void transpose_square(V (&s)[W], Sequence<int, L...> lanes) {
-  if constexpr (STEP < W) {
-    MN_UNROLL for (int i = 0; i < W; ++i)
-      if (!(i & STEP)) {
-        const V a = s[i], b = s[i + STEP];
-        s[i] = __builtin_shufflevector(a, b, (L & STEP ? W + L - STEP : L)...);
-        s[i + STEP] = __builtin_shufflevector(a, b, (L & STEP ? W + L : L + STEP)...);
-      }
-    transpose_square<2 * STEP>(s, lanes);
-  }
-}
-MN_INLINE void transpose_square(V (&s)[W]) { transpose_square(s, Counted<W>()); }
-MN_INLINE void load_square(V (&s)[W], const float *p, long stride) {
-  MN_UNROLL for (int j = 0; j < W; ++j) s[j] = load<V>(p + j * stride);
-  transpose_square(s);
-}
-
-// [0, rows) x [0, columns): squares of W x W elements, where rows are ``whole``: all of those between two that are. A cache
-// line's rows at a time, or one square's. lane(tag, y, x) elsewhere, as of ``each_lane``.
-template <class Whole, class Square, class Lane>
-MN_INLINE void each_square(long rows, long columns, Whole &&whole, Square &&square, Lane &&lane) {
-  const long full = columns / W * W;
-  auto fits = [&](long y, long count) { return y + count <= rows && whole(y) && whole(y + count - 1); };
-  for (long y = 0; y < rows;) {
-    const long count = fits(y, 16) ? 16 : fits(y, W) ? W : 0;
-    if (count == 0) {
-      each_lane(columns, [&](auto tag, long x) { lane(tag, y, x); });
-      ++y;
-      continue;
-    }
-    MN_NOUNROLL for (long x = 0; x < full; x += W)
-      MN_NOUNROLL for (long h = 0; h < count; h += W) square(y + h, x);
-    for (long x = full; x < columns; ++x)
-      for (long h = 0; h < count; ++h) lane(V1{}, y + h, x);
-    y += count;
-  }
-}
-
-// As ``each_square``, of squares whose columns are computed one after the other: the last rows may be fewer than W, and the
-// square looks to that itself.
-template <class Whole, class Square, class Lane>
-MN_INLINE void each_column(long rows, long columns, Whole &&whole, Square &&square, Lane &&lane) {
-  const long full = columns / W * W;
-  for (long y = 0; y < rows;) {
-    const long left = rows - y, count = left < W ? left : W;
-    if (!whole(y) || !whole(y + count - 1)) {
-      each_lane(columns, [&](auto tag, long x) { lane(tag, y, x); });
-      ++y;
-      continue;
-    }
-    MN_NOUNROLL for (long x = 0; x < full; x += W) square(y, x);
-    for (long x = full; x < columns; ++x)
-      for (long h = 0; h < count; ++h) lane(V1{}, y + h, x);
-    y += count;
-  }
-}
-
 // Fold term(tag, z) over z in [0, n): four interleaved vectors, then pairwise, then the last few one by one.
 template <class R, class Term> MN_INLINE float reduce(long n, Term &&term) {
   V s[4];

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from onnx import helper
@@ -95,3 +97,32 @@ def test_neighbours_that_lie_where_data_says(level: str, channels: int, border: 
         np.testing.assert_allclose(session.run(feeds)["y"], wanted, rtol=1e-6, atol=1e-6)
         with pytest.raises(InputError, match="out of range"):
             session.run({**feeds, "given": feeds["given"] + 18})
+
+
+@pytest.mark.parametrize("level", ["avx512", "avx2", "scalar"])
+def test_few_channels_are_stored_in_turn(level: str) -> None:
+    """Pictures of two to five channels, as float32 and quantised: up to four are put in turn in registers, five are
+    stored element by element. 37 columns are vectors and a rest."""
+    machine = Machine.named(level)
+    if not machine.features <= Machine.probe().features:
+        pytest.skip(f"this processor has no {level}")
+    random, nodes, edges, feeds, outputs = np.random.default_rng(0), [], [], {}, []
+    for channels in (2, 3, 4, 5):
+        x, last, quantised = (f"{name}{channels}" for name in ("x", "y", "q"))
+        feeds[x] = random.standard_normal((1, channels, 6, 37)).astype(np.float32)
+        edges.append((x, "float32", (1, channels, 6, 37)))
+        outputs += [last, quantised]
+        nodes += [
+            helper.make_node("Transpose", [x], [f"t{channels}"], perm=(0, 2, 3, 1)),
+            helper.make_node("Add", [f"t{channels}", f"t{channels}"], [last]),
+            helper.make_node("QuantizeLinear", [x, "scale", "zero"], [f"b{channels}"]),
+            helper.make_node("Transpose", [f"b{channels}"], [quantised], perm=(0, 2, 3, 1)),
+        ]
+    proto = model(nodes, edges, outputs, {"scale": np.float32(0.02), "zero": np.uint8(120)})
+    wanted = ReferenceEvaluator(proto).run(None, feeds)
+    stages = compiler.lower(proto.SerializeToString(), threads=2, machine=machine)
+    in_turn = [re.findall(rf"store_in_turn<[\w:<>]*, {channels}>", stages.source) for channels in (2, 3, 4, 5)]
+    assert [len(found) for found in in_turn] == ([0, 0, 0, 0] if level == "scalar" else [2, 2, 2, 0])
+    with Session(compiler.build(stages), threads=2) as session:
+        found = session.run(feeds)
+    assert [name for name, want in zip(outputs, wanted, strict=True) if not np.array_equal(found[name], want)] == []
