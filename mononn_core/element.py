@@ -19,11 +19,13 @@ NARROW = (F16, BF16)
 """Floats that are stored and multiplied only: what is added up, or computed, is ``COMPUTE``."""
 BYTES = ("int8", "uint8")
 """Integers that are stored and multiplied only: what generated code computes of them is a float or an int32."""
+SHORT = (*BYTES, "int16", "uint16")
+"""Integers that are stored only, those and the ones of 16 bits: a float holds any of them."""
 HALF_WORD = "int16"
 """Integers whose products in pairs are int32: what sums of a few bytes are multiplied as."""
 WORD = "int32"
 """Integers that as many lie side by side in a vector register as of ``COMPUTE``."""
-SIDE_BY_SIDE = (COMPUTE, *NARROW, *BYTES, WORD)
+SIDE_BY_SIDE = (COMPUTE, *NARROW, *SHORT, WORD)
 """Types that a CPU's vocabulary loads and stores several neighbours of at once."""
 FLOATS = (*NARROW, F32, F64)
 """Floats that one computes with."""

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from mononn_core.codegen.c import c_type, literal, part_of
 from mononn_core.codegen.cast import cast_lanes
-from mononn_core.element import BYTES, C_SUFFIXES, C_TYPES, COMPUTE, NARROW, SIDE_BY_SIDE, WORD, itemsize
+from mononn_core.element import C_SUFFIXES, C_TYPES, COMPUTE, NARROW, SHORT, SIDE_BY_SIDE, WORD, itemsize
 from mononn_core.errors import UnsupportedError
 from mononn_core.program.expr import (
     INDEX,
@@ -126,7 +126,7 @@ def _is_gather(e: Load, var: str) -> bool:
 
 def unrounded(e: Expr) -> Expr:
     """What a stored narrow value is converted from, where that is known: the vocabulary's stores convert."""
-    narrow = e.dtype in NARROW or e.dtype in BYTES
+    narrow = e.dtype in NARROW or e.dtype in SHORT
     if isinstance(e, Select) and narrow:
         then, otherwise = unrounded(e.then), unrounded(e.otherwise)
         return Select(e.condition, then, otherwise) if then.dtype == otherwise.dtype == COMPUTE else e

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mononn_core.element import BYTES, SMALL_FLOATS, WORD, is_float
+from mononn_core.element import BYTES, SHORT, SMALL_FLOATS, WORD, is_float
 from mononn_core.importer.context import Context, converts
 from mononn_core.importer.convolution import Frame, convolve, frame, padded, windowed
 from mononn_core.ops.quantise import MOST_TERMS, beyond, integer_matmul, recentred
@@ -74,7 +74,7 @@ def dequantize(ctx: Context) -> str:
     out = ctx.dtype("output_dtype", ctx.type(scale).dtype)
     if out == ctx.type(scale).dtype and (in_blocks := _in_blocks(ctx, axis, block)):
         return in_blocks
-    if ctx.type(x).dtype in ("int8", "uint8") and is_float(out) and ctx.type(scale).dtype == out:
+    if ctx.type(x).dtype in SHORT and is_float(out) and ctx.type(scale).dtype == out:
         parts = (spread(ctx, name, x, axis, block) for name in (scale, zero) if name)
         return ctx.add("dequantize", x, *parts)
     middle = "float32" if not is_float(out) or ctx.type(scale).dtype == "float8_e8m0fnu" else ctx.type(scale).dtype

@@ -24,7 +24,7 @@ from mononn_core.graph import TensorType
 from mononn_core.ops.common import aligned, broadcast, numpy_dtype, present, text
 from mononn_core.ops.numeric import erf, power, sigmoid, softplus, truncated_division
 from mononn_core.ops.registry import Attrs, Index, OpDef, Reader, register
-from mononn_core.program.expr import Cast, Expr, Op, Select, const, op
+from mononn_core.program.expr import Cast, Const, Expr, Op, Select, const, op
 
 Array = Any
 Semantics = Callable[..., Array]
@@ -273,10 +273,12 @@ def _register() -> None:
 
 def _power_point(attrs: Attrs, a: Expr, b: Expr) -> Expr:
     """An exponent of another type is converted to the base's (both to float64 for an integer base). Integers: 1 of a
-    negative exponent, as of 0."""
+    negative exponent, as of 0. The third power, GELU's, is two products."""
     if "int" in a.dtype and "int" in b.dtype:
         positive = b if b.dtype.startswith("u") else op("max", b, const(0, b.dtype))
         return op("pow", a, Cast(positive, a.dtype))
+    if a.dtype == COMPUTE and isinstance(b, Const) and b.value == 3:
+        return op("cube", a)
     if a.dtype == b.dtype:
         return op("pow", a, b)
     if is_float(a.dtype):

@@ -60,6 +60,7 @@ FUNCTIONS = {f.name: f for f in (
     F("sign", np.sign, vocabulary=True),
     F("exp", np.exp, vocabulary=True, slow=True, instructions=4),
     F("log", np.log, vocabulary=True, slow=True, instructions=8),
+    F("cube", lambda x: x * x * x, vocabulary=True, instructions=2),
     F("sqrt", np.sqrt, vocabulary=True, slow=True, instructions=4),
     F("tanh", np.tanh, vocabulary=True, slow=True, instructions=16),
     F("erf", lambda x: np.asarray(_erf(x)).astype(x.dtype), vocabulary=True, slow=True, instructions=24),

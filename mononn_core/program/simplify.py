@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import gcd
 
-from mononn_core.element import BYTES, COMPUTE
+from mononn_core.element import COMPUTE, SHORT
 from mononn_core.program.expr import (
     FALSE,
     INDEX,
@@ -176,7 +176,7 @@ def assuming(condition: Expr, ranges: Ranges) -> Ranges:
 def _simplify_node(e: Expr, ranges: Ranges) -> Expr:
     if isinstance(e, Select):
         return e.then if e.condition == TRUE or e.then == e.otherwise else e.otherwise if e.condition == FALSE else e
-    if isinstance(e, Cast) and isinstance(chosen := e.value, Select) and (e.dtype == COMPUTE and chosen.dtype in BYTES):
+    if isinstance(e, Cast) and isinstance(chosen := e.value, Select) and (e.dtype == COMPUTE and chosen.dtype in SHORT):
         return Select(chosen.condition, *(_as_float(part) for part in (chosen.then, chosen.otherwise)))
     if e.dtype not in (INDEX, "bool") or not isinstance(e, Op):
         return e

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from mononn_core.element import BYTES, COMPUTE, SIDE_BY_SIDE, WORD
+from mononn_core.element import COMPUTE, SHORT, SIDE_BY_SIDE, WORD
 from mononn_core.graph import Graph, Node
 from mononn_core.ops import registry
 from mononn_core.ops.common import integer, integers, text
@@ -196,12 +196,12 @@ class _Fusion:
         return fits and self._in_lanes(node)
 
     def _in_lanes(self, node: Node) -> bool:
-        """Whether vectors are computed as ``node`` says: floats, words in few ways, bytes as what floats become."""
+        """Whether vectors are computed as ``node`` says: floats, words in few ways, others as what floats become."""
         out = self.graph.types[node.output].dtype
         if out == WORD:
             return node.op in IN_WORDS
         of_floats = node.op == "cast" and self.graph.types[node.inputs[0]].dtype == COMPUTE
-        return out not in BYTES or of_floats or node.op == "quantize"
+        return out not in SHORT or of_floats or node.op == "quantize"
 
     def _is_border(self, pad: Node) -> bool:
         """Whether ``pad`` puts constants around an image that a convolution reads, all channels alike."""

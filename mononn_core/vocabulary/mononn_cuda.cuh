@@ -190,6 +190,7 @@ MN_DEVICE float log(float x) { return logf(x); }
 MN_DEVICE float sqrt(float x) { return sqrtf(x); }
 MN_DEVICE float tanh(float x) { return tanhf(x); }
 MN_DEVICE float erf(float x) { return erff(x); }
+MN_DEVICE float cube(float x) { return x * x * x; }
 MN_DEVICE float sigmoid(float x) { return 1.f / (1.f + expf(-x)); }
 MN_DEVICE float softplus(float x) { return x > 20.f ? x : log1pf(expf(x)); }
 MN_DEVICE float abs(float x) { return fabsf(x); }

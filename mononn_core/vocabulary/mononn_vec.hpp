@@ -337,6 +337,7 @@ template <class T> MN_INLINE T abs(T x) {
   u.i &= 0x7fffffff;
   return u.f;
 }
+template <class T> MN_INLINE T cube(T x) { return x * x * x; }
 template <class T> MN_INLINE T sqrt(T x) {
 #if defined(__AVX512F__)
   if constexpr (lanes<T> == 16) return (T)x86::sqrt((x86::F512)x);

@@ -33,7 +33,10 @@ def words(operator: str) -> Nodes:
 CHAINS: dict[str, Nodes] = {
     **{f"{name} and back": back(name, "Abs") for name in ("UINT8", "UINT16", "UINT32", "UINT64")},
     **{f"{name} and back": back(name) for name in ("INT8", "INT16", "INT32", "INT64", "BOOL", "DOUBLE")},
-    **{f"to {name}": [("Abs", "", {}), cast(TensorProto.DataType.Value(name))] for name in ("UINT8", "INT8", "INT32")},
+    **{
+        f"to {name}": [("Abs", "", {}), cast(TensorProto.DataType.Value(name))]
+        for name in ("UINT8", "INT8", "UINT16", "INT16", "INT32")
+    },
     **{f"words: {operator}": words(operator) for operator in WORDS},
     "words: Abs": [cast(TensorProto.INT32), ("Abs", "", {}), ("Neg", "", {}), cast(FLOAT)],
     "words: Less": [cast(TensorProto.INT32), ("Less", "three", {}), cast(FLOAT)],
@@ -98,3 +101,39 @@ def test_large_whole_constants() -> None:
     x = np.arange(150, dtype=np.int32).reshape(3, 50)
     with Session(compiler.build(compiler.lower(proto.SerializeToString(), threads=2)), threads=2) as session:
         np.testing.assert_array_equal(session.run({"x": x})["y"], (x + constants["a"]) * constants["b"])
+
+
+@pytest.mark.parametrize("kind", ["uint16", "int16", "uint8", "int8"])
+@pytest.mark.parametrize("level", ["avx512", "avx2", "scalar"])
+def test_quantised_values_are_computed_in_vectors(level: str, kind: str) -> None:
+    """A quantised tensor that two read is stored, another one is a rounded float on its way; the third power is two
+    products. Powers of two as scales, so that no rounding decides."""
+    machine = Machine.named(level)
+    if not machine.features <= Machine.probe().features:
+        pytest.skip(f"this processor has no {level}")
+    low, high = np.iinfo(kind).min, np.iinfo(kind).max
+    constants = {
+        "scale": np.float32(2.0**-5),
+        "zero": np.array((low + high) // 2 + 1, kind),
+        "fine": np.float32(2.0**-9),
+        "three": np.float32(3),
+    }
+    nodes = [
+        node("QuantizeLinear", "x scale zero", "q"),
+        node("Transpose", "q", "turned", perm=(1, 0)),
+        node("DequantizeLinear", "q scale zero", "d"),
+        node("Pow", "d three", "p"),
+        node("QuantizeLinear", "p fine zero", "r"),
+        node("DequantizeLinear", "r fine zero", "s"),
+        node("Sub", "s d", "y"),
+    ]
+    proto = model(nodes, [("x", "float32", (37, 50))], ["y", "q", "turned"], constants, opset=21)
+    x = (np.random.default_rng(2).standard_normal((37, 50)) * 3).astype(np.float32)
+    wanted = ReferenceEvaluator(proto).run(None, {"x": x})
+    stages = compiler.lower(proto.SerializeToString(), threads=2, machine=machine)
+    assert "powf" not in stages.source
+    assert "rintf" not in stages.source
+    with Session(compiler.build(stages), threads=2) as session:
+        found = session.run({"x": x})
+    for name, want in zip(("y", "q", "turned"), wanted, strict=True):
+        np.testing.assert_array_equal(found[name], want)

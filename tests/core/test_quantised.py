@@ -277,7 +277,7 @@ def test_a_gpu_stores_quantised_tensors(tmp_path: Path) -> None:
 def test_pixels_of_an_image_of_few_channels_are_computed_side_by_side() -> None:
     stages = compiler.lower(image(), threads=2, machine=Machine.named("avx2"))
     first = stages.source[stages.source.index("phase_000") : stages.source.index("phase_001")]
-    assert "mn::scatter<T>" in first and "between<T>" in first and "/ 17" not in first
+    assert "mn::store_in_turn<T, 3>" in first and "between<T>" in first and "/ 17" not in first
 
 
 @pytest.mark.parametrize("b_type", ["uint8", "int8"])
