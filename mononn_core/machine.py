@@ -70,6 +70,8 @@ class ProductInstruction:
     needs: frozenset[str] = frozenset()
 
 
+LINE_BYTES = 64
+"""Of a cache line."""
 AMX = frozenset({"avx512f", "amx-tile"})
 TILE_ROWS, TILE_BYTES = 16, 64
 """Of a tile register, at most. Two are multiplied in as many cycles as the left one has rows."""

@@ -8,7 +8,7 @@ from math import ceil, prod
 from typing import Protocol
 
 from mononn_core.element import COMPUTE, LEFT, itemsize
-from mononn_core.machine import Machine
+from mononn_core.machine import LINE_BYTES, Machine
 from mononn_core.program.ir import Operand, Phase
 from mononn_core.program.template import NEST
 
@@ -17,7 +17,6 @@ SECONDS_PER_ELEMENT = 0.15e-9
 """Of an element that generated loops read or store."""
 EXCHANGE_BYTES_PER_SECOND = 5e9
 """Rate at which a core gets lines that another core has just written."""
-LINE_BYTES = 64
 LINES_BEYOND = 12
 """Lines that prefetchers fetch past the end of what a worker has of a row, which another worker is about to write."""
 TILES_REACH = 0.45

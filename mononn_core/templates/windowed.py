@@ -21,6 +21,7 @@ from mononn_core.codegen.epilogues import into_padding, write_edge, write_elemen
 from mononn_core.codegen.storage import row_stride
 from mononn_core.element import COMPUTE, itemsize
 from mononn_core.errors import UnsupportedError
+from mononn_core.machine import LINE_BYTES
 from mononn_core.program.expr import Const, Expr, Load, Var, op, walk
 from mononn_core.program.ir import Box, Operand, Phase, Result, Task
 from mononn_core.program.rules import matrix_dims
@@ -163,18 +164,31 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
         return panel
 
     def tile(self, stage: FusionGroup, builder: PhaseBuilder, partition: Partition) -> Tile:
-        """The block of image rows whose pixels stay in the second-level cache while all panels pass over them."""
+        """The block of image rows that stay in the second-level cache while all panels pass over them."""
         conv, pitch = Conv.of(stage, builder), image_of(builder, stage).pitch
         panel = self.panels(conv, builder.lanes)[0]
-        rows, blocks = self.block(conv, panel, partition, pitch, builder)
+        read = conv.strides[0] * pitch * self.reads(conv, panel) * itemsize(conv.dtype)
+        row_bytes = read + self.lines_in_parts(conv, panel, stage, builder)
+        rows, blocks = self.block(conv, panel, partition, row_bytes, builder)
         dealt = self.dealt(panel, partition)
         return Tile(rows, blocks, dealt, self.most_at_once(conv, dealt, builder))
 
-    def block(self, conv: Conv, panel: int, partition: Partition, pitch: int, builder: PhaseBuilder) -> Pair:
-        """(image rows of a task, tasks) for an owner's share; of several images, tasks divide each one's."""
+    def lines_in_parts(self, conv: Conv, panel: int, stage: FusionGroup, builder: PhaseBuilder) -> int:
+        """Bytes of an image row of results, and of the images of its kind that the epilogue reads, where each panel has
+        a part of their cache lines: they are to stay in the second-level cache until the next panel's turn."""
+        mine = builder.types[stage.own]
+        if panel >= conv.channels or panel * itemsize(mine.dtype) >= LINE_BYTES:
+            return 0
+        read = {n for node in stage.nodes[1:] for n in node.inputs if n and n not in builder.views.graph.constants}
+        made = {node.output for node in stage.nodes}
+        images = [mine, *(t for n in read - made if (t := builder.types[n]).shape == mine.shape)]
+        return sum(t.nbytes for t in images) // (conv.out[0] * conv.out[1])
+
+    def block(self, conv: Conv, panel: int, partition: Partition, row_bytes: int, builder: PhaseBuilder) -> Pair:
+        """(image rows of a task, tasks) for an owner's share, where ``row_bytes`` of each row are to stay in the
+        second-level cache; of several images, tasks divide each one's."""
         share = rows_of(conv, partition)
-        pixel_bytes = self.reads(conv, panel) * itemsize(conv.dtype)
-        most = max(1, int(L2_SHARE * builder.machine.l2_bytes) // max(1, conv.strides[0] * pitch * pixel_bytes))
+        most = max(1, int(L2_SHARE * builder.machine.l2_bytes) // max(1, row_bytes))
         tasks = ceil(share / most)
         while conv.out[0] > 1 and share % tasks:
             tasks += 1
@@ -333,7 +347,7 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
         """What else the calls need; ``shape``: the arguments of ``mn::Windows`` after the first."""
 
     def write_ahead(self, result: Result, printer: Printer, code: CpuStorage) -> None:
-        """A function that prefetches the line an epilogue stores to and those it reads of other images."""
+        """A function that prefetches the line an epilogue stores to and those it reads of other images, each once."""
         y, x, n = result.axes
         loads = [(e.operand, e.index) for e in walk(result.value) if isinstance(e, Load)]
         with code.out.block(f"auto ahead_ = [&](long {y}, long {x}, long {n}) {{", "};"):
@@ -343,7 +357,9 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
                 known = not any(isinstance(e, Load) for e in walk(offset))
                 if known and (varies(offset, y) or varies(offset, x)):
                     function = "mn::prefetch_write" if role == result.operand else "__builtin_prefetch"
-                    code.out.line(f"{function}({pointer.name} + {printer.index(offset)});")
+                    line = LINE_BYTES // itemsize(pointer.buffer.dtype)
+                    once = f"if ({n} % {line} == 0) " if line > LINE_BYTES // itemsize(COMPUTE) else ""
+                    code.out.line(f"{once}{function}({pointer.name} + {printer.index(offset)});")
 
 
 def corners(phase: Phase, printer: Printer, code: CpuStorage) -> str:

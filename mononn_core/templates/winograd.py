@@ -18,7 +18,7 @@ from mononn_core.codegen.c import c_type
 from mononn_core.codegen.cpu_storage import CpuStorage
 from mononn_core.codegen.cstyle import Printer
 from mononn_core.element import COMPUTE, HALF_WORD, WIDE, itemsize, together
-from mononn_core.machine import Machine
+from mononn_core.machine import LINE_BYTES, Machine
 from mononn_core.program.expr import Const, Expr, minimum
 from mononn_core.program.ir import Phase, Task
 from mononn_core.program.template import Running, operand
@@ -38,8 +38,6 @@ FEWEST = 8
 """Channels of a group, in and out, from which on the transforms pay."""
 TRANSFORMED = {COMPUTE: COMPUTE, "uint8": HALF_WORD}
 """Type of an image's elements -> of its windows' transforms and of the weights'."""
-LINE = 64
-"""Bytes of a cache line."""
 RATE = {COMPUTE: 1.0, HALF_WORD: 1.6}
 """Type of transforms -> their products in the time of one of float32 (measured)."""
 NEAR = 1 << 17
@@ -166,7 +164,7 @@ class Winograd(Windowed[WindowParams]):
     def tag(self, conv: Conv) -> str:
         return f"@{self.name}"
 
-    def block(self, conv: Conv, panel: int, partition: Partition, pitch: int, builder: PhaseBuilder) -> Pair:
+    def block(self, conv: Conv, panel: int, partition: Partition, row_bytes: int, builder: PhaseBuilder) -> Pair:
         """Rows of tiles whose transformed windows stay in half of the second-level cache; an owner's whole share where
         reading its windows from the last cache takes less than reading weights once more for every block."""
         share, most = rows_of(conv, partition), most_rows(conv, self.toom, builder.machine)
@@ -204,9 +202,9 @@ class Winograd(Windowed[WindowParams]):
         apart, terms, size = params.dilations[0], self.toom.products, itemsize(TRANSFORMED[self.read])
         each = [tiles(r, w, self.toom.step) for r in parts(params.rows, apart) for w in parts(params.width, apart)]
         waiting = NEAR // itemsize(COMPUTE) + terms * params.at_once * params.panel
-        lines = ceil(channels * size / LINE)
-        row = LINE * (lines if lines % 16 else lines + 1)
-        windows = [terms * (n * row + LINE) // itemsize(COMPUTE) for n in each]
+        lines = ceil(channels * size / LINE_BYTES)
+        row = LINE_BYTES * (lines if lines % 16 else lines + 1)
+        windows = [terms * (n * row + LINE_BYTES) // itemsize(COMPUTE) for n in each]
         return sum(windows) + sum(min(waiting, terms * n * params.panel) for n in each)
 
     def write_state(self, phase: Phase, code: CpuStorage) -> None:

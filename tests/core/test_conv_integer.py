@@ -10,7 +10,9 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from mononn_core import compiler
+from mononn_core.machine import Machine
 from mononn_core.runtime.session import Session
+from mononn_core.schedule.decisions import L2_SHARE
 from tests.core.models import model, node
 
 
@@ -87,3 +89,30 @@ def test_as_the_reference(name: str) -> None:
     with Session(compiler.build(stages), threads=2) as session:
         np.testing.assert_array_equal(session.run(feeds)["y"], wanted)
     assert stages.manifest["phases"][-1]["template"] == case.through
+
+
+def test_lines_that_panels_share_stay_in_the_cache() -> None:
+    """A panel's bytes are half a cache line: image rows are cut so that the other half is written before it leaves
+    the second-level cache, and a line is fetched once. Of floats a panel's are whole lines."""
+    random, machine = np.random.default_rng(0), Machine.named("avx512")
+    constants = {
+        "w": random.integers(-9, 9, (256, 64, 1, 1)).astype(np.int8),
+        "scale": np.float32(0.02),
+        "zero": np.uint8(128),
+        "fine": np.float32(0.01),
+        "none": np.int8(0),
+        "real": random.standard_normal((256, 64, 1, 1)).astype(np.float32),
+    }
+    nodes = [
+        node("QuantizeLinear", "x scale zero", "q"),
+        node("QLinearConv", "q scale zero w fine none scale zero", "y"),
+        node("Conv", "x real", "z"),
+    ]
+    proto = model(nodes, [("x", "float32", (1, 64, 56, 56))], ["y", "z"], constants)
+    stages = compiler.lower(proto.SerializeToString(), threads=1, machine=machine)
+    tiles = [group.tile for group in stages.lowered.schedule.groups if group.tile is not None]
+    bytes_, floats = sorted(tiles, key=lambda tile: -tile.blocks)
+    assert (bytes_.panel, floats.panel) == (32, 32)
+    assert bytes_.blocks * bytes_.rows >= 56 > floats.rows * (floats.blocks - 1)
+    assert bytes_.rows * 56 * (64 + 256) <= L2_SHARE * machine.l2_bytes < 56 * 56 * (64 + 256)
+    assert stages.source.count("if (n % 64 == 0) mn::prefetch_write(") == 1
