@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mononn_core.element import COMPUTE, SHORT, WORD
-from mononn_core.program.expr import Cast
+from mononn_core.element import COMPUTE, NARROW, SHORT, WORD
+from mononn_core.program.expr import Cast, Const, Expr, Load, Select, walk
 
 
 def cast_lanes(value: str, e: Cast, lanes: str) -> str:
@@ -17,3 +17,17 @@ def cast_lanes(value: str, e: Cast, lanes: str) -> str:
         return f"mn::to_float<T>({value})"
     assert source in whole and e.dtype == WORD, f"{e} is not vectorisable"
     return value
+
+
+def unrounded(e: Expr, chosen: bool = False) -> Expr:
+    """What a stored narrow value is converted from, where that is known: the vocabulary's stores convert. Of what is
+    loaded that is a float where it is ``chosen`` or lies where data says; a compiler's loop copies the others."""
+    narrow = e.dtype in NARROW or e.dtype in SHORT
+    if isinstance(e, Load) and narrow and (chosen or any(isinstance(n, Load) for i in e.index for n in walk(i))):
+        return Cast(e, COMPUTE)
+    if isinstance(e, Select) and narrow:
+        then, otherwise = unrounded(e.then, True), unrounded(e.otherwise, True)
+        return Select(e.condition, then, otherwise) if then.dtype == otherwise.dtype == COMPUTE else e
+    if isinstance(e, Const) and narrow:
+        return Const(float(e.value), COMPUTE)
+    return e.value if isinstance(e, Cast) and narrow and e.value.dtype == COMPUTE else e

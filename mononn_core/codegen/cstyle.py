@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from mononn_core.codegen.c import c_type, literal, part_of
 from mononn_core.codegen.cast import cast_lanes
-from mononn_core.element import C_SUFFIXES, C_TYPES, COMPUTE, NARROW, SHORT, SIDE_BY_SIDE, WORD, itemsize
+from mononn_core.element import C_SUFFIXES, C_TYPES, COMPUTE, NARROW, SIDE_BY_SIDE, WORD, itemsize
 from mononn_core.errors import UnsupportedError
 from mononn_core.program.expr import (
     INDEX,
@@ -122,17 +122,6 @@ def vectorisable(e: Expr, var: str, bound: frozenset[str] = frozenset()) -> bool
 def _is_gather(e: Load, var: str) -> bool:
     """Whether neighbours along ``var`` lie where what is loaded says."""
     return any(isinstance(n, Load) and varies(n, var) for i in e.index for n in walk(i))
-
-
-def unrounded(e: Expr) -> Expr:
-    """What a stored narrow value is converted from, where that is known: the vocabulary's stores convert."""
-    narrow = e.dtype in NARROW or e.dtype in SHORT
-    if isinstance(e, Select) and narrow:
-        then, otherwise = unrounded(e.then), unrounded(e.otherwise)
-        return Select(e.condition, then, otherwise) if then.dtype == otherwise.dtype == COMPUTE else e
-    if isinstance(e, Const) and narrow:
-        return Const(float(e.value), COMPUTE)
-    return e.value if isinstance(e, Cast) and narrow and e.value.dtype == COMPUTE else e
 
 
 def interval(condition: Expr, var: str) -> Interval | None:
@@ -397,4 +386,4 @@ def _closes_last(text: str) -> bool:
     return False
 
 
-__all__ = ["Pointer", "Printer", "element_offset", "unrounded", "varies", "vectorisable"]
+__all__ = ["Pointer", "Printer", "element_offset", "varies", "vectorisable"]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from mononn_core.codegen.c import c_type
-from mononn_core.codegen.cstyle import unrounded
+from mononn_core.codegen.cast import unrounded
 from mononn_core.codegen.cuda_expressions import (
     LANE,
     WIDTHS,

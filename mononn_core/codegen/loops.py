@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from mononn_core.codegen.c import c_type
-from mononn_core.codegen.cstyle import LANES, ORDER, Printer, interval, unrounded, varies, vectorisable
+from mononn_core.codegen.cast import unrounded
+from mononn_core.codegen.cstyle import LANES, ORDER, Printer, interval, varies, vectorisable
 from mononn_core.codegen.writer import Writer
 from mononn_core.element import COMPUTE, SIDE_BY_SIDE, WORD
 from mononn_core.program.expr import (

@@ -12,6 +12,8 @@
 9. A constant whose elements are all equal is a scalar, where the result's shape does not depend on it.
 10. An expand feeding an elementwise operator is dropped where the other inputs give the result its shape, otherwise
     it is done after the operator.
+11. The sum of a stack of tensors, a concatenation of parts of one element along the axis that is reduced, is the parts
+    added up, and likewise their product, largest, smallest and mean.
 """
 
 from __future__ import annotations
@@ -21,11 +23,15 @@ import numpy as np
 from mononn_core.element import is_float
 from mononn_core.graph import Graph, Node
 from mononn_core.ops import registry
+from mononn_core.ops.common import integer
 from mononn_core.passes.rewrite import Rewriter, rewrite
 
 NEUTRAL = {"add": (0, True), "sub": (0, False), "mul": (1, True), "div": (1, False), "pow": (1, False)}
 """Operator -> (neutral constant, whether it may stand on the left)."""
 LOGICAL = {"and": True, "or": False}
+STACKED = {"reduce_sum": "add", "reduce_mean": "add", "reduce_prod": "mul", "reduce_max": "max", "reduce_min": "min"}
+MOST_STACKED = 16
+"""Tensors of a stack that are added one after the other."""
 CHAINS = ("add", "mul")
 
 
@@ -178,7 +184,23 @@ def late_expand(rewriter: Rewriter, node: Node) -> str | None:
     return rewriter.expand(rewriter.add(node.op, *sources, **dict(node.attrs)), rewriter.type(node.output).shape)
 
 
-RULES = (identity, neutral, division, casts, logic, choice, chained, square, scalars, late_expand)
+def stacked(rewriter: Rewriter, node: Node) -> str | None:
+    """Case 11."""
+    found = rewriter.producer(node.inputs[0], "concat") if node.op in STACKED else None
+    if found is None or len(found.inputs) > MOST_STACKED:
+        return None
+    axis, kind = integer(found.attrs, "axis"), rewriter.type(node.output)
+    single = all(rewriter.type(n).shape[axis] == 1 for n in found.inputs)
+    if node.attrs["axes"] != (axis,) or not single or (node.op == "reduce_mean" and not is_float(kind.dtype)):
+        return None
+    first, *others = (rewriter.reshape(n, kind.shape) for n in found.inputs)
+    for other in others:
+        first = rewriter.add(STACKED[node.op], first, other)
+    count = rewriter.make(len(found.inputs), kind.dtype)
+    return rewriter.add("div", first, count) if node.op == "reduce_mean" else first
+
+
+RULES = (identity, neutral, division, casts, logic, choice, chained, square, scalars, late_expand, stacked)
 
 
 def run(graph: Graph) -> Graph:

@@ -355,7 +355,7 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
                 pointer = printer.pointers[role]
                 offset = pointer.address(index, printer.ranges)
                 known = not any(isinstance(e, Load) for e in walk(offset))
-                if known and (varies(offset, y) or varies(offset, x)):
+                if known and varies(offset, n) and (varies(offset, y) or varies(offset, x)):
                     function = "mn::prefetch_write" if role == result.operand else "__builtin_prefetch"
                     line = LINE_BYTES // itemsize(pointer.buffer.dtype)
                     once = f"if ({n} % {line} == 0) " if line > LINE_BYTES // itemsize(COMPUTE) else ""

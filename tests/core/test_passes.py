@@ -80,6 +80,12 @@ def test_different_attributes_are_different_expressions() -> None:
     unchanged(cse.run, net.graph(net("add", a, b)))
 
 
+def reduced_stack(net: Net, x: str, op: str) -> str:
+    """x, -x and exp x as a stack, reduced along its axis."""
+    parts = [net("reshape", part, shape=(2, 1, 3)) for part in (x, net("neg", x), net("exp", x))]
+    return net(op, net("concat", *parts, axis=1), axes=(1,), keepdims=False)
+
+
 NEUTRAL: dict[str, tuple[Callable[[Net, str], str], dict[str, int]]] = {
     "x + 0": (lambda n, x: n("add", x, n.const(0.0)), {}),
     "0 + x": (lambda n, x: n("add", n.const(np.zeros((2, 3))), x), {}),
@@ -111,6 +117,24 @@ NEUTRAL: dict[str, tuple[Callable[[Net, str], str], dict[str, int]]] = {
     "uniform constant": (lambda n, x: n("mul", x, n.const(np.full((2, 3), 5.0))), {"mul": 1}),
     "late expand": (lambda n, x: n("exp", n("expand", x, shape=(4, 2, 3))), {"exp": 1, "expand": 1}),
     "needless expand": (lambda n, x: n("add", n("expand", n.input(3), shape=(2, 3)), x), {"add": 1}),
+    **{
+        f"{op} of a stack": (lambda n, x, op=op: reduced_stack(n, x, op), {"reshape": 6, "neg": 1, "exp": 1, **made})
+        for op, made in {
+            "reduce_sum": {"add": 2},
+            "reduce_prod": {"mul": 2},
+            "reduce_max": {"max": 2},
+            "reduce_min": {"min": 2},
+            "reduce_mean": {"add": 2, "div": 1},
+        }.items()
+    },
+    "sum along another axis": (
+        lambda n, x: n("reduce_sum", n("concat", x, n("neg", x), axis=0), axes=(1,), keepdims=True),
+        {"neg": 1, "concat": 1, "reduce_sum": 1},
+    ),
+    "sum of longer parts stays": (
+        lambda n, x: n("reduce_sum", n("concat", x, n("neg", x), axis=0), axes=(0,), keepdims=False),
+        {"neg": 1, "concat": 1, "reduce_sum": 1},
+    ),
 }
 
 
