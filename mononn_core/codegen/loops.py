@@ -238,8 +238,8 @@ def write_transposition(out: Writer, found: Transposition, printer: Printer) -> 
     holds = " && ".join(inner.scalar(c) for c in found.conditions) or "true"
     end, width = (printer.index(_limit(loop, printer)) for loop in (rows, columns))
     at = f"long {rows.var}, long {columns.var}"
-    kind = "square" if found.loads else "column"
-    with out.block(f"mn::each_{kind}({end}, {width}, [&](long {rows.var}) {{ return {holds}; }}, [&]({at}) {{", ""):
+    kind, which = ("square", at) if found.loads else ("column", f"{at}, int count_")
+    with out.block(f"mn::each_{kind}({end}, {width}, [&](long {rows.var}) {{ return {holds}; }}, [&]({which}) {{", ""):
         out.line("using T = mn::V;")
         if found.loads:
             _write_square(out, found, store, inner)
@@ -284,16 +284,15 @@ def _write_columns(out: Writer, found: Transposition, store: Store, printer: Pri
     rows, columns = found.rows, found.columns
     limit = _limit(rows, printer)
     along = replace(printer, vector=rows.var, guard=((), (limit,)))
-    out.line("T s_[mn::W];")
-    with out.block(f"MN_NOUNROLL for (int column_ = 0; column_ < mn::W; ++column_, ++{columns.var}) {{"):
+    out.line("T s_[mn::W] = {};")
+    with out.block(f"MN_NOUNROLL for (int column_ = 0; column_ < count_; ++column_, ++{columns.var}) {{"):
         out.line(f"s_[column_] = {along.value(unrounded(found.value))};")
-    out.line(f"{columns.var} -= mn::W;")
+    out.line(f"{columns.var} -= count_;")
     out.line("mn::transpose_square(s_);")
-    end = printer.index(limit)
+    pointer, end = printer.pointers[store.operand], printer.index(limit)
+    offset = printer.index(pointer.address(store.index, printer.ranges))
     with out.block(f"MN_UNROLL for (int row_ = 0; row_ < mn::W; ++row_, ++{rows.var}) {{"):
-        stored = replace(store, value=Var("s_[row_]", COMPUTE))
-        with out.block(f"if ({rows.var} < {end}) {{"):
-            write_vector_store(out, stored, replace(printer, vector=columns.var, bound=frozenset({"s_[row_]"})))
+        out.line(f"if ({rows.var} < {end}) mn::store_first<T>({pointer.name} + {offset}, s_[row_], count_);")
 
 
 def _vectors(loop: For, printer: Printer) -> frozenset[str] | None:

@@ -44,11 +44,16 @@ MN_INLINE void each_square(long rows, long columns, Whole &&whole, Square &&squa
   }
 }
 
-// As ``each_square``, of squares whose columns are computed one after the other: the last rows may be fewer than W, and the
-// square looks to that itself.
+// The first ``count`` lanes.
+template <class T, class E> MN_INLINE void store_first(E *p, T v, int count) {
+  const auto packed = narrow<E, T>(v);
+  if (count == lanes<T>) __builtin_memcpy(p, &packed, sizeof packed);
+  else __builtin_memcpy(p, &packed, count * sizeof(E));
+}
+// As ``each_square``, of squares whose columns are computed one after the other, ``square(y, x, count)`` so many of them: the
+// last rows may be fewer than W, and the square looks to that itself.
 template <class Whole, class Square, class Lane>
 MN_INLINE void each_column(long rows, long columns, Whole &&whole, Square &&square, Lane &&lane) {
-  const long full = columns / W * W;
   for (long y = 0; y < rows;) {
     const long left = rows - y, count = left < W ? left : W;
     if (!whole(y) || !whole(y + count - 1)) {
@@ -56,9 +61,7 @@ MN_INLINE void each_column(long rows, long columns, Whole &&whole, Square &&squa
       ++y;
       continue;
     }
-    MN_NOUNROLL for (long x = 0; x < full; x += W) square(y, x);
-    for (long x = full; x < columns; ++x)
-      for (long h = 0; h < count; ++h) lane(V1{}, y + h, x);
+    MN_NOUNROLL for (long x = 0; x < columns; x += W) square(y, x, columns - x < W ? columns - x : W);
     y += count;
   }
 }
