@@ -7,8 +7,9 @@ from math import prod
 
 from mononn_core.codegen.c import c_type
 from mononn_core.codegen.cstyle import Printer, varies
-from mononn_core.codegen.loops import is_vector, write_store, write_vector, write_vector_store
+from mononn_core.codegen.loops import write_store, write_vector, write_vector_store
 from mononn_core.codegen.storage import row_stride
+from mononn_core.codegen.vectors import is_vector
 from mononn_core.codegen.writer import Writer
 from mononn_core.element import WORD
 from mononn_core.program.expr import Acc, Load, Var, walk

@@ -13,7 +13,7 @@ from mononn_core import compiler
 from mononn_core.errors import InputError
 from mononn_core.machine import Machine
 from mononn_core.runtime.session import Session
-from tests.core.models import model
+from tests.core.models import model, node
 
 SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = {
     "matrix": ((40, 51), (1, 0), ()),
@@ -126,3 +126,39 @@ def test_few_channels_are_stored_in_turn(level: str) -> None:
     with Session(compiler.build(stages), threads=2) as session:
         found = session.run(feeds)
     assert [name for name, want in zip(outputs, wanted, strict=True) if not np.array_equal(found[name], want)] == []
+
+
+@pytest.mark.parametrize("level", ["avx512", "avx2", "scalar"])
+def test_vectors_are_of_the_loop_whose_neighbours_lie_side_by_side(level: str) -> None:
+    """Means of rows that constants pick, of an image stored channels last: vectors of channels, though the mean's own
+    last axis is another. And rows that are chosen where a constant does not say zero."""
+    machine = Machine.named(level)
+    if not machine.features <= Machine.probe().features:
+        pytest.skip(f"this processor has no {level}")
+    nodes = [
+        node("Transpose", "x", "first", perm=(0, 3, 1, 2)),
+        node("Gather", "first rows", "picked", axis=2),
+        node("ReduceMean", "picked axes", "mean", keepdims=0),
+        node("Transpose", "mean", "y", perm=(0, 2, 3, 1)),
+        node("Transpose", "v", "other", perm=(0, 3, 1, 2)),
+        node("Gather", "other rows", "chosen", axis=2),
+        node("Where", "none zero chosen", "z"),
+    ]
+    constants = {
+        "rows": np.array([[0, 5], [3, 3], [7, -1]]),
+        "axes": np.array([3]),
+        "none": np.array([True, False, True]).reshape(3, 1, 1),
+        "zero": np.float32(0),
+    }
+    edges = [(name, "float32", (1, 8, 20, 27)) for name in ("x", "v")]
+    proto = model(nodes, edges, ["y", "z"], constants)
+    random = np.random.default_rng(0)
+    feeds = {name: random.standard_normal((1, 8, 20, 27)).astype(np.float32) for name in ("x", "v")}
+    stages = compiler.lower(proto.SerializeToString(), threads=1, machine=machine)
+    assert "mn::each_lane(27," in stages.source
+    assert "return (!h0); }" in stages.source
+    wanted = ReferenceEvaluator(proto).run(None, feeds)
+    with Session(compiler.build(stages), threads=1) as session:
+        found = session.run(feeds)
+    for name, want in zip(("y", "z"), wanted, strict=True):
+        np.testing.assert_allclose(found[name], want, rtol=1e-6, atol=1e-6)
