@@ -17,17 +17,29 @@ from mononn_core.program.ir import Let, Result, Store
 from mononn_core.program.simplify import linear
 
 
-def write_element(out: Writer, result: Result, printer: Printer) -> None:
-    """The body of an epilogue's ``(row, column, v)`` function, ``v`` neighbours along the last axis."""
+def write_element(out: Writer, result: Result, printer: Printer, count: str = "") -> None:
+    """The body of an epilogue's ``(row, column, v)`` function, ``v`` neighbours along the last axis; ``count``: C text
+    of how many of them there are, where :func:`in_part` holds."""
     var = result.axes[-1]
     store = Store(result.operand, result.index, result.value)
     integers = any(isinstance(e, Acc) and e.dtype == WORD for e in walk(result.value))
     out.line(f"using T = {'mn::Float<decltype(v_)>' if integers else 'decltype(v_)'};")
     if is_vector(store, var, printer):
-        write_vector_store(out, store, replace(printer, vector=var))
+        write_vector_store(out, store, replace(printer, vector=var), count)
         return
     with out.block(f"for (int lane_ = 0; lane_ < mn::lanes<T>; ++lane_, ++{var}) {{"):
         write_store(out, store, replace(printer, acc="v_[lane_]"))
+
+
+def in_part(result: Result, printer: Printer) -> bool:
+    """Whether a vector's last lanes may be left out where it is stored: they lie side by side, and nothing of them is
+    loaded."""
+    var = result.axes[-1]
+    store = Store(result.operand, result.index, result.value)
+    offset = printer.pointers[result.operand].address(result.index, printer.ranges)
+    loads = (e for e in walk(result.value) if isinstance(e, Load))
+    alone = not any(varies(i, var) for e in loads for i in e.index)
+    return alone and is_vector(store, var, printer) and replace(printer, vector=var).stride(offset) == 1
 
 
 def into_padding(result: Result, columns: int, panel: int, printer: Printer) -> str:

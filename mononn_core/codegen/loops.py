@@ -166,14 +166,15 @@ def write_vector(out: Writer, statement: Statement, printer: Printer) -> None:
             write_vector_store(out, statement, printer)
 
 
-def write_vector_store(out: Writer, store: Store, printer: Printer) -> None:
-    """Store a ``T`` along the printer's vector variable."""
+def write_vector_store(out: Writer, store: Store, printer: Printer, count: str = "") -> None:
+    """Store a ``T`` along the printer's vector variable; of neighbours side by side the first ``count``, if given."""
     pointer = printer.pointers[store.operand]
     offset = pointer.address(store.index, printer.ranges)
     stride, known = printer.stride(offset), unrounded(store.value)
     value, lanes = printer.value(known), "mn::Int<T>" if known.dtype == WORD else "T"
     if stride == 1:
-        out.line(f"mn::store<{lanes}>({pointer.name} + {printer.index(offset)}, {value});")
+        which, last = ("store_first", f", {count}") if count else ("store", "")
+        out.line(f"mn::{which}<{lanes}>({pointer.name} + {printer.index(offset)}, {value}{last});")
     elif stride is not None:
         out.line(f"mn::scatter<{lanes}>({pointer.name} + {printer.index(offset)}, {stride}, {value});")
     else:

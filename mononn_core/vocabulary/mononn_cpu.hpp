@@ -179,33 +179,19 @@ static inline void product(long M, long N, long K, const float *A, long lda, con
     }
 }
 
-// Columns [0, n) of a vector that starts at column 0 of a ragged end: lane by lane.
+// Columns of a vector from n on, those before ``end``: all of them at once by an element that takes their number as well,
+// else lane by lane.
 template <class T, class Element> MN_INLINE void ragged(long m, long n, long end, T v, Element &&element) {
   if (n + W <= end) {
     element(m, n, v);
+  } else if constexpr (std::is_invocable_v<Element, long, long, T, int>) {
+    if (n < end) element(m, n, v, (int)(end - n));
   } else {
     typedef Lane<T> One __attribute__((vector_size(4)));
     for (int i = 0; i < W && n + i < end; ++i) element(m, n + i, One{v[i]});
   }
 }
 
-// One stage of a transposition (Eklundh): lanes whose bit STEP is set of one row trade places with those of another
-// whose bit is not.
-template <int STEP, int... L> MN_INLINE V swap_low(V a, V b, Sequence<int, L...>) {
-  return __builtin_shufflevector(a, b, (L & STEP ? W + L - STEP : L)...);
-}
-template <int STEP, int... L> MN_INLINE V swap_high(V a, V b, Sequence<int, L...>) {
-  return __builtin_shufflevector(a, b, (L & STEP ? W + L : L + STEP)...);
-}
-template <int STEP> MN_INLINE void transpose_stage(V (&r)[W]) {
-  MN_UNROLL for (int i = 0; i < W; ++i)
-    if (!(i & STEP)) {
-      V a = r[i], b = r[i + STEP];
-      r[i] = swap_low<STEP>(a, b, Counted<W>());
-      r[i + STEP] = swap_high<STEP>(a, b, Counted<W>());
-    }
-  if constexpr (2 * STEP < W) transpose_stage<2 * STEP>(r);
-}
 // Words of a row of narrower elements, bit by bit, or floats.
 template <class Bits, class T> MN_INLINE Bits words(const T *p) {
   Bits v;
@@ -216,13 +202,20 @@ template <class Bits, class T> MN_INLINE Bits words(const T *p) {
 template <int ROWS, class T> MN_INLINE void transpose_block(float *dst, long ldd, const T *src, long stride) {
   V r[W];
   MN_UNROLL for (int i = 0; i < W; ++i) r[i] = i < ROWS ? words<V>(src + i * stride) : V{};
-  if constexpr (W > 1) transpose_stage<1>(r);
+  transpose_square(r);
   MN_UNROLL for (int i = 0; i < W; ++i) store<V>(dst + i * ldd, r[i]);
 }
 // ROWS rows of D words become W columns.
 template <int D, int ROWS, class T> static inline void transpose_rows(float *dst, long ldd, const T *src, long stride) {
   constexpr int WHOLE = D / W * W, EACH = sizeof(float) / sizeof(T);
   for (int d = 0; d < WHOLE; d += W) transpose_block<ROWS>(dst + d * ldd, ldd, src + d * EACH, stride);
+  if constexpr (W > 1 && D - WHOLE > 1 && std::is_same_v<T, float>) {
+    V r[W];
+    MN_UNROLL for (int i = 0; i < W; ++i) r[i] = i < ROWS ? load_between<V>(src + i * stride + WHOLE, 0, 0, D - WHOLE) : V{};
+    transpose_square(r);
+    MN_UNROLL for (int d = WHOLE; d < D; ++d) store<V>(dst + d * ldd, r[d - WHOLE]);
+    return;
+  }
   for (int d = WHOLE; d < D; ++d)
     for (int i = 0; i < W; ++i) {
       const float word = i < ROWS ? words<float>(src + i * stride + d * EACH) : 0.f;
@@ -238,12 +231,13 @@ template <int D, int T, int PANEL, class S> static inline void pack_transposed(f
   for (int t = 0; t < WHOLE; t += W) transpose_rows<D, W>(column(t), width(t), src + (long)t * stride, stride);
   if constexpr (T > WHOLE) transpose_rows<D, T - WHOLE>(column(WHOLE), width(WHOLE), src + (long)WHOLE * stride, stride);
 }
-// dst[panel][T][PANEL] = src's columns in panels; columns past E are zero.
+// dst[panel][T][PANEL] = src's columns in panels (the last may be [T][W]); columns past E are zero.
 template <int T, int E, int PANEL> static inline void pack_columns(float *dst, const float *src, long stride) {
-  constexpr int WHOLE = E / W * W, EP = (E + PANEL - 1) / PANEL * PANEL;
-  for (int t = 0; t < T; ++t, src += stride, dst += PANEL) {
-    for (int e = 0; e < WHOLE; e += W) store<V>(dst + (long)(e / PANEL) * T * PANEL + e % PANEL, load<V>(src + e));
-    for (int e = WHOLE; e < EP; ++e) dst[(long)(e / PANEL) * T * PANEL + e % PANEL] = e < E ? src[e] : 0.f;
+  constexpr int WHOLE = E / W * W, EP = (E + W - 1) / W * W, WIDE = EP / PANEL * PANEL;
+  for (int t = 0; t < T; ++t, src += stride) {
+    auto at = [=](int e) { return dst + (long)(e / PANEL) * T * PANEL + t * (e < WIDE ? PANEL : W) + e % PANEL; };
+    for (int e = 0; e < WHOLE; e += W) store<V>(at(e), load<V>(src + e));
+    if constexpr (E > WHOLE) store<V>(at(WHOLE), load_between<V>(src + WHOLE, 0, 0, E - WHOLE));
   }
 }
 
@@ -254,7 +248,7 @@ struct Larger {
 
 template <int R, int T, int D, int E, int MOST, bool GUARD> struct Attention {
   static constexpr int PANEL = 2 * W;
-  static constexpr int TP = (T + W - 1) / W * W, EP = (E + PANEL - 1) / PANEL * PANEL;
+  static constexpr int TP = (T + W - 1) / W * W, EP = (E + W - 1) / W * W;
   static constexpr int ROWS = R < MOST ? R : MOST;
   static constexpr long FLOATS = (long)TP * D + (long)T * EP + (long)ROWS * TP;  // worker-local memory it needs
 
@@ -284,15 +278,19 @@ template <int R, int T, int D, int E, int MOST, bool GUARD> struct Attention {
     float scale[MR];
     MN_NOUNROLL for (int i = 0; i < MR; ++i) scale[i] = most(s + (long)i * TP, row + i, score);
     MN_NOUNROLL for (int i = 0; i < MR; ++i) scale[i] = exponentials(s + (long)i * TP, scale[i]);
-    for (int p = 0; p < EP / PANEL; ++p)
-      tile<MR, NV, 1>(s, TP, vp + (long)p * T * PANEL, PANEL, T, [&](auto &c) __attribute__((always_inline)) {
+    auto values = [&]<int N>(long first) __attribute__((always_inline)) {
+      tile<MR, N, 1>(s, TP, vp + first * T, N * W, T, [&](auto &c) __attribute__((always_inline)) {
         MN_UNROLL for (int i = 0; i < MR; ++i)
-          MN_UNROLL for (int j = 0; j < NV; ++j) {
+          MN_UNROLL for (int j = 0; j < N; ++j) {
             V o = c[i][j] * scale[i];
-            if constexpr (EP == E) element(row + i, (long)p * PANEL + j * W, o);
-            else ragged(row + i, (long)p * PANEL + j * W, E, o, element);
+            if constexpr (EP == E) element(row + i, first + j * W, o);
+            else ragged(row + i, first + j * W, E, o, element);
           }
       });
+    };
+    constexpr int WIDE = EP / PANEL * PANEL;
+    for (long first = 0; first < WIDE; first += PANEL) values.template operator()<NV>(first);
+    if constexpr (EP > WIDE) values.template operator()<1>(WIDE);
   }
 
   template <int MR, int NV> MN_INLINE void scores(const float *q, long ldq, const float *panel, float *s) {

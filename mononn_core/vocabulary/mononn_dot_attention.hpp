@@ -22,9 +22,10 @@ template <int ZQ, int ZK, int ZV, int MOST> struct Whole {
 template <class TA, class TB, int R, int T, int D, int E, int MOST, bool GUARD, int STEPS = 1>
 struct DotAttention : Attention<R, T, D, E, MOST, GUARD> {
   using Base = Attention<R, T, D, E, MOST, GUARD>;
-  using Base::EP, Base::PANEL, Base::ROWS, Base::TP;
+  using Base::PANEL, Base::ROWS, Base::TP;
   using Product = Dot<TA, TB>;
   static constexpr int GROUP = Product::GROUP, GROUPS = ((T + GROUP - 1) / GROUP + STEPS - 1) / STEPS * STEPS;
+  static constexpr int EP = (E + PANEL - 1) / PANEL * PANEL;
   static constexpr bool EXACT = Product::EXACT;
   static constexpr long KEYS = (long)TP * (D / GROUP), VALUES = (long)GROUPS * EP, SCORES = (long)ROWS * TP;
   static constexpr long FLOATS = KEYS + VALUES + SCORES + (EXACT ? TP : 0);

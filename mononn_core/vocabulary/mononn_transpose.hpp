@@ -44,12 +44,6 @@ MN_INLINE void each_square(long rows, long columns, Whole &&whole, Square &&squa
   }
 }
 
-// The first ``count`` lanes.
-template <class T, class E> MN_INLINE void store_first(E *p, T v, int count) {
-  const auto packed = narrow<E, T>(v);
-  if (count == lanes<T>) __builtin_memcpy(p, &packed, sizeof packed);
-  else __builtin_memcpy(p, &packed, count * sizeof(E));
-}
 // As ``each_square``, of squares whose columns are computed one after the other, ``square(y, x, count)`` so many of them: the
 // last rows may be fewer than W, and the square looks to that itself.
 template <class Whole, class Square, class Lane>

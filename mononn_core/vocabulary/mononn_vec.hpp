@@ -158,6 +158,17 @@ template <class T, class E> MN_INLINE void store(E *p, T v) {
   const auto packed = narrow<E, T>(v);
   __builtin_memcpy(p, &packed, sizeof packed);
 }
+// The first ``count`` lanes; all of them if it is more.
+template <class T, class E> MN_INLINE void store_first(E *p, T v, int count) {
+  const auto packed = narrow<E, T>(v);
+  if (count >= lanes<T>) {
+    __builtin_memcpy(p, &packed, sizeof packed);
+  } else if (__builtin_constant_p(count)) {
+    __builtin_memcpy(p, &packed, count * sizeof(E));
+  } else {
+    for (int i = 0; i < count; ++i) __builtin_memcpy(p + i, (const char *)&packed + i * sizeof(E), sizeof(E));
+  }
+}
 template <class I, class E> MN_INLINE I load_int(const E *p) {
   static_assert(std::is_integral_v<E> && std::is_same_v<Lane<I>, int32_t>);
   return load<I>(p);
