@@ -21,14 +21,12 @@ from mononn_core.program.expr import (
     variables,
     walk,
 )
-from mononn_core.program.ir import For, Let, Reduce, Statement, Store
+from mononn_core.program.ir import IN_TURN, For, Let, Reduce, Statement, Store
 from mononn_core.program.simplify import linear, simplify
 
 SQUARE, FEWEST = 8, 3
 """Rows and columns that are worth transposing in registers, and rows that are worth it where what is stored is computed
 in vectors of them."""
-TURNS = 4
-"""Rows whose elements lie in turn, as the colours of a picture do, that are put in turn in registers."""
 
 
 def limit_of(loop: For, printer: Printer) -> Expr:
@@ -63,8 +61,9 @@ def vectors_of(loop: For, printer: Printer) -> frozenset[str] | None:
 
 
 def interchanged(loop: For, printer: Printer) -> For | None:
-    """A nest whose loop of vectors is another of its loops, along which neighbours lie side by side where they are
-    stored and wherever they are loaded; None where the innermost's do, or no loop's."""
+    """A nest whose loop of vectors is another of its loops, along which neighbours lie side by side wherever they are
+    loaded and where they are stored, there but for the few of the innermost loop between them (:func:`in_turn`); None
+    where neighbours along the innermost lie side by side and are not few, or along no loop."""
     nest = [loop]
     while len(nest[-1].body) == 1 and isinstance(inner := nest[-1].body[0], For):
         nest.append(inner)
@@ -79,13 +78,12 @@ def interchanged(loop: For, printer: Printer) -> For | None:
     offset = pointer.address(store.index, scope.ranges)
     values = (s.value for s in last.body if isinstance(s, (Let, Reduce, Store)))
     loads = [e for value in values for e in walk(value) if isinstance(e, Load)]
-    if replace(scope, vector=last.var).stride(offset) == 1 or any(
-        scope.pointers[e.operand].buffer == pointer.buffer for e in loads
-    ):
+    step = last.extent if replace(scope, vector=last.var).stride(offset) == 1 else 1
+    if step > IN_TURN or any(scope.pointers[e.operand].buffer == pointer.buffer for e in loads):
         return None
     for chosen in outer:
         vectors = replace(last, var=chosen.var, extent=chosen.extent, bound=chosen.bound)
-        near = replace(scope, vector=chosen.var).stride(offset) == 1 and all(
+        near = replace(scope, vector=chosen.var).stride(offset) == step and all(
             apart_along(e, chosen.var, scope) == 1 for e in loads if any(varies(i, chosen.var) for i in e.index)
         )
         free = not any(n.bound is not None and varies(n.bound, chosen.var) for n in nest)
@@ -100,7 +98,7 @@ def interchanged(loop: For, printer: Printer) -> For | None:
 def in_turn(rows: For, printer: Printer) -> bool:
     """Whether a nest stores the elements of few rows in turn, and computes each row in vectors."""
     columns, *more = rows.body
-    if more or rows.bound is not None or not 1 < rows.extent <= TURNS or not isinstance(columns, For):
+    if more or rows.bound is not None or not 1 < rows.extent <= IN_TURN or not isinstance(columns, For):
         return False
     inner = inside(inside(printer, rows.var, rows.extent), columns.var, columns.extent)
     store, *more = columns.body

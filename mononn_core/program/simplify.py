@@ -185,6 +185,9 @@ def _simplify_node(e: Expr, ranges: Ranges) -> Expr:
             return _divide(a, int(c), ranges)
         case Op("mod", (a, Const(value=c))):
             return _remainder(a, int(c), ranges)
+        case Op("index", (a, Const(value=n))):
+            low, high = bounds(a, ranges)
+            return a if low >= 0 and high < n else e
         case Op("min" | "max", (a, b)) if e.dtype == INDEX:
             (al, ah), (bl, bh) = bounds(a, ranges), bounds(b, ranges)
             if ah <= bl:

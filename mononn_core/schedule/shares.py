@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import ceil, gcd, prod
 
 from mononn_core.program.expr import Const, Expr, Var
+from mononn_core.program.ir import IN_TURN
 from mononn_core.program.simplify import linear
 from mononn_core.schedule.binder import OWNER
 from mononn_core.schedule.schedule import Partition
@@ -69,7 +70,8 @@ def inner_axes(shape: tuple[int, ...], share: Share) -> tuple[int, ...]:
 
 def run_of(share: Share, divisors: set[int], lanes: int) -> int:
     """Columns of a run within which no number that is divided passes a multiple of its divisor; 0 where runs would be
-    shorter than a vector, or an owner has no whole runs."""
+    shorter than a vector, but for those of few columns of which there are many, or an owner has no whole runs."""
     terms, constant = linear(share.x0)
     run = gcd(*divisors, share.extents[1], constant, *terms.values())
-    return run if divisors and share.ends[1] is None and lanes <= run < share.extents[1] else 0
+    few = 1 < run <= IN_TURN and share.extents[1] // run >= lanes
+    return run if divisors and share.ends[1] is None and (few or lanes <= run < share.extents[1]) else 0

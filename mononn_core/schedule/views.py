@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
+import numpy as np
+
 from mononn_core.graph import Graph, Node, TensorType
 from mononn_core.ops import registry
 from mononn_core.ops.common import delinearise, linearise
-from mononn_core.program.expr import Const, Expr, Load
+from mononn_core.program.expr import INDEX, Const, Expr, Load
 
 Placed = tuple[str, tuple[int, ...]]
 """A stored tensor, and where in it a part begins."""
@@ -29,6 +31,7 @@ class Views:
         self.stored = stored
         self.placed = placed
         self._producers = graph.producers()
+        self._steps: dict[str, tuple[int, ...] | None] = {}
 
     def type(self, name: str) -> TensorType:
         return self.graph.types[name]
@@ -43,6 +46,22 @@ class Views:
         if constant is not None and constant.size == 1:
             return Const(constant.reshape(()).item(), kind.dtype)
         return self.element(name, index)
+
+    def position(self, name: str, index: tuple[Expr, ...]) -> Expr:
+        """Like :meth:`read`, of positions: constant ones in even steps along each axis are computed, not loaded, so
+        that their range is known before a run."""
+        constant = self.graph.constants.get(name)
+        if constant is None or constant.size == 1 or constant.dtype != INDEX:
+            return self.read(name, index)
+        if name not in self._steps:
+            self._steps[name] = _even_steps(constant)
+        steps = self._steps[name]
+        if steps is None:
+            return self.read(name, index)
+        total: Expr = Const(int(constant.flat[0]))
+        for i, step in zip(index, steps, strict=True):
+            total = total + i * step
+        return total
 
     def element(self, name: str, index: tuple[Expr, ...]) -> Expr:
         """Like :meth:`read`, but a constant of one element stays a Load."""
@@ -63,16 +82,25 @@ class Views:
             raise AssertionError(f"{node.origin} has no pointwise form but was not stored")
         known = known or {}
 
-        def reader(name: str) -> registry.Reader:
-            return lambda i: known[name] if name in known else self.read(name, i)
+        def reader(number: int, name: str) -> registry.Reader:
+            read = self.position if number == 1 and definition.kind == "gather" else self.read
+            return lambda i: known[name] if name in known else read(name, i)
 
         return definition.point(
-            [reader(n) for n in node.inputs],
+            [reader(number, n) for number, n in enumerate(node.inputs)],
             [self.type(n) for n in node.inputs],
             self.type(node.outputs[0]),
             node.attrs,
             index,
         )
+
+
+def _even_steps(value: np.ndarray) -> tuple[int, ...] | None:
+    """Between neighbours along each axis, where they are the same everywhere."""
+    between = [np.diff(value, axis=axis) for axis in range(value.ndim)]
+    steps = [found.flat[0] if found.size else 0 for found in between]
+    even = value.size and all((found == step).all() for found, step in zip(between, steps, strict=True))
+    return tuple(map(int, steps)) if even else None
 
 
 def matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:

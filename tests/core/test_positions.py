@@ -9,7 +9,9 @@ import pytest
 from onnx import ModelProto
 
 import mononn_core as mononn
+from mononn_core import compiler
 from mononn_core.errors import InputError
+from mononn_core.runtime.session import Session
 from tests.core.models import assert_agrees, model, node
 
 RANDOM = np.random.default_rng(2)
@@ -77,4 +79,24 @@ def test_one_constant_position_in_rows_of_a_product(op: str, at: int) -> None:
             session.run({"x": x})
         return
     whole = (x @ w).reshape(2, 3, 8).transpose(1, 0, 2)[at]
-    np.testing.assert_allclose(session.run({"x": x})["y"][0], whole if op == "GatherND" else whole[:1, :1], rtol=1e-5)
+    found, wanted = session.run({"x": x})["y"][0], whole if op == "GatherND" else whole[:1, :1]
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("reflected", [False, True])
+def test_windows_at_constant_positions(reflected: bool) -> None:
+    """What an unfolding is exported as: positions in even steps are computed and their range is known, so that no run
+    checks them; others are loaded, and checked."""
+    windows = np.arange(20)[:, None] * 3 + np.arange(5)[None] * 2
+    if reflected:
+        windows = np.minimum(windows, 2 * 61 - windows)
+    nodes = [node("Pad", "x wide", "p"), node("Gather", "p windows", "w", axis=2), node("Relu", "w", "y")]
+    constants = {"wide": np.array([0, 0, 2, 0, 0, 1]), "windows": windows}
+    proto = model(nodes, [("x", "float32", (2, 17, 63))], ["y"], constants)
+    x = RANDOM.standard_normal((2, 17, 63)).astype(np.float32)
+    stages = compiler.lower(proto.SerializeToString(), threads=2)
+    assert ("checked_index" in stages.source) == reflected
+    with Session(compiler.build(stages), threads=2) as session:
+        found = session.run({"x": x})["y"]
+    padded = np.pad(x, ((0, 0), (0, 0), (2, 1)))
+    np.testing.assert_array_equal(found, np.maximum(padded[:, :, windows], 0))
