@@ -57,7 +57,8 @@ def _write_for(out: Writer, loop: For, printer: Printer) -> None:
     limit = printer.index(limit_of(loop, printer))
     vectors = vectors_of(loop, inner) if loop.kind == "vector" else None
     if vectors is not None:
-        with out.block(f"mn::each_lane({limit}, [&](auto tag, long {loop.var}) {{", "});"):
+        each = f"each_lane<{loop.extent}>(" if loop.bound is None else f"each_lane({limit}, "
+        with out.block(f"mn::{each}[&](auto tag, long {loop.var}) {{", "});"):
             out.line("using T = decltype(tag);")
             for statement in loop.body:
                 write_vector(out, statement, replace(inner, vector=loop.var, bound=vectors))
@@ -75,7 +76,7 @@ def _write_in_turn(out: Writer, rows: For, printer: Printer) -> None:
     pointer, value = printer.pointers[store.operand], unrounded(store.value)
     first = substitute(pointer.address(store.index, inner.ranges), {rows.var: Const(0)})
     vector, lanes = replace(inner, vector=columns.var).value(value), "mn::Int<T>" if value.dtype == WORD else "T"
-    with out.block(f"mn::each_lane({columns.extent}, [&](auto tag, long {columns.var}) {{", "});"):
+    with out.block(f"mn::each_lane<{columns.extent}>([&](auto tag, long {columns.var}) {{", "});"):
         out.line("using T = decltype(tag);")
         at = f"{pointer.name} + {inner.index(simplify(first, inner.ranges))}"
         out.line(f"mn::store_in_turn<{lanes}, {rows.extent}>({at}, [&](long {rows.var}) {{ return {vector}; }});")
@@ -195,7 +196,8 @@ def _write_reduce(out: Writer, statement: Reduce, printer: Printer) -> None:
     if kind == COMPUTE and vectorisable(statement.value, statement.var):
         value = replace(inner, vector=statement.var).value(statement.value)
         term = f"[&](auto tag, long {statement.var}) {{ using T = decltype(tag); return {value}; }}"
-        out.line(f"const float {statement.name} = mn::reduce<{REDUCERS[statement.op]}>({statement.extent}, {term});")
+        folded = f"{REDUCERS[statement.op]}, {statement.extent}"
+        out.line(f"const float {statement.name} = mn::reduce<{folded}>({term});")
         return
     name = c_type(kind)
     first = simplify_at(statement.value, statement.var, printer)

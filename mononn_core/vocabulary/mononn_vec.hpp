@@ -437,18 +437,39 @@ template <class Body> MN_INLINE void each_lane(long n, Body &&body) {
   for (; x + W <= n; x += W) body(V{}, x);
   for (; x < n; ++x) body(V1{}, x);
 }
+// body(tag, x) for what is left of [0, N) from AT on: a vector of L lanes, of half of them, and so on.
+template <long N, long AT, int L, class Body> MN_INLINE void each_left(Body &&body) {
+  if constexpr (AT + L <= N) {
+    body(typename Lanes<L>::F{}, AT);
+    each_left<N, AT + L, L>(body);
+  } else if constexpr (AT < N) {
+    each_left<N, AT, L / 2>(body);
+  }
+}
+// The same for a number that is known: what is no whole vector are shorter ones.
+template <long N, class Body> MN_INLINE void each_lane(Body &&body) {
+  constexpr long WHOLE = N / W * W;
+  for (long x = 0; x < WHOLE; x += W) body(V{}, x);
+  each_left<N, WHOLE, W>(body);
+}
 
-// Fold term(tag, z) over z in [0, n): four interleaved vectors, then pairwise, then the last few one by one.
-template <class R, class Term> MN_INLINE float reduce(long n, Term &&term) {
-  V s[4];
-  MN_UNROLL for (int u = 0; u < 4; ++u) s[u] = splat<V>(R::identity);
-  long z = 0;
-  for (; z + 4 * W <= n; z += 4 * W)
-    MN_UNROLL for (int u = 0; u < 4; ++u) s[u] = R::template apply<V>(s[u], term(V{}, z + u * W));
-  for (; z + W <= n; z += W) s[0] = R::template apply<V>(s[0], term(V{}, z));
-  V1 total{across<R, V>(R::template apply<V>(R::template apply<V>(s[0], s[1]), R::template apply<V>(s[2], s[3])))};
-  for (; z < n; ++z) total = R::template apply<V1>(total, term(V1{}, z));
-  return total[0];
+// Fold term(tag, z) over z in [0, N): four interleaved vectors, then pairwise, then what is left in shorter vectors.
+template <class R, long N, class Term> MN_INLINE float reduce(Term &&term) {
+  constexpr long FOURS = N / (4 * W) * (4 * W), WHOLE = N / W * W;
+  float total = R::identity;
+  if constexpr (WHOLE > 0) {
+    V s[4];
+    MN_UNROLL for (int u = 0; u < 4; ++u) s[u] = splat<V>(R::identity);
+    for (long z = 0; z < FOURS; z += 4 * W)
+      MN_UNROLL for (int u = 0; u < 4; ++u) s[u] = R::template apply<V>(s[u], term(V{}, z + u * W));
+    MN_UNROLL for (long z = FOURS; z < WHOLE; z += W) s[(z - FOURS) / W] = R::template apply<V>(s[(z - FOURS) / W], term(V{}, z));
+    total = across<R, V>(R::template apply<V>(R::template apply<V>(s[0], s[1]), R::template apply<V>(s[2], s[3])));
+  }
+  each_left<N, WHOLE, W>([&](auto tag, long z) __attribute__((always_inline)) {
+    using T = decltype(tag);
+    total = R::template apply<V1>(V1{total}, V1{across<R, T>(term(tag, z))})[0];
+  });
+  return total;
 }
 
 }  // namespace mn

@@ -227,7 +227,7 @@ def test_windows_for_weights_of_a_run_are_copied_by_whole_vectors(channels: int,
     b.add("Conv", wide, weight, output="y", pads=[1, 1, 1, 1])
     model = b.model({"x": (TensorProto.FLOAT, (1, 3, 6, 5))}, {"y": (1, 8, 12, 10)})
     (text,) = (part for part in phases(check(model, level), "Conv") if "_reshape: " in part)
-    (inner,) = text.split(f"each_lane({channels}, ")[1:]
+    (inner,) = text.split(f"each_lane<{channels}>(")[1:]
     assert not any(word in inner for word in ("gather", "x /", "x %", "index"))
 
 

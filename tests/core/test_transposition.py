@@ -155,7 +155,7 @@ def test_vectors_are_of_the_loop_whose_neighbours_lie_side_by_side(level: str) -
     random = np.random.default_rng(0)
     feeds = {name: random.standard_normal((1, 8, 20, 27)).astype(np.float32) for name in ("x", "v")}
     stages = compiler.lower(proto.SerializeToString(), threads=1, machine=machine)
-    assert "mn::each_lane(27," in stages.source
+    assert "mn::each_lane<27>(" in stages.source
     assert "return (!h0); }" in stages.source
     wanted = ReferenceEvaluator(proto).run(None, feeds)
     with Session(compiler.build(stages), threads=1) as session:
