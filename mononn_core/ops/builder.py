@@ -16,7 +16,8 @@ from mononn_core.ops.common import numpy_dtype
 
 FOLD_LIMIT = 1 << 20
 """A fold may make a tensor of up to this many bytes, or of as many as its inputs have together."""
-
+PICKED_LIMIT = 4 * FOLD_LIMIT
+"""Of elements picked from a constant: a run would look each of them up."""
 
 LARGEST = 1 << 36
 """Bytes of the largest tensor: what is larger comes of a damaged model."""
@@ -32,9 +33,10 @@ def _name(dtype: np.dtype[Any]) -> str:
     return str(dtype)
 
 
-def worth_folding(inputs: Iterable[TensorType], outputs: Iterable[TensorType]) -> bool:
+def worth_folding(op: str, inputs: Iterable[TensorType], outputs: Iterable[TensorType]) -> bool:
     """Whether storing the results costs no more than a little, or than the inputs did."""
-    return sum(t.nbytes for t in outputs) <= max(FOLD_LIMIT, sum(t.nbytes for t in inputs))
+    limit = PICKED_LIMIT if registry.get(op).kind == "gather" else FOLD_LIMIT
+    return sum(t.nbytes for t in outputs) <= max(limit, sum(t.nbytes for t in inputs))
 
 
 def fold(
@@ -49,7 +51,7 @@ def fold(
         return None
     names = [n for n in node.inputs if n]
     outputs = [types[n] for n in node.outputs]
-    if not any_size and not worth_folding((types[n] for n in names), outputs):
+    if not any_size and not worth_folding(node.op, (types[n] for n in names), outputs):
         return None
     with np.errstate(all="ignore"):
         arguments = [constants[n] if n else None for n in node.inputs]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from mononn_core.ops.builder import FOLD_LIMIT
 from mononn_core.ops.evaluate import run
 from mononn_core.passes import (
     arithmetic,
@@ -55,6 +56,17 @@ def test_folding_does_not_blow_constants_up() -> None:
     net = Net()
     wide = net("expand", net.random(1, 8), shape=(200_000, 8))
     unchanged(fold.run, net.graph(net("mul", wide, wide)))
+
+
+def test_what_is_picked_from_a_constant_may_be_larger_than_what_else_is_folded() -> None:
+    """A table of biases and where each pair of positions finds its own."""
+    net = Net()
+    x = net.input(8, 200, 200)
+    picked = net("gather", net.random(8, 729), net.const(np.arange(40000).reshape(200, 200) % 729, "int64"), axis=1)
+    grown = net("expand", net.random(1, 200, 1), shape=(8, 200, 200))
+    graph = net.graph(net("add", x, picked), net("add", x, grown))
+    assert graph.types[picked].nbytes == graph.types[grown].nbytes > FOLD_LIMIT
+    becomes(fold.run, graph, add=2, expand=1)
 
 
 def test_folding_of_tensors_without_elements() -> None:
