@@ -168,17 +168,6 @@ MN_INLINE void matmul(const float *A, long lda, const float *B, long ldb, long K
       }, fetch());
 }
 
-// M x N of C = A B one element at a time, for tiles that no register tile fits.
-template <class Element>
-static inline void product(long M, long N, long K, const float *A, long lda, const float *B, long ldb, Element &&element) {
-  for (long m = 0; m < M; ++m)
-    for (long n = 0; n < N; ++n) {
-      V1 sum{};
-      for (long k = 0; k < K; ++k) sum += A[m * lda + k] * B[k * ldb + n];
-      element(m, n, sum);
-    }
-}
-
 // Columns of a vector from n on, those before ``end``: all of them at once by an element that takes their number as well,
 // else lane by lane.
 template <class T, class Element> MN_INLINE void ragged(long m, long n, long end, T v, Element &&element) {
@@ -189,6 +178,25 @@ template <class T, class Element> MN_INLINE void ragged(long m, long n, long end
   } else {
     typedef Lane<T> One __attribute__((vector_size(4)));
     for (int i = 0; i < W && n + i < end; ++i) element(m, n + i, One{v[i]});
+  }
+}
+
+// M x N of C = A B where no register tile fits: of B nothing past its N columns is read.
+template <class Element>
+static inline void product(long M, long N, long K, const float *A, long lda, const float *B, long ldb, Element &&element) {
+  auto rows = [&]<int MR>(long m, long n) __attribute__((always_inline)) {
+    V sums[MR] = {};
+    for (long k = 0; k < K; ++k) {
+      const V row = load_between<V>(B + k * ldb + n, 0, 0, N - n);
+      MN_UNROLL for (int i = 0; i < MR; ++i) sums[i] += A[(m + i) * lda + k] * row;
+    }
+    MN_UNROLL for (int i = 0; i < MR; ++i) ragged(m + i, n, N, sums[i], element);
+  };
+  for (long n = 0; n < N; n += W) {
+    long m = 0;
+    for (; m + 8 <= M; m += 8) rows.template operator()<8>(m, n);
+    for (; m + 2 <= M; m += 2) rows.template operator()<2>(m, n);
+    if (m < M) rows.template operator()<1>(m, n);
   }
 }
 
