@@ -190,6 +190,8 @@ MN_DEVICE float log(float x) { return logf(x); }
 MN_DEVICE float sqrt(float x) { return sqrtf(x); }
 MN_DEVICE float tanh(float x) { return tanhf(x); }
 MN_DEVICE float erf(float x) { return erff(x); }
+MN_DEVICE float sin(float x) { return sinf(x); }
+MN_DEVICE float cos(float x) { return cosf(x); }
 MN_DEVICE float cube(float x) { return x * x * x; }
 MN_DEVICE float sigmoid(float x) { return 1.f / (1.f + expf(-x)); }
 MN_DEVICE float softplus(float x) { return x > 20.f ? x : log1pf(expf(x)); }
@@ -204,6 +206,8 @@ MN_DEVICE double log(double x) { return ::log(x); }
 MN_DEVICE double sqrt(double x) { return ::sqrt(x); }
 MN_DEVICE double tanh(double x) { return ::tanh(x); }
 MN_DEVICE double erf(double x) { return ::erf(x); }
+MN_DEVICE double sin(double x) { return ::sin(x); }
+MN_DEVICE double cos(double x) { return ::cos(x); }
 MN_DEVICE double sigmoid(double x) { return 1 / (1 + ::exp(-x)); }
 MN_DEVICE double softplus(double x) { return x > 40 ? x : ::log1p(::exp(x)); }
 MN_DEVICE double abs(double x) { return ::fabs(x); }

@@ -1,4 +1,4 @@
-"""Exponentials of generated code over all of float32: to a few units in the last place, and at the ends."""
+"""Exponentials and sines of generated code over all of float32: to a few units in the last place, and at the ends."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ SMALLEST = 1.7e-38
 def functions(level: str) -> Session:
     net = Net()
     x = net.input(1, COUNT)
-    graph = net.graph(net("exp", x), net("sigmoid", x))
+    graph = net.graph(*(net(name, x) for name in ("exp", "sigmoid", "sin", "cos")))
     return Session(compiler.build(lower_imported(graph, Options(threads=1), Machine.named(level))))
 
 
-def computed(level: str, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(exp, sigmoid) in float32."""
+def computed(level: str, x: np.ndarray, first: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """(exp, sigmoid) in float32; the two from the ``first`` on."""
     session = functions(level)
     padded = np.resize(x.astype(np.float32), (1, COUNT))
     found = session.run({next(iter(session.inputs)): padded})
-    exp, sigmoid = (value[0, : x.size] for value in found.values())
-    return exp, sigmoid
+    one, other = (value[0, : x.size] for value in list(found.values())[first : first + 2])
+    return one, other
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -56,3 +56,18 @@ def test_the_ends(level: str) -> None:
     assert (sigmoid[:4] <= SMALLEST).all() and (sigmoid[4:7] == 1).all() and np.isnan(sigmoid[7])
     zeros = computed(level, np.array([0.0, -0.0]))
     assert (zeros[0] == 1).all() and (zeros[1] == 0.5).all()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_sines_and_cosines(level: str) -> None:
+    """Near and far, among them multiples of half a pi, and where the C library computes them."""
+    random = np.random.default_rng(0)
+    around = np.arange(-5000, 5001) * (np.pi / 2)
+    near = np.concatenate([around, random.uniform(-8192, 8192, COUNT // 4), random.standard_normal(COUNT // 4)])
+    for x in (near.astype(np.float32), (np.float32(1.5) ** np.arange(218)).astype(np.float32)):
+        for found, exact in zip(computed(level, x, first=2), (np.sin, np.cos), strict=True):
+            np.testing.assert_allclose(found, exact(x.astype(np.float64)), rtol=2e-7, atol=6e-8)
+    strange = np.array([0.0, -0.0, np.inf, -np.inf, np.nan])
+    with np.errstate(invalid="ignore"):
+        for found, exact in zip(computed(level, strange, first=2), (np.sin, np.cos), strict=True):
+            np.testing.assert_array_equal(found, exact(strange.astype(np.float32)))
