@@ -21,7 +21,8 @@ from mononn_core.program.expr import (
     variables,
     walk,
 )
-from mononn_core.program.ir import IN_TURN, For, Let, Reduce, Statement, Store
+from mononn_core.program.ir import For, Let, Reduce, Statement, Store
+from mononn_core.program.rules import IN_TURN
 from mononn_core.program.simplify import linear, simplify
 
 SQUARE, FEWEST = 8, 3

@@ -51,8 +51,6 @@ from mononn_core.program.expr import Expr
 
 SPACES = ("input", "output", "weight", "arena", "local")
 ACCESSES = ("read", "write", "partial")
-IN_TURN = 4
-"""Elements that lie in turn, as the colours of a picture do, at most, if they are to be put in turn in registers."""
 Factors = tuple[tuple[int, int], ...]
 
 

@@ -9,6 +9,9 @@ from mononn_core.errors import VerifyError
 from mononn_core.program.expr import Expr, variables
 from mononn_core.program.ir import Barrier, For, Item, Let, Loop, Phase, Program, Reduce, Statement, Store
 
+IN_TURN = 4
+"""Elements that lie in turn, as the colours of a picture do, at most, if they are to be put in turn in registers."""
+
 
 def refuse(rule: str, text: str, phase: Phase | None = None) -> VerifyError:
     """The error for a broken rule, with the phase and the ONNX node it comes from."""

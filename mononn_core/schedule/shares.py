@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import ceil, gcd, prod
 
 from mononn_core.program.expr import Const, Expr, Var
-from mononn_core.program.ir import IN_TURN
+from mononn_core.program.rules import IN_TURN
 from mononn_core.program.simplify import linear
 from mononn_core.schedule.binder import OWNER
 from mononn_core.schedule.schedule import Partition
