@@ -69,14 +69,12 @@ def interchanged(loop: For, printer: Printer) -> For | None:
     while len(nest[-1].body) == 1 and isinstance(inner := nest[-1].body[0], For):
         nest.append(inner)
     *outer, last = nest
-    store, scope = (
-        last.body[-1],
-        replace(printer, ranges={**printer.ranges, **{n.var: (0, n.extent - 1) for n in nest}}),
-    )
+    store, ranges = last.body[-1], {**printer.ranges, **{n.var: (0, n.extent - 1) for n in nest}}
+    scope = replace(printer, ranges=ranges)
     if last.kind != "vector" or not isinstance(store, Store):
         return None
     pointer = scope.pointers[store.operand]
-    offset = pointer.address(store.index, scope.ranges)
+    offset = pointer.address(store.index, ranges)
     values = (s.value for s in last.body if isinstance(s, (Let, Reduce, Store)))
     loads = [e for value in values for e in walk(value) if isinstance(e, Load)]
     step = last.extent if replace(scope, vector=last.var).stride(offset) == 1 else 1

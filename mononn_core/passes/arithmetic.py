@@ -193,11 +193,12 @@ def stacked(rewriter: Rewriter, node: Node) -> str | None:
     single = all(rewriter.type(n).shape[axis] == 1 for n in found.inputs)
     if node.attrs["axes"] != (axis,) or not single or (node.op == "reduce_mean" and not is_float(kind.dtype)):
         return None
-    first, *others = (rewriter.reshape(n, kind.shape) for n in found.inputs)
+    total, *others = (rewriter.reshape(n, kind.shape) for n in found.inputs)
     for other in others:
-        first = rewriter.add(STACKED[node.op], first, other)
-    count = rewriter.make(len(found.inputs), kind.dtype)
-    return rewriter.add("div", first, count) if node.op == "reduce_mean" else first
+        total = rewriter.add(STACKED[node.op], total, other)
+    if node.op == "reduce_mean":
+        return rewriter.add("div", total, rewriter.make(len(found.inputs), kind.dtype))
+    return total
 
 
 RULES = (identity, neutral, division, casts, logic, choice, chained, square, scalars, late_expand, stacked)
