@@ -117,6 +117,8 @@ def problem(rewriter: Rewriter, node: Node) -> str:
         return "both sides are computed, and it is no product of an attention all operands of which are quantised"
     if {rewriter.type(n).dtype for n in (a, b)} - set(BYTES):
         return "its integers have more than 8 bits"
+    if value.shape != rewriter.type(node.inputs[1]).shape:
+        return "all its weights are one number"
     if any(rewriter.type(n).size != 1 for n in points):
         return "its left side has more than one scale"
     if any(_columns(rewriter, n, b) is None for n in scales):

@@ -228,6 +228,11 @@ def mixed(name: str) -> bytes:
     if name == "rows":
         b.add("MatMul", x, b.quantised_weight(6, 5, axis=0), output="y")
         shape = (1, 4, 6, 5)
+    elif name == "one number":
+        scales, zeros = b.constant(np.linspace(0.1, 0.2, 5).astype(np.float32)), b.constant(np.zeros(5, np.int8))
+        weights = b.add("DequantizeLinear", b.constant(np.full((5, 6), 2, np.int8)), scales, zeros, axis=0)
+        b.add("MatMul", x, b.add("Transpose", weights, perm=[1, 0]), output="y")
+        shape = (1, 4, 6, 5)
     elif name == "one side":
         b.add("Conv", x, b.weight(4, 4, 3, 3), output="y")
     elif name == "neither side":
@@ -243,6 +248,7 @@ def mixed(name: str) -> bytes:
     ("name", "why"),
     [
         ("rows", "differs within a column"),
+        ("one number", "all its weights are one number"),
         ("one side", "its right side is not quantised"),
         ("neither side", "neither side is quantised"),
         ("computed", "both sides are computed"),
