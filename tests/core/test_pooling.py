@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mononn_core import compiler
 from mononn_core.importer import load
 from mononn_core.importer.convolution import Frame
 from mononn_core.importer.pooling import clipped
+from mononn_core.runtime.session import Session
 from tests.core.models import assert_agrees, model, node
 
 
@@ -67,3 +69,26 @@ def test_a_window_over_the_whole_image_takes_as_many_elements_as_it_has() -> Non
     graph = load(proto.SerializeToString())
     assert graph.types["y"].shape == (1, 3, 1, 1)
     assert max(t.size for t in graph.types.values()) == 3 * 12 * 14
+
+
+@pytest.mark.parametrize("kind", ["uint8", "int8"])
+def test_extremes_of_bytes_are_computed_in_vectors(kind: str) -> None:
+    """Padded pools, and the smallest along an axis; the answers are bytes again."""
+    low, high = np.iinfo(kind).min, np.iinfo(kind).max
+    x = np.random.default_rng(0).integers(low, high + 1, (1, 37, 9, 11)).astype(kind)
+    nodes = [
+        node("MaxPool", "x", "p", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        node("MaxPool", "x", "q", kernel_shape=[3, 2], strides=[2, 2]),
+        node("ReduceMin", "x axes", "r", keepdims=0),
+    ]
+    proto = model(nodes, [("x", kind, x.shape)], ["p", "q", "r"], {"axes": np.array([3])})
+    stages = compiler.lower(proto.SerializeToString(), threads=2)
+    assert "int8_t total" not in stages.source
+    with Session(compiler.build(stages), threads=2) as session:
+        found = session.run({"x": x})
+    padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=low)
+    windows = np.lib.stride_tricks.sliding_window_view
+    np.testing.assert_array_equal(found["p"], windows(padded, (3, 3), (2, 3)).max((4, 5)))
+    np.testing.assert_array_equal(found["q"], windows(x, (3, 2), (2, 3))[:, :, ::2, ::2].max((4, 5)))
+    np.testing.assert_array_equal(found["r"], x.min(3))
+    assert {value.dtype.name for value in found.values()} == {kind}
