@@ -17,9 +17,17 @@ from mononn_core.program.ir import Let, Result, Store
 from mononn_core.program.simplify import linear
 
 
-def write_element(out: Writer, result: Result, printer: Printer, count: str = "") -> None:
-    """The body of an epilogue's ``(row, column, v)`` function, ``v`` neighbours along the last axis; ``count``: C text
-    of how many of them there are, where :func:`in_part` holds."""
+def write_element(out: Writer, result: Result, printer: Printer, ragged: bool = False) -> None:
+    """The function ``element_(row, ..., column, v_)``, ``v_`` neighbours along the last axis. One of ``ragged`` ends
+    takes how many of them there are as well (see ``mn::ragged``), where it can store the first ones alone."""
+    axes = ", ".join(f"long {a}" for a in result.axes)
+    more, count = (", int count_ = mn::W", "count_") if ragged and _in_part(result, printer) else ("", "")
+    with out.block(f"auto element_ = [&]({axes}, auto v_{more}) {{", "};"):
+        _write_body(out, result, printer, count)
+
+
+def _write_body(out: Writer, result: Result, printer: Printer, count: str) -> None:
+    """``count``: C text of how many neighbours there are; empty: all."""
     var = result.axes[-1]
     store = Store(result.operand, result.index, result.value)
     integers = any(isinstance(e, Acc) and e.dtype == WORD for e in walk(result.value))
@@ -31,7 +39,7 @@ def write_element(out: Writer, result: Result, printer: Printer, count: str = ""
         write_store(out, store, replace(printer, acc="v_[lane_]"))
 
 
-def in_part(result: Result, printer: Printer) -> bool:
+def _in_part(result: Result, printer: Printer) -> bool:
     """Whether a vector's last lanes may be left out where it is stored: they lie side by side, and nothing of them is
     loaded."""
     var = result.axes[-1]
@@ -80,7 +88,7 @@ def write_edge(out: Writer, axes: tuple[str, ...], padded: str, known: str = "")
 
 
 def write_elements(out: Writer, results: tuple[Result, ...], printer: Printer) -> None:
-    """Like :func:`write_element`, of several results that are computed before any of them is stored."""
+    """The body of a function of several results that are computed before any of them is stored."""
     var = results[0].axes[-1]
     stores = [Store(r.operand, r.index, r.value) for r in results]
     out.line("using T = decltype(v_);")

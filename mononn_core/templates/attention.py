@@ -21,7 +21,7 @@ from mononn_core.codegen.cuda_expressions import CudaPrinter, unguarded_loads
 from mononn_core.codegen.cuda_lanes import store_width
 from mononn_core.codegen.cuda_lanes import write_element as write_lanes
 from mononn_core.codegen.cuda_storage import CudaStorage, CudaTemplate, inner_axes
-from mononn_core.codegen.epilogues import in_part, write_element
+from mononn_core.codegen.epilogues import write_element
 from mononn_core.codegen.loops import score_text
 from mononn_core.codegen.storage import row_stride
 from mononn_core.element import BYTES, C_TYPES, COMPUTE, CUDA_TYPES, PARTNERS, WORD, computed, itemsize
@@ -178,10 +178,7 @@ class Attention(Template[AttentionParams], CpuTemplate, CpuScheduled, CudaTempla
             out.line("using T = decltype(v_);")
             out.line("(void)i, (void)j;")
             out.line(f"return T({score_text(task.prologue['score'], scores)});")
-        row, column = result.axes
-        more, count = (", int count_ = mn::W", "count_") if in_part(result, inner) else ("", "")
-        with out.block(f"auto element_ = [&](long {row}, long {column}, auto v_{more}) {{", "};"):
-            write_element(out, result, inner, count)
+        write_element(out, result, inner, ragged=True)
         rows, rows_text = code.extents(q, 0, printer)
         parts = []
         for o in (q, k, v):

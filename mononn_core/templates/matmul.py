@@ -11,7 +11,7 @@ from typing import Any
 
 from mononn_core.codegen.cpu_storage import TILES, CpuStorage, CpuTemplate, is_narrow, write_tiles
 from mononn_core.codegen.cstyle import Printer
-from mononn_core.codegen.epilogues import in_part, into_padding, write_edge, write_element
+from mononn_core.codegen.epilogues import into_padding, write_edge, write_element
 from mononn_core.codegen.loops import is_cheap
 from mononn_core.codegen.storage import row_stride
 from mononn_core.errors import UnsupportedError
@@ -68,9 +68,7 @@ class Matmul(CudaProduct, CpuTemplate, TiledProduct):
         ragged = columns != (panel,)
         if ragged:
             out.line(f"const long end_ = {columns_text};")
-        more, count = (", int count_ = mn::W", "count_") if ragged and in_part(result, inner) else ("", "")
-        with out.block(f"auto element_ = [&](long {m}, long {n}, auto v_{more}) {{", "};"):
-            write_element(out, result, inner, count)
+        write_element(out, result, inner, ragged)
         lda, ldb = (row_stride(printer.pointers[o.role].buffer) for o in (a, b))
         left, right = f"{code.corner(printer, a)}, {lda}", code.corner(printer, b)
         right = f"mn::seven_bits({right})" if params.seven_bits else right
@@ -106,8 +104,7 @@ def _write_product(phase: Phase, printer: Printer, code: CpuStorage) -> None:
     a, b = (operand(phase.task, role) for role in ("a", "b"))
     result = phase.task.results[0]
     inner = code.element_printer(printer, result.axes, (a.box.size[0], b.box.size[1]))
-    with code.out.block(f"auto element_ = [&](long {result.axes[0]}, long {result.axes[1]}, auto v_) {{", "};"):
-        write_element(code.out, result, inner)
+    write_element(code.out, result, inner)
     corner, stride = code.corner(printer, b), str(row_stride(printer.pointers["b"].buffer))
     slot = code.slots().get((phase.id, "b"))
     if slot:

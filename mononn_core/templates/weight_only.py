@@ -139,8 +139,7 @@ class WeightOnly(Template[WeightOnlyParams], CpuTemplate, TiledProduct):
         result = task.results[0]
         m, n = result.axes
         inner = code.element_printer(printer, result.axes, (a.box.size[0], params.panel))
-        with out.block(f"auto element_ = [&](long {m}, long {n}, auto v_) {{", "};"):
-            write_element(out, result, inner)
+        write_element(out, result, inner)
         function = "element_"
         if columns != (params.panel,):
             function = "edge_"

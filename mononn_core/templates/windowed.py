@@ -175,7 +175,8 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
 
     def lines_in_parts(self, conv: Conv, panel: int, stage: FusionGroup, builder: PhaseBuilder) -> int:
         """Bytes of an image row of results, and of the images of its kind that the epilogue reads, where each panel has
-        a part of their cache lines: they are to stay in the second-level cache until the next panel's turn."""
+        a part of their cache lines: they are to stay in the second-level cache until the next panel's turn. An image
+        that the epilogue dequantises counts as the floats."""
         mine = builder.types[stage.own]
         if panel >= conv.channels or panel * itemsize(mine.dtype) >= LINE_BYTES:
             return 0
@@ -324,8 +325,7 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
         columns, columns_text = code.extents(b, 1, printer)
         result, (y, x, n) = task.results[0], task.results[0].axes
         inner = code.element_printer(printer, result.axes, (windows.rows, windows.width, windows.panel))
-        with out.block(f"auto element_ = [&](long {y}, long {x}, long {n}, auto v_) {{", "};"):
-            write_element(out, result, inner)
+        write_element(out, result, inner)
         self.write_ahead(result, inner, code)
         function = "element_"
         if columns != (windows.panel,):
