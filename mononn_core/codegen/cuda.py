@@ -13,7 +13,7 @@ from mononn_core.codegen.cuda_storage import cuda_template
 from mononn_core.codegen.cuda_sync import CudaSync
 from mononn_core.errors import UnsupportedError
 from mononn_core.program.abi import ENTRY, gpu_header
-from mononn_core.program.ir import Barrier, Loop, Phase, Program
+from mononn_core.program.ir import Barrier, Loop, Phase, Program, Table
 
 PART = "mononn_part"
 
@@ -85,7 +85,7 @@ class _CudaPrinter(CudaSync):
             if header:
                 self.out.line(f'#include "{header}"')
         for table in self.program.tables:
-            self._table(table.id)
+            self._table(table)
         for item in self.program.body:
             for phase in item.body if isinstance(item, Loop) else (item,):
                 if isinstance(phase, Phase):
@@ -106,14 +106,15 @@ class _CudaPrinter(CudaSync):
         for text in comment.splitlines():
             line(f"// {text}")
 
-    def _table(self, name: str) -> None:
-        table = next(t for t in self.program.tables if t.id == name)
-        if not table.columns:
+    def _table(self, table: Table) -> None:
+        columns = self.uneven(table)
+        if not columns:
             return
+        values = zip(*(self.offsets(table, c) for c in columns), strict=True)
         self.out.line()
-        with self.out.block(f"MN_CONSTANT uint64_t table_{name}[{len(table.rows)}][{len(table.columns)}] = {{", "};"):
-            for row in table.rows:
-                self.out.line("{" + ", ".join(str(self.buffers[b].offset) for b in row) + "},")
+        with self.out.block(f"MN_CONSTANT int64_t table_{table.id}[{len(table.rows)}][{len(columns)}] = {{", "};"):
+            for row in values:
+                self.out.line("{" + ", ".join(map(str, row)) + "},")
 
     # -- phases -----------------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from mononn_core.codegen.writer import Writer
 from mononn_core.element import COMPUTE, NARROW, SIDE_BY_SIDE, computed, is_float
 from mononn_core.program.expr import INDEX, Cast, Expr
 from mononn_core.program.ir import Let, Reduce, Result, Statement, Store
+from mononn_core.program.memory import PRIVATE
 
 UNROLLED = 8
 """Reductions of so few terms inside a thread are written out."""
@@ -128,7 +129,7 @@ def write_store(
     out.line(f"{kind} {name}[{width}];")
     _each_lane(out, f"{name}[{LANE}] = {printer.scalar(value)};", var, width)
     at = printer.index(pointer.address(store.index, printer.ranges))
-    out.line(f"mn::store<{width}>({pointer.name} + {at}, {name});")
+    out.line(f"mn::store<{width}, {str(pointer.buffer.space != PRIVATE).lower()}>({pointer.name} + {at}, {name});")
 
 
 def write_element(out: Writer, results: tuple[Result, ...], width: int, printer: CudaPrinter) -> None:

@@ -117,28 +117,60 @@ class NestWriter:
             self._serial(loop, limit, inner, team)
 
     def _rows(self, loop: For, limit: str, inner: CudaPrinter) -> None:
-        """A row a warp. Of few rows all is loaded before the first is reduced."""
-        count, rest = divmod(loop.extent, self.warps)
-        first = next((s for s in loop.body if isinstance(s, Reduce) and is_long(None, s)), None)
+        """A row a warp. Of few rows as many as registers hold are loaded before the first is reduced, and reduced side
+        by side."""
         kept = plan_rows(loop.body, inner, WARP, self.privates.ids.keys())
+        first = next((s for s in loop.body if isinstance(s, Reduce) and is_long(None, s)), None)
+        count, rest = divmod(loop.extent, self.warps)
+        one_by_one = any(isinstance(s, Reduce) and not is_long(None, s) for s in loop.body)
+        one_by_one |= bool(self.privates.stored(loop).keys() & self.privates.loaded(loop).keys())
         loads: dict[Expr, str] = {}
-        if first is not None and kept and limit == str(loop.extent) and not rest:
-            scope = inner.within(first.var, first.extent)
+        group = 1
+        if first is not None and kept and limit == str(loop.extent) and not rest and not one_by_one:
             free = ready(loop.body, unguarded_loads(first.value, inner.loaded), inner)
+            scope = inner.within(first.var, first.extent)
             chosen = [e for e in free if loadable(e, first.var, kept[0].width, scope)]
-            if count * words_of(chosen, kept[0].width) * kept[0].passes(WARP) <= ROWS_AHEAD:
+            words = words_of(chosen, kept[0].width) * kept[0].passes(WARP)
+            group = next((g for g in range(count, 1, -1) if count % g == 0 and g * words <= ROWS_AHEAD), 1)
+            if group > 1 or words <= ROWS_AHEAD >= count * words:
                 loads = {e: f"rows{n}_[row_][pass_]" for n, e in enumerate(chosen)}
-        if not loads:
+        if first is None or not loads:
             with self.out.block(f"for (int {loop.var} = mn::warp(); {loop.var} < {limit}; {loop.var} += mn::WARPS) {{"):
                 self._statements(loop.body, inner, WARP)
             return
-        assert first is not None
-        self._load_ahead(loads, first.var, kept[0], WARP, inner, (loop.var, count))
-        inner = replace(inner, loaded={**inner.loaded, **{e: f"{name}[{LANE}]" for e, name in loads.items()}})
-        inner = self._columns(loop.body, kept[0], inner, WARP)
-        with self.out.block(f"MN_UNROLL for (int row_ = 0; row_ < {count}; ++row_) {{"):
-            self.out.line(f"const int {loop.var} = row_ * mn::WARPS + mn::warp();")
-            self._statements(loop.body, inner, WARP)
+        known = {**inner.loaded, **{e: f"{name}[{LANE}]" for e, name in loads.items()}}
+        inner = self._columns(loop.body, kept[0], replace(inner, loaded=known), WARP)
+        row = f"const int {loop.var} = (group_ * {group} + row_) * mn::WARPS + mn::warp();"
+        outer = self.kept, self.filled
+        self.kept, self.filled = tuple(replace(k, name=f"{k.name}[row_]") for k in kept), False
+        with self.out.block(f"MN_NOUNROLL for (int group_ = 0; group_ < {count // group}; ++group_) {{"):
+            self._load_ahead(loads, first.var, kept[0], WARP, inner, (row, group))
+            for k in kept:
+                self.out.line(f"float {k.name}[{group}][{k.passes(WARP)}][{k.width}];")
+            self._abreast(loop.body, row, group, inner)
+        self.kept, self.filled = outer
+
+    def _abreast(self, body: tuple[Statement, ...], row: str, count: int, printer: CudaPrinter) -> None:
+        """``body`` for ``count`` rows of a warp, whose variable the text ``row`` declares: each reduction is that of
+        all rows side by side, so that they wait for their shuffles once."""
+        known = [row]
+        for s in body:
+            if isinstance(s, Let):
+                value = printer.scalar(s.value)
+                known.append(f"[[maybe_unused]] const {c_type(s.value.dtype)} {s.name} = {value};")
+                continue
+            if isinstance(s, Reduce):
+                self.out.line(f"{reduced_in(s.value.dtype)} {s.name}_rows_[{count}];")
+            with self.out.block(f"MN_UNROLL for (int row_ = 0; row_ < {count}; ++row_) {{"):
+                for text in known:
+                    self.out.line(text)
+                if isinstance(s, Reduce):
+                    self.out.line(f"{s.name}_rows_[row_] = {self._partial(s, printer, WARP)};")
+                else:
+                    self._statement(s, printer, WARP)
+            if isinstance(s, Reduce):
+                self.out.line(f"mn::warp_reduce_rows<{REDUCERS[s.op]}>({s.name}_rows_);")
+                known.append(f"const {c_type(s.value.dtype)} {s.name} = {s.name}_rows_[row_];")
 
     def _columns(self, body: tuple[Statement, ...], row: Kept | None, printer: CudaPrinter, team: Team) -> CudaPrinter:
         """Loads the weights that passes over a row take after its sums before these. ``row``: what is kept of it; with
@@ -172,7 +204,8 @@ class NestWriter:
         printer: CudaPrinter,
         rows: tuple[str, int] = ("", 0),
     ) -> None:
-        """Declares and loads what a team's threads have of a row, or of each of so many ``rows``."""
+        """Declares and loads what a team's threads have of a row, or of each of so many ``rows``, whose variable C text
+        declares."""
         passes, chunks = row.passes(team), row.extent // row.width
         index = "pass_" if rows[0] else "g_"
         for e, name in loads.items():
@@ -185,7 +218,7 @@ class NestWriter:
             for text in over:
                 stack.enter_context(self.out.block(text))
                 if "row_" in text:
-                    self.out.line(f"const int {rows[0]} = row_ * mn::WARPS + mn::warp();")
+                    self.out.line(rows[0])
             self.out.line(f"const int at_ = {index} * {team.size} + {team.index};")
             if chunks % team.size:
                 self.out.line(f"if (at_ >= {chunks}) break;")
@@ -210,6 +243,11 @@ class NestWriter:
 
     def _reduce(self, s: Reduce, printer: CudaPrinter, team: Team) -> None:
         """Threads of the team share the terms; all get the result."""
+        part = self._partial(s, printer, team)
+        self.out.line(f"const {c_type(s.value.dtype)} {s.name} = {team.reduce}<{REDUCERS[s.op]}>({part});")
+
+    def _partial(self, s: Reduce, printer: CudaPrinter, team: Team) -> str:
+        """Reduces each thread's share of the terms; C text of the result."""
         kind, reducer = reduced_in(s.value.dtype), REDUCERS[s.op]
         inner = printer.within(s.var, s.extent)
         known = kept_lanes(self.kept, s.var, s.extent, "pass_")
@@ -239,7 +277,7 @@ class NestWriter:
             f"MN_UNROLL for (int u_ = 1; u_ < {width}; ++u_) "
             f"{part}[0] = {reducer}::apply<{kind}>({part}[0], {part}[u_]);"
         )
-        self.out.line(f"const {c_type(s.value.dtype)} {s.name} = {team.reduce}<{reducer}>({part}[0]);")
+        return f"{part}[0]"
 
     # -- spaces of independent points -------------------------------------------------------------------------------
 

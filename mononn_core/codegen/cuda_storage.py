@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
+from itertools import pairwise
 from math import gcd
 from typing import ClassVar
 
@@ -14,7 +15,7 @@ from mononn_core.codegen.storage import Storage, row_stride
 from mononn_core.errors import UnsupportedError
 from mononn_core.program.abi import GPU_ALIGN
 from mononn_core.program.expr import Const, Expr, add, minimum, mul
-from mononn_core.program.ir import Buffer, Loop, Operand, Phase, Program, Slot
+from mononn_core.program.ir import Buffer, Loop, Operand, Phase, Program, Slot, Table
 from mononn_core.program.memory import PRIVATE
 from mononn_core.program.simplify import linear, simplify
 from mononn_core.program.template import get
@@ -106,8 +107,29 @@ class CudaStorage(Storage):
         at = str(buffer.offset)
         if isinstance(which, Slot):
             table = next(t for t in self.program.tables if t.id == which.table)
-            at = f"table_{table.id}[{row}][{table.columns.index(which.column)}]"
+            at = self.offset(table, which.column, row)
         return f"({'arena_' if buffer.space == 'arena' else 'weights_'} + {at})"
+
+    def offset(self, table: Table, column: str, row: str) -> str:
+        """C text of a buffer's offset in the iteration ``row``: computed where its offsets allow that, else looked up,
+        which takes a load in every phase."""
+        if column in (uneven := self.uneven(table)):
+            return f"table_{table.id}[{row}][{uneven.index(column)}]"
+        first, second, *rest = (*self.offsets(table, column), 0, 0)
+        if second == first or len(table.rows) == 1:
+            return str(first)
+        if len(table.rows) > 2 and rest[0] == second:
+            return f"(({row}) == 0 ? {first}ll : {second}ll)"
+        return f"({first}ll + {second - first}ll * ({row}))"
+
+    def offsets(self, table: Table, column: str) -> list[int]:
+        """Of a column's buffers, iteration by iteration."""
+        return [self.buffers[row[table.columns.index(column)]].offset for row in table.rows]
+
+    def uneven(self, table: Table) -> list[str]:
+        """Columns whose offsets neither grow evenly nor are all the same behind the first."""
+        steps = {c: [b - a for a, b in pairwise(self.offsets(table, c))] for c in table.columns}
+        return [c for c, s in steps.items() if len(set(s)) > 1 and any(s[1:])]
 
     def alignment(self, which: str | Slot) -> int:
         """Bytes that a buffer's start is aligned to, at most 128."""

@@ -137,6 +137,12 @@ MN_DEVICE void barriers(uint32_t *out, unsigned char *shared, int t) {
   if (t == 0) out[384] = shared_address(shared + 48) - shared_address(shared);
 }
 
+// 16 bytes a lane to global memory; two additions to one word.
+MN_DEVICE void stores(uint32_t *out, uint32_t *counter, int lane) {
+  store_16(out + 4 * lane, quad{lane * 4u, lane * 4u + 1, lane * 4u + 2, lane * 4u + 3});
+  if (lane == 0) out[128] = atomic_add_relaxed(counter, 7), out[129] = atomic_add_relaxed(counter, 5);
+}
+
 // Both blocks: a self-resetting barrier, a counter, the first to set a word.
 MN_DEVICE void grid(const mononn_conformance_call &call, uint32_t *out) {
   int t = thread();
@@ -187,4 +193,5 @@ extern "C" __global__ void __launch_bounds__(128) mononn_conformance(const __gri
   matrix_product_tf32(out + 1152, lane, call.in + 1024);
   sync_warp();
   copies(out + 1408, shared, call.in, lane);
+  stores(out + 1888, call.sync + 40, lane);
 }

@@ -86,6 +86,8 @@ struct Matmul {
   static constexpr int A_SIZE = LOCAL_A ? 0 : TM * LDA, B_SIZE = TK * LDB;
   static constexpr int PARTIALS = WK * TM * LDC * 4;
   static constexpr int BYTES = larger(STAGES * (A_SIZE + B_SIZE) * (int)sizeof(T), PARTIALS);
+  // Of more, what asks whether a barrier is passed would be answered only behind them.
+  static constexpr int EARLY = STAGES - 1 < 5 ? STAGES - 1 : 5;
   using Tile = Visit<TM, TN, VEC, WK, TM * LDC, LDC>;
   static_assert(USED <= WARPS && TM == WM * MT * 16 && TN == WN * NT * 8, "warps cover the tile");
   static_assert(TK % (KSTEP * WK) == 0 && STAGES >= 2 && TN % VEC == 0, "whole steps");
@@ -97,13 +99,17 @@ struct Matmul {
       copy_tile<T, TM, TK, LDA, ALIGN_A, false>(a_slot(shared, slot), a + k0, lda, rows, WHOLE ? TK : k - k0);
     }
   }
+  template <int FIRST = 0>
   static MN_DEVICE void load_b(unsigned char *shared, int slot, const T *b, int ldb, int cols, int k0, int k) {
-    copy_tile<T, TK, TN, LDB, ALIGN_B, !WHOLE>(b_slot(shared, slot), b + k0 * ldb, ldb, WHOLE ? TK : k - k0, cols);
+    copy_tile<T, TK, TN, LDB, ALIGN_B, !WHOLE, FIRST>(b_slot(shared, slot), b + k0 * ldb, ldb, WHOLE ? TK : k - k0, cols);
   }
-  // Starts the copies of B's first stages; ``run`` with ``fetched`` takes them up.
+  // Starts the copies of B's first EARLY stages; ``run`` with ``fetched`` takes them up. The first warp leaves that to
+  // the others, if there are any: its first thread may have a barrier to wait at.
   static MN_DEVICE void fetch(unsigned char *shared, const T *b, int ldb, int cols, int k) {
-    MN_UNROLL for (int s = 0; s < STAGES - 1; ++s)
-      if (s * TK < k) load_b(shared, s, b, ldb, cols, s * TK, k);
+    constexpr int FIRST = WARPS > 1 ? 32 : 0;
+    if (thread() < FIRST) return;
+    MN_NOUNROLL for (int s = 0; s < EARLY; ++s)
+      if (s * TK < k) load_b<FIRST>(shared, s, b, ldb, cols, s * TK, k);
     cp_async_commit();
   }
 
@@ -114,10 +120,10 @@ struct Matmul {
     float c[MT][NT][4] = {};
     const int steps = (k + TK - 1) / TK;
     sync_block();  // what lay here has been read; a local A has been written
-    MN_UNROLL for (int s = 0; s < STAGES - 1; ++s) {
+    MN_NOUNROLL for (int s = 0; s < STAGES - 1; ++s) {
       if (s < steps) {
         load_a(shared, s, a, lda, rows, s * TK, k);
-        if (!fetched) load_b(shared, s, b, ldb, cols, s * TK, k);
+        if (!fetched || s >= EARLY) load_b(shared, s, b, ldb, cols, s * TK, k);
       }
       cp_async_commit();
     }

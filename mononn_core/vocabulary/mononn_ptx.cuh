@@ -97,6 +97,11 @@ MN_DEVICE float shuffle_xor(float v, int mask) { return __shfl_xor_sync(0xffffff
 MN_DEVICE float shuffle(float v, int lane) { return __shfl_sync(0xffffffffu, v, lane); }
 MN_DEVICE int64_t shuffle_xor(int64_t v, int mask) { return __shfl_xor_sync(0xffffffffu, (long long)v, mask); }
 
+// 16 bytes to global memory at once: nvcc writes the words of a ``quad`` that are computed one by one also one by one.
+MN_DEVICE void store_16(void *p, quad q) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" : : "l"(p), "r"(q.x), "r"(q.y), "r"(q.z), "r"(q.w) : "memory");
+}
+
 // ---- copies from global to shared memory that run beside the thread (cp.async) ---------------------------------------
 MN_DEVICE uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 // 16 bytes, both sides 16-byte aligned; zeros where not ``valid`` (the source is then not read).
@@ -163,6 +168,12 @@ MN_DEVICE void fence_gpu() { asm volatile("fence.acq_rel.gpu;" : : : "memory"); 
 MN_DEVICE uint32_t atomic_add(uint32_t *p, uint32_t v) {
   uint32_t r;
   asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;" : "=r"(r) : "l"(p), "r"(v) : "memory");
+  return r;
+}
+// The same, but orders nothing by itself: a fence before it does.
+MN_DEVICE uint32_t atomic_add_relaxed(uint32_t *p, uint32_t v) {
+  uint32_t r;
+  asm volatile("atom.add.relaxed.gpu.global.u32 %0, [%1], %2;" : "=r"(r) : "l"(p), "r"(v) : "memory");
   return r;
 }
 MN_DEVICE uint32_t load_acquire(const uint32_t *p) {

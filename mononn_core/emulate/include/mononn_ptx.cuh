@@ -61,6 +61,7 @@ mn_emu_floats4 mn_emu_mma_tf32(float, float, float, float, uint32_t, uint32_t, u
                                uint32_t) MN_EMU_CONVERGENT;
 void mn_emu_fence(void);
 uint32_t mn_emu_atomic_add(uint32_t *p, uint32_t v);
+uint32_t mn_emu_atomic_add_relaxed(uint32_t *p, uint32_t v);
 uint32_t mn_emu_load_acquire(const uint32_t *p);
 void mn_emu_store_release(uint32_t *p, uint32_t v);
 void mn_emu_set_once(uint64_t *p, uint64_t word);
@@ -126,6 +127,9 @@ MN_DEVICE float shuffle_xor(float v, int mask) { return bits_float((uint32_t)mn_
 MN_DEVICE float shuffle(float v, int lane) { return bits_float((uint32_t)mn_emu_shuffle(float_bits(v), lane, 0)); }
 MN_DEVICE int64_t shuffle_xor(int64_t v, int mask) { return (int64_t)mn_emu_shuffle((uint64_t)v, mask, 1); }
 
+// 16 bytes to global memory at once.
+MN_DEVICE void store_16(void *p, quad q) { *(quad *)p = q; }
+
 // ---- copies from global to shared memory that run beside the thread (cp.async) ---------------------------------------
 MN_DEVICE uint32_t shared_address(const void *p) { return mn_emu_shared_address(p); }
 // 16 bytes, both sides 16-byte aligned; zeros where not ``valid`` (the source is then not read).
@@ -174,6 +178,7 @@ MN_DEVICE void mma_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&
 // ---- memory order across the grid (PTX memory consistency model) --------------------------------------------------------
 MN_DEVICE void fence_gpu() { mn_emu_fence(); }
 MN_DEVICE uint32_t atomic_add(uint32_t *p, uint32_t v) { return mn_emu_atomic_add(p, v); }
+MN_DEVICE uint32_t atomic_add_relaxed(uint32_t *p, uint32_t v) { return mn_emu_atomic_add_relaxed(p, v); }
 MN_DEVICE uint32_t load_acquire(const uint32_t *p) { return mn_emu_load_acquire(p); }
 MN_DEVICE void store_release(uint32_t *p, uint32_t v) { mn_emu_store_release(p, v); }
 MN_DEVICE void set_once(uint64_t *p, uint64_t word) { mn_emu_set_once(p, word); }

@@ -16,10 +16,9 @@ inline void check_atomic(uintptr_t p, uint32_t size, uint32_t how, uintptr_t pc)
   access(p, size, how | MN_EMU_ATOMIC, pc);
 }
 
-inline uint32_t atomic_add(uint32_t *p, uint32_t v, uintptr_t pc) {
+inline uint32_t atomic_add(uint32_t *p, uint32_t v, bool relaxed, uintptr_t pc) {
   maybe_preempt();
   check_atomic(reinterpret_cast<uintptr_t>(p), 4, MN_EMU_WRITE, pc);
-  bool relaxed = asked(MN_EMU_RELAXED_ADD);
   clocks_acquire(p, relaxed);
   clocks_release(p, relaxed, true);
   uint32_t old = *p;

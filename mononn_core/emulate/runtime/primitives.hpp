@@ -28,7 +28,8 @@ EXPORT void mn_emu_copy(void *to, const void *from, int size, int bytes) {
 EXPORT void mn_emu_copy_commit() { ++current->group; }
 EXPORT void mn_emu_copy_wait(int groups) { copy_wait(static_cast<uint32_t>(groups)); }
 EXPORT void mn_emu_fence() { clocks_fence(); }
-EXPORT uint32_t mn_emu_atomic_add(uint32_t *p, uint32_t v) { return atomic_add(p, v, CALLER); }
+EXPORT uint32_t mn_emu_atomic_add(uint32_t *p, uint32_t v) { return atomic_add(p, v, asked(MN_EMU_RELAXED_ADD), CALLER); }
+EXPORT uint32_t mn_emu_atomic_add_relaxed(uint32_t *p, uint32_t v) { return atomic_add(p, v, true, CALLER); }
 EXPORT uint32_t mn_emu_load_acquire(const uint32_t *p) { return load_acquire(p, CALLER); }
 EXPORT void mn_emu_store_release(uint32_t *p, uint32_t v) { store_release(p, v, CALLER); }
 EXPORT void mn_emu_set_once(uint64_t *p, uint64_t word) { set_once(p, word, CALLER); }

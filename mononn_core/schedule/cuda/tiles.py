@@ -15,7 +15,7 @@ from mononn_core.program.tensor_core import WARP, filled_bytes, kind_of, product
 ROWS = (16, 32, 48, 64, 96, 128)
 COLUMNS = (8, 16, 24, 32, 40, 48, 64, 80, 96, 128)
 PARTS = (1, 2, 3, 4, 6, 8)
-STAGES = (4, 3, 2)
+STAGES = (8, 6, 4, 3, 2)
 MOST_ACCUMULATORS = 64
 """Registers of a thread that may hold sums."""
 LAUNCHES = ((256, 1), (128, 1), (128, 2))

@@ -152,12 +152,15 @@ def mlp(kind: str = "f16", M: int = 70, K: int = 90, H: int = 100, N: int = 50) 
 
 
 def fetched_early(kind: str = "f16") -> Case:
-    """:func:`mlp`, whose last weights are fetched before the first phase's barrier: another phase runs in between."""
+    """:func:`mlp`, whose last weights are fetched before the first phase's barrier: another phase runs in between. They
+    have more stages than are fetched early."""
     case = mlp(kind)
-    convert, first, up, *rest = case.program.body
+    convert, first, up, second, down = case.program.body
     assert isinstance(convert, Phase)
     assert isinstance(up, Phase)
-    body = (replace(convert, prefetches=up.prefetches), first, replace(up, prefetches=()), *rest)
+    assert isinstance(down, Phase)
+    down = replace(down, task=replace(down.task, mainloop=Mainloop("k", 16, 7, "cp_async")))
+    body = (replace(convert, prefetches=up.prefetches), first, replace(up, prefetches=()), second, down)
     return replace(case, program=replace(case.program, body=body))
 
 

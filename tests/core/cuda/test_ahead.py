@@ -47,8 +47,8 @@ def test_rows_of_a_norm_are_loaded_before_the_first_is_reduced(precision: str) -
     stages = lowered(patches(layers=1, width=64), precision)
     assert on_the_emulator(stages) < LIMIT[precision]
     at = stages.source.index("rows0_[row_][pass_] = mn::load<")
-    reduced = stages.source.index("mn::warp_reduce<mn::Add>", at)
-    assert at < stages.source.index("ahead_[g_] = mn::load<", at) < reduced, "its weights, too"
+    reduced = stages.source.index("mn::warp_reduce_rows<mn::Add>", at)
+    assert stages.source.rindex("ahead_[g_] = mn::load<", 0, at) < at < reduced, "its weights, too"
 
 
 SPACE = {"x": (0, 63), "y": (0, 7)}

@@ -12,21 +12,21 @@ from tests.core.emulate.faults import NUMBERS, Fault
 CUDA, MATMUL, ATTENTION = "mononn_cuda.cuh", "mononn_matmul.cuh", "mononn_attention.cuh"
 SLIDE, STEPS, PAIRS = "depthwise-f16", "strided_windows-f16", "groups_of_two-f16"
 DEPTHWISE = "mononn_depthwise.cuh"
-MLP, TF32, KEYS = "mlp-f16", "mlp-tf32x3", "attention-f16"
+MLP, TF32, KEYS, EARLY = "mlp-f16", "mlp-tf32x3", "attention-f16", "fetched_early-f16"
 COUNTED, ROW, SPLIT = "hand_off-f16", "long_row-f16", "split_sum-f16"
 
 BARRIERS = (
-    Fault("grid barrier without its entry block barrier", f"{MLP}/{CUDA}", "  sync_block();\n  return thread() == 0 ? atomic_add", "  return thread() == 0 ? atomic_add", ("race", "poison")),
+    Fault("grid barrier without its entry block barrier", f"{MLP}/{CUDA}", "  sync_block();\n  if (thread() == 0) fence_gpu();", "  if (thread() == 0) fence_gpu();", ("race", "poison")),
     Fault("grid barrier without its exit block barrier", f"{SPLIT}/{CUDA}", "    }\n  }\n  sync_block();\n}\nMN_DEVICE void barrier", "    }\n  }\n}\nMN_DEVICE void barrier", ("race", "poison")),
-    Fault("grid barrier's arrival releases nothing (entry fence)", f"{MLP}/source", "mn::", "mn::", ("race",), (("relaxed", ("atomic_add",)),), 0),
-    Fault("grid barrier's poll acquires nothing (exit fence)", f"{MLP}/source", "mn::", "mn::", ("race",), (("relaxed", ("load_acquire", "atomic_add")),), 0),
+    Fault("grid barrier's arrival releases nothing (entry fence)", f"{MLP}/{CUDA}", "if (thread() == 0) fence_gpu();", "", ("race",)),
+    Fault("grid barrier's poll acquires nothing (exit fence)", f"{MLP}/source", "mn::", "mn::", ("race",), (("relaxed", ("load_acquire",)),), 0),
     Fault("grid barrier polls by a plain load", f"{MLP}/{CUDA}", "before ^ load_acquire(sync)", "before ^ *(volatile uint32_t *)sync", ("race",)),
     Fault("grid barrier expects one block too many", f"{MLP}/{CUDA}", "(uint32_t)(blocks() - 1) : 1u", "(uint32_t)blocks() : 1u", ("deadlock",)),
     Fault("grid barrier expects one block too few", f"{MLP}/{CUDA}", "(uint32_t)(blocks() - 1) : 1u", "(uint32_t)(blocks() - 2) : 1u", ("race", "poison", "deadlock"), scheduled=True),
     Fault("first barrier between phases dropped", f"{MLP}/source", "now_.barrier(call.sync);", "", ("race", "poison"), times=2, which=0),
     Fault("second barrier between phases dropped", f"{MLP}/source", "now_.barrier(call.sync);", "", ("race", "poison"), times=2, which=1),
     Fault("barrier between attention's phases dropped", f"{KEYS}/source", "now_.barrier(call.sync);", "", ("race", "poison")),
-    Fault("a block that has arrived arrives again", f"{MLP}/{CUDA}", "if (!arrived) before", "before", ("race", "poison", "deadlock"), scheduled=True),
+    Fault("a block that has arrived arrives again", f"{MLP}/{CUDA}", "if (arrived) depart", "if (false) depart", ("race", "poison", "deadlock"), scheduled=True),
 )  # fmt: skip
 
 PRODUCTS = (
@@ -38,7 +38,9 @@ PRODUCTS = (
     Fault("the ring refills the stage that is read", f"{MLP}/{MATMUL}", "next = STAGES - 1", "next = 0", ("pending", "race")),
     Fault("the ring reads the wrong stage", f"{MLP}/{MATMUL}", "int slot = 0", "int slot = 1", ("pending", "poison", NUMBERS)),
     Fault("the ring never turns", f"{MLP}/{MATMUL}", "slot = slot + 1 == STAGES ? 0 : slot + 1;", "", (NUMBERS,)),
-    Fault("a stage fetched early is fetched again", f"{MLP}/{MATMUL}", "if (!fetched) load_b", "load_b", ("pending",)),
+    Fault("a stage fetched early is fetched again", f"{MLP}/{MATMUL}", "if (!fetched || s >= EARLY) load_b", "load_b", ("pending",)),
+    Fault("stages behind those fetched early left out", f"{EARLY}/{MATMUL}", "if (!fetched || s >= EARLY) load_b", "if (!fetched) load_b", ("poison", "pending")),
+    Fault("early fetch by the barrier's warp alone", f"{MLP}/{MATMUL}", "if (thread() < FIRST) return;", "if (thread() >= FIRST) return;", ("bounds", "poison", NUMBERS)),
     Fault("early fetch overwrites tiles that are read", f"{MLP}/source", "now_.arrive(sync_);", "", ("race",)),
     Fault("early fetch of the next task's neighbour", f"{MLP}/source", "f_b + p * 1600", "f_b + r * 1600", (NUMBERS,)),
     Fault("an early fetch taken up twice", f"{MLP}/source", "    early_ = false;\n", "", (NUMBERS, "pending", "poison"), (("blocks", 2),), 2),
@@ -56,12 +58,12 @@ PRODUCTS = (
 )  # fmt: skip
 
 TILES = (
-    Fault("a tile's ragged rows read from memory", f"{MLP}/{CUDA}", "(ZERO_ROWS ? r : min(r, rows - 1))", "r", ("bounds", "poison", NUMBERS)),
+    Fault("a tile's ragged rows read from memory", f"{MLP}/{CUDA}", "(ZERO_ROWS || all ? r : min(r, rows - 1))", "r", ("bounds", "poison", NUMBERS)),
     Fault("a tile's ragged columns read from memory", f"{MLP}/{CUDA}", "cols >= COLS ? CHUNK : cols - c;", "CHUNK;", ("bounds", "poison", NUMBERS)),
-    Fault("a tile's last chunks left out", f"{MLP}/{CUDA}", "if (TOTAL % THREADS != 0 && at >= TOTAL) break;", "if (at >= TOTAL - 1) break;", ("poison",)),
+    Fault("a tile's last chunks left out", f"{MLP}/{CUDA}", "if (TOTAL % COUNT != 0 && at >= TOTAL) break;", "if (at >= TOTAL - 1) break;", ("poison",)),
     Fault("a tile's rows too narrow for their alignment", f"{MLP}/{CUDA}", "? 0 : 16 / (int)sizeof(T))", "? 0 : 4 / (int)sizeof(T)) + 2", ("misaligned",)),
-    Fault("a tile's rows overlap", f"{MLP}/{CUDA}", "T *d = to + r * LD + c;", "T *d = to + r * (LD - CHUNK) + c;", (NUMBERS, "pending", "poison")),
-    Fault("a tile one row beyond shared memory", f"{KEYS}/{CUDA}", "T *d = to + r * LD + c;", "T *d = to + (r + 4 * ROWS) * LD + c;", ("bounds", "pending", "poison", NUMBERS)),
+    Fault("a tile's rows overlap", f"{MLP}/{CUDA}", "(LD == COLS ? at * CHUNK : r * LD + c)", "r * (LD - CHUNK) + c", (NUMBERS, "pending", "poison")),
+    Fault("a tile one row beyond shared memory", f"{KEYS}/{CUDA}", "(LD == COLS ? at * CHUNK : r * LD + c)", "(r + 4 * ROWS) * LD + c", ("bounds", "pending", "poison", NUMBERS)),
     Fault("one task of a phase left out", f"{MLP}/source", " < 6; ", " < 5; ", ("poison",)),
     Fault("one task of a phase too many", f"{MLP}/source", " < 12; ", " < 13; ", ("bounds", "race", NUMBERS)),
     Fault("an off-by-one tile", f"{MLP}/source", "p_a + r * 6144", "p_a + r * 6144 + 96", (NUMBERS, "poison")),
@@ -96,11 +98,11 @@ COUNTERS = (
     Fault("a counter told by a plain store", f"{COUNTED}/{CUDA}", "atomic_add(counter(sync, i), add)", "*counter(sync, i) += add", ("race",)),
     Fault("a counter not waited for", f"{COUNTED}/source", "mn::wait(sync_, b, 4);", "", ("race", "poison")),
     Fault("local slots read before they are filled", f"{COUNTED}/source", "    }\n    mn::sync_block();\n", "    }\n", ("race", "poison")),
-    Fault("overlapping local slots", f"{COUNTED}/source", "mn::store<1>(p_keep + x, out0_)", "mn::store<1>(p_keep + x / 2, out0_)", ("race",)),
+    Fault("overlapping local slots", f"{COUNTED}/source", "mn::store<1, false>(p_keep + x, out0_)", "mn::store<1, false>(p_keep + x / 2, out0_)", ("race",)),
     Fault("block reduction's slots filled before they are read", f"{ROW}/{CUDA}", "  v = warp_reduce<R>(v);\n  sync_block();", "  v = warp_reduce<R>(v);", ("race",)),
     Fault("block reduction's slots read before they are filled", f"{ROW}/{CUDA}", "partial[warp()] = v;\n  sync_block();", "partial[warp()] = v;", ("race", "poison")),
-    Fault("block reduction over half of the warps", f"{ROW}/{CUDA}", "lane() < WARPS ?", "lane() < WARPS / 2 ?", (NUMBERS,)),
-    Fault("warp reduction a step short", f"{ROW}/{CUDA}", "int mask = 16; mask > 0; mask /= 2", "int mask = 16; mask > 1; mask /= 2", (NUMBERS,)),
+    Fault("block reduction over half of the warps", f"{ROW}/{CUDA}", "% WIDE < WARPS ?", "% WIDE < WARPS / 2 ?", (NUMBERS,)),
+    Fault("warp reduction a step short", f"{ROW}/{CUDA}", "int mask = LANES / 2; mask > 0; mask /= 2", "int mask = LANES / 2; mask > 1; mask /= 2", (NUMBERS,)),
     Fault("warp reduction in a branch", f"{ROW}/{CUDA}", "v = R::apply(v, shuffle_xor(v, mask));", "if (lane() != 31) v = R::apply(v, shuffle_xor(v, mask));", ("convergence",)),
 )  # fmt: skip
 

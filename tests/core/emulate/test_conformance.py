@@ -150,6 +150,11 @@ def test_no_schedule_changes_an_answer(schedule):
     assert all((again[name] == words).all() for name, words in answers().items())
 
 
+def test_sixteen_bytes_a_lane_are_stored_and_additions_return_what_stood_there():
+    got = answers()["stores"]
+    assert (got[:130] == [*range(128), 0, 7]).all()
+
+
 def test_the_table_says_what_hardware_has_confirmed(tmp_path):
     assert set(conformance.table(tmp_path / "none.npz").values()) == {UNCONFIRMED}
     path = tmp_path / "gpu.npz"
