@@ -135,6 +135,45 @@ template <int STAGES> __global__ void __launch_bounds__(THREADS) copy_async(cons
   mn::cp_async_wait<0>();
 }
 
+// What a barrier waits for: ``copied`` quads a thread that are under way by cp.async, ``stored`` quads a thread that were
+// stored before it, each by one instruction or (SPLIT) by four, a word each. ``meet``: the barrier, else only the block's.
+template <bool SPLIT>
+__global__ void __launch_bounds__(THREADS) busy_barriers(uint32_t *sync, const mn::quad *from, size_t total, mn::quad *to,
+                                                         int copied, int stored, int rounds, int meet) {
+  extern __shared__ __align__(128) unsigned char room[];
+  for (int r = 0; r < rounds; ++r) {
+    const size_t start = ((size_t)blockIdx.x * 1031 + r * 127) * THREADS % (total - (size_t)copied * THREADS);
+    for (int i = 0; i < stored; ++i) {
+      mn::quad *at = to + ((size_t)blockIdx.x * 2 + r % 2) * stored * THREADS + i * THREADS + threadIdx.x;
+      if (!SPLIT) mn::store_16(at, mn::quad{1u, 2u, 3u, (uint32_t)r});
+      for (int e = 0; SPLIT && e < 4; ++e)
+        asm volatile("st.global.b32 [%0], %1;" : : "l"((uint32_t *)at + e), "r"(r) : "memory");
+    }
+    if (meet) mn::publish();
+    for (int at = threadIdx.x; at < copied * THREADS; at += THREADS) mn::cp_async_16((mn::quad *)room + at, from + start + at);
+    if (meet) mn::depart(sync, mn::announce(sync));
+    mn::cp_async_commit();
+    mn::cp_async_wait<0>();
+    __syncthreads();
+  }
+}
+
+// N instructions in a row, ``rounds`` times: how fast code comes that is not at hand. ``cycles``: of the first block.
+template <int N> __global__ void __launch_bounds__(THREADS) straight(int rounds, float *sink, long long *cycles) {
+  float a = threadIdx.x, b = 1.0001f, c = 2.f, d = 3.f, e = 5.f;
+  long long start = 0;
+  for (int r = 0; r <= rounds; ++r) {
+    if (r == 1) start = clock64();
+#pragma unroll
+    for (int i = 0; i < N / 4; ++i)
+      asm volatile("fma.rn.f32 %0, %0, %4, %4;\nfma.rn.f32 %1, %1, %4, %4;\n"
+                   "fma.rn.f32 %2, %2, %4, %4;\nfma.rn.f32 %3, %3, %4, %4;"
+                   : "+f"(a), "+f"(c), "+f"(d), "+f"(e) : "f"(b));
+  }
+  if (blockIdx.x == 0 && threadIdx.x == 0) *cycles = clock64() - start;
+  if (a + c + d + e == 1.2345f) *sink = a;
+}
+
 struct Clock {
   cudaEvent_t start, end;
   Clock() {
@@ -252,6 +291,54 @@ void measure_loaded_barriers(Clock &clock, cudaStream_t stream, int sms, size_t 
   CHECK(cudaFree(sink));
 }
 
+void measure_busy_barriers(Clock &clock, cudaStream_t stream, int sms, size_t l2) {
+  constexpr int MOST = 12;
+  const size_t all = std::max(size_t(1) << 20, l2 / 4) / 16, sync_bytes = 256;
+  mn::quad *from, *to;
+  uint32_t *sync;
+  CHECK(cudaMalloc(&from, all * 16));
+  CHECK(cudaMalloc(&to, (size_t)sms * 2 * MOST * THREADS * 16));
+  CHECK(cudaMalloc(&sync, sync_bytes));
+  CHECK(cudaMemset(from, 1, all * 16));
+  auto measure = [&](auto kernel, const char *name, const char *key, int copied, int stored) {
+    const int room = MOST * THREADS * 16;
+    CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, room));
+    double seconds[2];
+    for (int meet : {0, 1}) {
+      size_t total = all;
+      int rounds = 200;
+      void *arguments[] = {&sync, &from, &total, &to, &copied, &stored, &rounds, &meet};
+      seconds[meet] = clock.median(stream, 20, [&] {
+        CHECK(cudaMemsetAsync(sync, 0, sync_bytes, stream));
+        CHECK(cudaLaunchCooperativeKernel((void *)kernel, dim3(sms), dim3(THREADS), arguments, room, stream));
+      }) / rounds;
+    }
+    say(name, key, (copied + stored) * THREADS / 64, "s", seconds[1] - seconds[0]);
+  };
+  for (int quads : {1, 3, 6}) {
+    measure(busy_barriers<false>, "grid barrier behind 16-byte stores", "KiB stored before it", 0, quads);
+    measure(busy_barriers<true>, "grid barrier behind split stores", "KiB stored before it", 0, quads);
+  }
+  for (int quads : {4, 8, 12}) measure(busy_barriers<false>, "grid barrier beside copies", "KiB copied beside it", quads, 0);
+  CHECK(cudaFree(from));
+  CHECK(cudaFree(to));
+  CHECK(cudaFree(sync));
+}
+
+template <int N> void measure_code(cudaStream_t stream, int sms) {
+  float *sink;
+  long long *cycles, read = 0;
+  const int rounds = 16;
+  CHECK(cudaMalloc(&sink, 4));
+  CHECK(cudaMalloc(&cycles, 8));
+  for (int i = 0; i < 2; ++i) straight<N><<<sms, THREADS, 0, stream>>>(rounds, sink, cycles);
+  CHECK(cudaMemcpyAsync(&read, cycles, 8, cudaMemcpyDeviceToHost, stream));
+  CHECK(cudaStreamSynchronize(stream));
+  say("code in a loop", "KiB of it", N * 16 / 1024, "cycles an instruction of all warps", (double)read / rounds / N);
+  CHECK(cudaFree(sink));
+  CHECK(cudaFree(cycles));
+}
+
 void measure_launches(Clock &clock, cudaStream_t stream) {
   const int count = 200;
   double s = clock.median(stream, 10, [&] { for (int i = 0; i < count; ++i) empty<<<1, 32, 0, stream>>>(); });
@@ -320,6 +407,10 @@ int main() {
   measure_hand_offs(clock, stream, sms);
   measure_launches(clock, stream);
   measure_loaded_barriers(clock, stream, sms, (size_t)p.l2CacheSize);
+  measure_busy_barriers(clock, stream, sms, (size_t)p.l2CacheSize);
+  measure_code<1024>(stream, sms);
+  measure_code<6144>(stream, sms);
+  measure_code<16384>(stream, sms);
   measure_memory(clock, stream, sms, (size_t)p.l2CacheSize);
   measure_copies_async(clock, stream, sms, (size_t)p.l2CacheSize);
   measure_products<F16>(clock, stream, sms, "mma.sync f16", 2.0 * 16 * 8 * 16);
