@@ -68,7 +68,7 @@ struct Turn {
   bool arrived = false;
   uint32_t before = 0;
   // What follows until ``barrier`` touches nothing that other blocks read or write. Copies from memory that are under
-  // way hold a fence up (by 1.4 us on an H100), so none begins before its end.
+  // way would hold the fence up, so none begins before its end.
   MN_DEVICE void arrive(uint32_t *sync) {
     publish();
     sync_block();

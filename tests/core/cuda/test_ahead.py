@@ -7,9 +7,11 @@ import re
 import pytest
 from onnx import TensorProto
 
+from mononn_core.codegen import cuda_nests
 from mononn_core.codegen.cuda_ahead import loads_ahead, ready
 from mononn_core.codegen.cuda_expressions import CudaPointer, CudaPrinter, guarded_loads
 from mononn_core.cost.fit import observations
+from mononn_core.decide.cuda import CudaScheduler
 from mononn_core.program.expr import INDEX, Const, Expr, Load, Select, Var, op
 from mononn_core.program.ir import Buffer, For, Layout, Let, Store
 from tests.core.cuda.networks import patches
@@ -49,6 +51,20 @@ def test_rows_of_a_norm_are_loaded_before_the_first_is_reduced(precision: str) -
     at = stages.source.index("rows0_[row_][pass_] = mn::load<")
     reduced = stages.source.index("mn::warp_reduce_rows<mn::Add>", at)
     assert stages.source.rindex("ahead_[g_] = mn::load<", 0, at) < at < reduced, "its weights, too"
+
+
+@pytest.mark.parametrize(("precision", "registers"), [("fp16", 2), ("fp32", 4)])
+def test_of_rows_that_registers_do_not_hold_two_at_a_time_are_loaded(
+    precision: str, registers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CudaScheduler.decide, "__defaults__", (((128, 1),),))  # four warps, so four rows each
+    network = patches(layers=1, width=64)
+    whole = lowered(network, precision)
+    assert "group_ < 1;" in whole.source and "float row0_[4][1]" in whole.source
+    monkeypatch.setattr(cuda_nests, "ROWS_AHEAD", registers)
+    stages = lowered(network, precision)
+    assert "group_ < 2;" in stages.source and "float row0_[2][1]" in stages.source
+    assert on_the_emulator(stages) < LIMIT[precision]
 
 
 SPACE = {"x": (0, 63), "y": (0, 7)}

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from mononn_core.codegen.cuda import Kernel
 from mononn_core.codegen.cuda_expressions import CudaPointer, CudaPrinter, divisor, neighbours
+from mononn_core.codegen.cuda_storage import CudaStorage
 from mononn_core.errors import UnsupportedError
 from mononn_core.program import abi
 from mononn_core.program.expr import INDEX, Const, Expr, Var, evaluate_index, op
-from mononn_core.program.ir import Assign, Buffer, Layout, Phase, Program
+from mononn_core.program.ir import Assign, Buffer, Layout, Phase, Program, Table
 from tests.core.cuda.cases import CASES
 from tests.core.cuda.lowered import printed
 from tests.core.cuda.programs import fetched_early
@@ -42,6 +43,27 @@ def test_the_same_program_gives_the_same_bytes() -> None:
     assert first == second
     assert first.text.startswith("// layers: 8 phases, 7 barriers, 0 counters.\n// Arena 16384 bytes")
     assert "// by hand\n" in first.text
+
+
+@pytest.mark.parametrize(
+    ("offsets", "text"),
+    [
+        ((384,), "384"),
+        ((128, 128, 128), "128"),
+        ((0, 256), "(0ll + 256ll * (i + 1))"),
+        ((512, 256, 0), "(512ll + -256ll * (i + 1))"),
+        ((0, 512, 512), "((i + 1) == 0 ? 0ll : 512ll)"),
+        ((0, 256, 0), "table_t[i + 1][0]"),
+        ((0, 128, 512), "table_t[i + 1][0]"),
+    ],
+)
+def test_offsets_that_can_be_computed_are_not_looked_up(offsets: tuple[int, ...], text: str) -> None:
+    vector = Layout.row_major((4,))
+    buffers = tuple(Buffer(f"b{n}", "float32", (4,), vector, "weight", at) for n, at in enumerate(offsets))
+    table = Table("t", ("even", "b"), tuple((buffers[0].id, b.id) for b in buffers))
+    storage = CudaStorage(replace(program("layers-f16"), buffers=buffers, tables=(table,)), 128)
+    assert storage.offset(table, "even", "i + 1") == str(offsets[0])
+    assert storage.offset(table, "b", "i + 1") == text
 
 
 def test_a_graph_launches_intervals_in_order_and_loops_once_an_iteration() -> None:

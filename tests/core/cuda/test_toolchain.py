@@ -158,6 +158,12 @@ def test_what_blocks_hand_to_each_other_is_read_through_the_coherent_path(precis
     assert instructions(code)["CCTL"] >= barriers
 
 
+def test_results_are_stored_sixteen_bytes_at_once() -> None:
+    """nvcc splits a store of four words into four stores where it computes them one by one."""
+    lines = ptx_lines(printed(mlp("f16", K=96, H=96).program, 256).text)
+    assert any(line.startswith("st.global.v4.b32") for line in lines)
+
+
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
 def test_nvcc_and_nvrtc_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MONONN_NVCC", "nvcc")
