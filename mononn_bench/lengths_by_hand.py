@@ -59,7 +59,7 @@ def lengths(options: Namespace) -> int:
         build_limit_s=options.build_limit, answer_limit_s=options.answer_limit, memory_limit_mb=options.memory_limit,
     )  # fmt: skip
     entrants = [entrant_of(name, where, cores, "fp32", options.builds) for name, where in environments.items()]
-    forms = source_id([Path(serving.__file__)])
+    forms = source_id([Path(serving.__file__)], options.builds)
     record = serve_case(
         folder,
         [entry for one in entrants for entry in entries_of(one.system, one.python, digest(one.identity, forms))],

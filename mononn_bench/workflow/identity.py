@@ -12,7 +12,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,13 +28,19 @@ def digest(*parts: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:LENGTH]
 
 
-def source_id(paths: Iterable[Path]) -> str:
-    """The identity of source files, folders taken whole: comments, layout and docstrings do not count."""
+def source_id(paths: Iterable[Path], cache: Path) -> str:
+    """The identity of source files, folders taken whole: comments, layout and docstrings do not count. It is remembered
+    in `cache` by the files' names and bytes.
+    """
     files: list[Path] = []
     for path in paths:
         found = [path] if path.is_file() else [p for p in path.rglob("*") if p.suffix in {".py", *C_SUFFIXES}]
         files += sorted(found)
-    return digest(*([path.name, _meaning(path.suffix, path.read_text())] for path in files))
+    written = [[path.name, hashlib.sha256(path.read_bytes()).hexdigest()] for path in files]
+    key = digest("sources", sys.version, Path(__file__).read_text(), written)
+    return _remembered(
+        cache, key, lambda: digest(*([path.name, _meaning(path.suffix, path.read_text())] for path in files))
+    )
 
 
 def adapter_sources(module: str, root: Path) -> list[Path]:
@@ -79,11 +85,20 @@ def file_digest(path: Path, cache: Path) -> str:
     """The SHA-256 of a file's bytes, remembered in `cache` by path, size and time of change."""
     status = path.stat()
     key = digest(str(path.resolve()), status.st_size, status.st_mtime_ns)
+    return _remembered(cache, key, lambda: _sha256(path))
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _remembered(cache: Path, key: str, make: Callable[[], str]) -> str:
+    """The value that an earlier call made for `key`."""
     remembered = cache / "digests" / key
     if remembered.is_file():
         return remembered.read_text()
-    with path.open("rb") as file:
-        value = hashlib.file_digest(file, "sha256").hexdigest()
+    value = make()
     remembered.parent.mkdir(parents=True, exist_ok=True)
     temporary = remembered.with_suffix(f".{os.getpid()}")
     temporary.write_text(value)

@@ -52,7 +52,9 @@ class LengthsPlan:
     def encoder(self, model: str) -> Path:
         """The folder of a network's encoder, which its sources, its entry and the longest request decide."""
         identity = digest(
-            source_id([*sorted((PACKAGE / "models").glob("*.py")), *(PACKAGE / name for name in EXPORTING)]),
+            source_id(
+                [*sorted((PACKAGE / "models").glob("*.py")), *(PACKAGE / name for name in EXPORTING)], self._plan.cache
+            ),
             self._plan.environments[self._plan.EXPORTER].folder.name,
             repr(get_model(model)),
             file_digest(self.distribution, self._plan.cache),
@@ -89,4 +91,5 @@ class LengthsPlan:
     @cached_property
     def identity(self) -> str:
         """What requests are measured by."""
-        return source_id([PACKAGE / "lengths", PACKAGE / "served.py", PACKAGE / "measure" / "worker.py"])
+        sources = [PACKAGE / "lengths", PACKAGE / "served.py", PACKAGE / "measure" / "worker.py"]
+        return source_id(sources, self._plan.cache)

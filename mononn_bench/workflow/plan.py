@@ -83,7 +83,8 @@ class Plan:
     @cached_property
     def models(self) -> dict[str, Model]:
         """Every model as it is exported, by name."""
-        sources = source_id(p for p in sorted((PACKAGE / "models").glob("*.py")) if p.name not in NOT_EXPORTING)
+        made_by = [p for p in sorted((PACKAGE / "models").glob("*.py")) if p.name not in NOT_EXPORTING]
+        sources = source_id(made_by, self.cache)
         return {choice.name: self._model(choice, sources) for choice in self.config.models}
 
     @cached_property
@@ -91,7 +92,7 @@ class Plan:
         """The 8-bit file of every model, by name; none where the configuration does not ask for int8."""
         if INT8 not in self.config.precisions:
             return {}
-        by = source_id([PACKAGE / "models" / "quantise.py"]), self.environments[self.QUANTISER].folder.name
+        by = source_id([PACKAGE / "models" / "quantise.py"], self.cache), self.environments[self.QUANTISER].folder.name
         identities = {name: digest(*by, model.identity) for name, model in self.models.items()}
         return {
             name: Model(model.choice, identities[name], self.cache / "quantised" / f"{name}-{identities[name]}", model)
@@ -123,7 +124,7 @@ class Plan:
     @cached_property
     def cases(self) -> dict[str, Case]:
         """Every case by name: its group's, and a number where it is measured more than once."""
-        protocol = source_id([PACKAGE / "measure", PACKAGE / "record.py", PACKAGE / "models" / "inputs.py"])
+        protocol = source_id([PACKAGE / "measure", PACKAGE / "record.py", PACKAGE / "models" / "inputs.py"], self.cache)
         count = self.config.measuring.repeats if self.config.measuring.rounds else 0
         names = [""] if count == 1 else [f".{i + 1:0{len(str(count))}}" for i in range(count)]
         return {
@@ -144,13 +145,13 @@ class Plan:
     def report_identity(self) -> str:
         """What tables and figures are made by."""
         template = sorted(path for path in (PACKAGE / "report" / "page").iterdir() if path.is_file())
-        return source_id([PACKAGE / "analysis", PACKAGE / "report", *RECORDS, *template])
+        return source_id([PACKAGE / "analysis", PACKAGE / "report", *RECORDS, *template], self.cache)
 
     @cached_property
     def profile_identity(self) -> str:
         """What profiles are made by."""
         beside = ("measure/worker.py", "measure/sentinel.py", "models/arithmetic.py")
-        return source_id([PACKAGE / "profile", *(PACKAGE / name for name in beside), *RECORDS])
+        return source_id([PACKAGE / "profile", *(PACKAGE / name for name in beside), *RECORDS], self.cache)
 
     @property
     def report(self) -> list[Path]:
@@ -211,7 +212,7 @@ class Plan:
     @cached_property
     def start_identity(self) -> str:
         """What first answers are measured by."""
-        return source_id([PACKAGE / "start", PACKAGE / "measure", PACKAGE / "started.py"])
+        return source_id([PACKAGE / "start", PACKAGE / "measure", PACKAGE / "started.py"], self.cache)
 
     @property
     def primitives(self) -> list[Path]:
@@ -242,13 +243,15 @@ class Plan:
     @cached_property
     def primitive_identity(self) -> str:
         """What the machine's primitives are measured by, and the numbers that stand beside them."""
-        return source_id([PACKAGE / "measure" / "machine.c", PACKAGE / "measure" / "primitives.py", RECORDS[1]])
+        return source_id(
+            [PACKAGE / "measure" / "machine.c", PACKAGE / "measure" / "primitives.py", RECORDS[1]], self.cache
+        )
 
     @cached_property
     def brick_identity(self) -> str:
         """What bricks are cut and measured by."""
         beside = ("measure/worker.py", "measure/sentinel.py", "models/arithmetic.py", "bricked.py")
-        return source_id([PACKAGE / "bricks", *(PACKAGE / name for name in beside)])
+        return source_id([PACKAGE / "bricks", *(PACKAGE / name for name in beside)], self.cache)
 
     @cached_property
     def lengths(self) -> LengthsPlan:
@@ -316,10 +319,10 @@ class Plan:
 
 
 def adapter_identity(system: type[System], cache: Path) -> str:
-    """The identity of what makes a system (its adapter with its data and, for ours, the compiler); digests of data are
+    """The identity of what makes a system (its adapter with its data and, for ours, the compiler); digests are
     remembered in `cache`.
     """
-    sources = source_id(adapter_sources(system.__module__, ROOT))
+    sources = source_id(adapter_sources(system.__module__, ROOT), cache)
     data = sorted(path for path in system.data.rglob("*") if path.is_file()) if system.data else []
     return digest(sources, [file_digest(path, cache) for path in data]) if data else sources
 

@@ -132,7 +132,7 @@ class NestWriter:
             chosen = [e for e in free if loadable(e, first.var, kept[0].width, scope)]
             words = words_of(chosen, kept[0].width) * kept[0].passes(WARP)
             group = next((g for g in range(count, 1, -1) if count % g == 0 and g * words <= ROWS_AHEAD), 1)
-            if group > 1 or words <= ROWS_AHEAD >= count * words:
+            if group > 1 or count * words <= ROWS_AHEAD:
                 loads = {e: f"rows{n}_[row_][pass_]" for n, e in enumerate(chosen)}
         if first is None or not loads:
             with self.out.block(f"for (int {loop.var} = mn::warp(); {loop.var} < {limit}; {loop.var} += mn::WARPS) {{"):

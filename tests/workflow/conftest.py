@@ -21,7 +21,7 @@ class Checkout:
         for name in CARRIED:
             source = ROOT / name
             if source.is_dir():
-                shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+                shutil.copytree(source, folder / name)  # with what is compiled of it
             else:
                 shutil.copy2(source, folder / name)
         profile = folder / "profiles" / "default" / "config.yaml"

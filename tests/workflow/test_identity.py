@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from mononn_bench.workflow import identity
 from mononn_bench.workflow.identity import adapter_sources, file_digest, machine_name, requirements_id, source_id
 
 PYTHON = '"""Words."""\n\n\ndef f(a):\n    """More words."""\n    return a + 1  # add\n'
@@ -32,16 +33,28 @@ def test_comments_layout_and_docstrings_do_not_count(tmp_path, name, before, aft
     assert before != after
     path = tmp_path / name
     path.write_text(before)
-    first = source_id([tmp_path])
+    first = source_id([tmp_path], tmp_path)
     path.write_text(after)
-    assert (source_id([tmp_path]) == first) is same
+    assert (source_id([tmp_path], tmp_path) == first) is same
 
 
 def test_a_file_more_is_another_source(tmp_path):
     (tmp_path / "a.py").write_text("x = 1\n")
-    first = source_id([tmp_path])
+    first = source_id([tmp_path], tmp_path)
     (tmp_path / "b.py").write_text("")
-    assert source_id([tmp_path]) != first
+    assert source_id([tmp_path], tmp_path) != first
+
+
+def test_sources_that_are_known_are_not_parsed_again(tmp_path, monkeypatch):
+    path, cache = tmp_path / "a.py", tmp_path / "cache"
+    path.write_text(PYTHON)
+    first = source_id([path], cache)
+    with monkeypatch.context() as patched:
+        patched.setattr(identity, "_meaning", lambda suffix, text: text)
+        assert source_id([path], cache) == first
+        assert source_id([path], tmp_path / "another") != first
+    path.rename(tmp_path / "b.py")
+    assert source_id([tmp_path / "b.py"], cache) != first
 
 
 def test_the_meaningful_lines_of_an_environment(tmp_path):
