@@ -115,12 +115,13 @@ class CudaStorage(Storage):
         which takes a load in every phase."""
         if column in (uneven := self.uneven(table)):
             return f"table_{table.id}[{row}][{uneven.index(column)}]"
-        first, second, *rest = (*self.offsets(table, column), 0, 0)
-        if second == first or len(table.rows) == 1:
+        values = self.offsets(table, column)
+        first, last = values[0], values[-1]
+        if first == last:
             return str(first)
-        if len(table.rows) > 2 and rest[0] == second:
-            return f"(({row}) == 0 ? {first}ll : {second}ll)"
-        return f"({first}ll + {second - first}ll * ({row}))"
+        if len(values) > 2 and values[1] == last:
+            return f"(({row}) == 0 ? {first}ll : {last}ll)"
+        return f"({first}ll + {values[1] - first}ll * ({row}))"
 
     def offsets(self, table: Table, column: str) -> list[int]:
         """Of a column's buffers, iteration by iteration."""

@@ -288,15 +288,15 @@ MN_DEVICE double shuffle_xor(double v, int mask) {
   u.i = shuffle_xor(u.i, mask);
   return u.d;
 }
-// Of the values of LANES neighbouring lanes (a power of two), by default of all; each of them gets the same bits.
-template <class R, int LANES = 32, class T> MN_DEVICE T warp_reduce(T v) {
-  MN_UNROLL for (int mask = LANES / 2; mask > 0; mask /= 2) v = R::apply(v, shuffle_xor(v, mask));
-  return v;
-}
-// The same of each of ROWS values.
+// Of all lanes' values, each of ROWS by itself; every lane gets the same bits.
 template <class R, class T, int ROWS> MN_DEVICE void warp_reduce_rows(T (&v)[ROWS]) {
   MN_UNROLL for (int mask = 16; mask > 0; mask /= 2)
     MN_UNROLL for (int row = 0; row < ROWS; ++row) v[row] = R::apply(v[row], shuffle_xor(v[row], mask));
+}
+template <class R, class T> MN_DEVICE T warp_reduce(T v) {
+  T one[1] = {v};
+  warp_reduce_rows<R>(one);
+  return one[0];
 }
 // Of all threads' values; every thread gets the same bits.
 template <class R, class T> MN_DEVICE T block_reduce(T v) {
@@ -305,9 +305,8 @@ template <class R, class T> MN_DEVICE T block_reduce(T v) {
   sync_block();
   if (lane() == 0) partial[warp()] = v;
   sync_block();
-  constexpr int WIDE = WARPS <= 2 ? WARPS : WARPS <= 4 ? 4 : WARPS <= 8 ? 8 : WARPS <= 16 ? 16 : 32;
-  v = lane() % WIDE < WARPS ? partial[lane() % WIDE] : R::template identity<T>();
-  return warp_reduce<R, WIDE>(v);
+  v = lane() < WARPS ? partial[lane()] : R::template identity<T>();
+  return warp_reduce<R>(v);
 }
 
 // ---- tiles in shared memory -----------------------------------------------------------------------------------------

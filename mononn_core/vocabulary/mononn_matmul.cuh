@@ -86,7 +86,7 @@ struct Matmul {
   static constexpr int A_SIZE = LOCAL_A ? 0 : TM * LDA, B_SIZE = TK * LDB;
   static constexpr int PARTIALS = WK * TM * LDC * 4;
   static constexpr int BYTES = larger(STAGES * (A_SIZE + B_SIZE) * (int)sizeof(T), PARTIALS);
-  // Of more, what asks whether a barrier is passed would be answered only behind them.
+  // More of them would hold up the load that asks whether a barrier is passed: its answer comes behind them.
   static constexpr int EARLY = STAGES - 1 < 5 ? STAGES - 1 : 5;
   using Tile = Visit<TM, TN, VEC, WK, TM * LDC, LDC>;
   static_assert(USED <= WARPS && TM == WM * MT * 16 && TN == WN * NT * 8, "warps cover the tile");

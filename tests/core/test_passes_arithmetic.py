@@ -7,10 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from mononn_core.passes import (
-    arithmetic,
-    dce,
-)
+from mononn_core.passes import arithmetic, dce
 from tests.core.graphs import Net, becomes
 
 

@@ -143,8 +143,8 @@ extern "C" __global__ void f(float *p) { p[1] = mn::to_tf32(p[0]); }
 @pytest.mark.parametrize("precision", ["fp16", "fp32"])
 def test_what_blocks_hand_to_each_other_is_read_through_the_coherent_path(precision: str) -> None:
     """No non-coherent load; of loads whose memory the compiler could not tell only those of addresses; and at every
-    barrier of the grid one release and one acquire (PTX), which empties the first-level cache (CCTL in the machine
-    code)."""
+    barrier of the grid one release, by a fence and an addition, and one acquire (PTX), which empties the first-level
+    cache (CCTL in the machine code)."""
     stages = compiler.lower(translator(), target="cuda", arch=("sm_90a",), precision=precision)
     lines = ptx_lines(stages.source)
     assert not [line for line in lines if line.startswith("ld.global.nc")]

@@ -101,9 +101,9 @@ COUNTERS = (
     Fault("overlapping local slots", f"{COUNTED}/source", "mn::store<1, false>(p_keep + x, out0_)", "mn::store<1, false>(p_keep + x / 2, out0_)", ("race",)),
     Fault("block reduction's slots filled before they are read", f"{ROW}/{CUDA}", "  v = warp_reduce<R>(v);\n  sync_block();", "  v = warp_reduce<R>(v);", ("race",)),
     Fault("block reduction's slots read before they are filled", f"{ROW}/{CUDA}", "partial[warp()] = v;\n  sync_block();", "partial[warp()] = v;", ("race", "poison")),
-    Fault("block reduction over half of the warps", f"{ROW}/{CUDA}", "% WIDE < WARPS ?", "% WIDE < WARPS / 2 ?", (NUMBERS,)),
-    Fault("warp reduction a step short", f"{ROW}/{CUDA}", "int mask = LANES / 2; mask > 0; mask /= 2", "int mask = LANES / 2; mask > 1; mask /= 2", (NUMBERS,)),
-    Fault("warp reduction in a branch", f"{ROW}/{CUDA}", "v = R::apply(v, shuffle_xor(v, mask));", "if (lane() != 31) v = R::apply(v, shuffle_xor(v, mask));", ("convergence",)),
+    Fault("block reduction over half of the warps", f"{ROW}/{CUDA}", "lane() < WARPS ?", "lane() < WARPS / 2 ?", (NUMBERS,)),
+    Fault("warp reduction a step short", f"{ROW}/{CUDA}", "int mask = 16; mask > 0; mask /= 2", "int mask = 16; mask > 1; mask /= 2", (NUMBERS,)),
+    Fault("warp reduction in a branch", f"{ROW}/{CUDA}", "v[row] = R::apply(", "if (lane() != 31) v[row] = R::apply(", ("convergence",)),
 )  # fmt: skip
 
 SLIDING = (
