@@ -62,7 +62,7 @@ class Cost:
         weights = sum(self._bytes(o) for o in phase.task.operands if o.role == "b")
         mine = weights if dealt.kind in ("rows", "single") else weights / workers
         if self.weight_bytes > self.machine.l3_bytes:
-            stream = weights / self.machine.bandwidth
+            stream = mine * workers / self.machine.bandwidth
         else:
             near = self.weight_bytes < self.machine.l2_bytes
             stream = mine / (self.machine.l2_bandwidth if near else self.machine.l3_bandwidth)

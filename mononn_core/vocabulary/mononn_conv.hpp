@@ -64,13 +64,10 @@ struct Full {
   template <class G, int RH, int RW> __attribute__((always_inline)) Taps taps(long) const { return {0, G::KH, 0, G::RUNS}; }
 };
 
-// RH x RW output pixels times NV vectors: the accumulators stay in registers over all taps, and the pixels of a step
+// c += RH x RW output pixels times NV vectors: the accumulators stay in registers over all taps, and the pixels of a step
 // lie at constant distances from one pointer. A row of B has STRIDE vectors; SKIP rows are left out after each tap.
-template <class G, int RH, int RW, int NV, int STRIDE, int SKIP, class TA, class Epilogue>
-MN_INLINE void window_tile(const TA *__restrict A, const float *__restrict panel, Taps taps, Fetch<float> fetch, Epilogue &&epilogue) {
-  V c[RH * RW][NV];
-  MN_UNROLL for (int i = 0; i < RH * RW; ++i)
-    MN_UNROLL for (int j = 0; j < NV; ++j) c[i][j] = V{};
+template <class G, int RH, int RW, int NV, int STRIDE, int SKIP, class TA, class Fetching>
+MN_INLINE void add_windows(V (&c)[RH * RW][NV], const TA *__restrict A, const float *__restrict panel, Taps taps, Fetching fetch) {
   static_assert(SKIP == 0 || !G::DENSE);
   constexpr int STEP = G::RUN % 2 == 0 ? 2 : G::RUN % 3 == 0 ? 3 : 1;
   MN_NOUNROLL for (int kh = taps.top; kh < taps.bottom; ++kh)
@@ -81,7 +78,7 @@ MN_INLINE void window_tile(const TA *__restrict A, const float *__restrict panel
         MN_UNROLL for (int u = 0; u < STEP; ++u) {
           V row[NV];
           MN_UNROLL for (int j = 0; j < NV; ++j) row[j] = load<V>(B + (u * STRIDE + j) * W);
-          MN_UNROLL for (int j = 0; j < NV * W; j += 16) __builtin_prefetch(fetch.from(u).at + j, 0, 2);
+          fetch.template row<NV * W>(B + u * STRIDE * W, u);
           MN_UNROLL for (int i = 0; i < RH * RW; ++i) {
             V v = splat<V>(to_float(a[G::at(i / RW * G::SH, i % RW * G::SW) + u]));
             MN_UNROLL for (int j = 0; j < NV; ++j) c[i][j] += v * row[j];
@@ -92,7 +89,6 @@ MN_INLINE void window_tile(const TA *__restrict A, const float *__restrict panel
         fetch = fetch.from(STEP);
       }
     }
-  epilogue(c);
 }
 
 struct Nothing {
@@ -125,16 +121,43 @@ MN_INLINE void each_tile(Tile &&tile, Fetches &&fetches, Element &&element, Ahea
   });
 }
 
-// The first NV vectors of channels of a panel of STRIDE vectors; see ``conv``.
+constexpr long FAR_PANEL = 1 << 18;  // bytes of one that does not stay in the second-level cache beside pixels and what is fetched
+
+// The first NV vectors of channels of a panel of STRIDE vectors; see ``conv``. Over a panel that is far all tiles pass a kernel
+// row at a time; their sums wait in the near cache.
 template <class G, int ROWS, int NV, int STRIDE, int MOST, bool CHEAP, int SKIP, class TA, class Element, class Ahead, class Where>
 MN_INLINE void conv_vectors(const TA *A, const float *B, Element &&element, Ahead &&ahead, Where where) {
-  auto tile = [&]<int RH, int RW>(long at, auto fetch, auto &&epilogue) __attribute__((always_inline)) {
-    window_tile<G, RH, RW, NV, STRIDE, SKIP>(A + at, B, where.template taps<G, RH, RW>(at), fetch, epilogue);
+  constexpr long TERMS = (long)G::RUNS * (G::RUN + SKIP), SUMS = (long)ROWS * G::OW * NV * W;
+  constexpr bool APART = G::KH > 1 && G::KH * TERMS * STRIDE * W * 4 > FAR_PANEL && SUMS <= WAITING;
+  alignas(64) float sums[APART ? SUMS : 1];
+  auto rows = [&]<bool LAST>(int top, int bottom, auto &&store_, auto &&ahead_) __attribute__((always_inline)) {
+    float *waiting = sums;
+    auto tile = [&]<int RH, int RW>(long at, auto fetch, auto &&epilogue) __attribute__((always_inline)) {
+      V c[RH * RW][NV];
+      MN_UNROLL for (int i = 0; i < RH * RW; ++i)
+        MN_UNROLL for (int j = 0; j < NV; ++j) c[i][j] = APART && top > 0 ? load<V>(waiting + (i * NV + j) * W) : V{};
+      Taps taps = where.template taps<G, RH, RW>(at);
+      if (taps.top < top) taps.top = top;
+      if (taps.bottom > bottom) taps.bottom = bottom;
+      add_windows<G, RH, RW, NV, STRIDE, SKIP>(c, A + at, B, taps, fetch);
+      if constexpr (LAST) {
+        epilogue(c);
+      } else {
+        MN_UNROLL for (int i = 0; i < RH * RW; ++i)
+          MN_UNROLL for (int j = 0; j < NV; ++j) store<V>(waiting + (i * NV + j) * W, c[i][j]);
+      }
+      waiting += RH * RW * NV * W;
+    };
+    auto fetches = [=]<int TILES>(int number) __attribute__((always_inline)) {
+      return fetch_of<TILES, STRIDE * W>(number, B + top * TERMS * STRIDE * W, (bottom - top) * TERMS);
+    };
+    each_tile<G, ROWS, NV, MOST, CHEAP>(tile, fetches, store_, ahead_);
   };
-  auto fetches = [=]<int TILES>(int number) __attribute__((always_inline)) {
-    return fetch_of<TILES, STRIDE * W>(number, B, (long)G::KH * G::RUNS * (G::RUN + SKIP));
-  };
-  each_tile<G, ROWS, NV, MOST, CHEAP>(tile, fetches, element, ahead);
+  if constexpr (APART) {
+    auto wait = [](long, long, long, V) {};
+    MN_NOUNROLL for (int kh = 0; kh + 1 < G::KH; ++kh) rows.template operator()<false>(kh, kh + 1, wait, Nothing{});
+  }
+  rows.template operator()<true>(APART ? G::KH - 1 : 0, G::KH, element, ahead);
 }
 
 // ROWS rows of G::OW output pixels by PANEL channels, at most MOST pixels at once; ``element(y, x, n, v)`` takes W

@@ -48,26 +48,34 @@ MN_INLINE void touch(const void *p, long bytes) {
 // Into which cache rows of panels are fetched (3: the first level, 2: the second). A panel of vectors of 64 bytes is larger
 // than the first one, so each tile reads it from the second again; of shorter vectors much of it stays in the first.
 constexpr int CACHE_OF_PANELS = W * sizeof(float) >= 64 ? 3 : 2;
-// What a loop over the rows of a panel brings into a cache meanwhile: ``hop`` elements further each row.
-template <class T> struct Fetch {
-  const T *at;
+// What a loop over the rows of a panel brings into the caches meanwhile: of the panel itself the row that is ``ahead``
+// elements further on, and LINES lines of what is multiplied next, ``hop`` elements further on each row.
+template <class T, int LINES> struct Fetch {
+  long ahead;
+  const T *next;
   long hop;
-  __attribute__((always_inline)) Fetch<T> from(long row) const { return {at + row * hop, hop}; }
+  __attribute__((always_inline)) Fetch from(long row) const { return {ahead, next + row * hop, hop}; }
+  // With the row at b, the k-th, of ROW elements.
+  template <int ROW> __attribute__((always_inline)) void row(const T *b, long k) const {
+    constexpr int LINE = 64 / sizeof(T);
+    MN_UNROLL for (int j = 0; j < ROW; j += LINE) __builtin_prefetch(b + ahead + j, 0, CACHE_OF_PANELS);
+    MN_UNROLL for (int j = 0; j < LINES; ++j) __builtin_prefetch(next + k * hop + j * LINE, 0, 2);
+  }
 };
-// For the ``tile``-th of TILES that pass over the panel B of so many rows of ROW elements: B itself a few rows further on;
-// for the last of them equal parts of the panel behind B, so that the first tile there need not wait for memory.
-template <int TILES, long ROW, class T> MN_INLINE Fetch<T> fetch_of(int tile, const T *B, long rows) {
-  constexpr int LAST = TILES < 2 ? 0 : TILES < 4 ? 2 : 4;
-  if constexpr (LAST > 0)
-    if (const int part = tile - (TILES - LAST); part >= 0) return {B + (LAST + part) * rows * (ROW / LAST), ROW / LAST};
-  return {B + 16 * ROW, ROW};
+// For the ``tile``-th of TILES that pass over the panel B of so many rows of ROW elements: an equal part of what lies behind
+// it, so that memory is read at one rate all the time. A tile that is alone reads memory as fast as it comes; it does so too
+// where panels are SHORT.
+template <int TILES, long ROW, bool SHORT = false, class T> MN_INLINE auto fetch_of(int tile, const T *B, long rows) {
+  constexpr long HOP = (ROW + TILES - 1) / TILES;
+  constexpr int LINE = 64 / sizeof(T), LINES = TILES > 1 || SHORT ? (HOP + LINE - 1) / LINE : 0;
+  return Fetch<T, LINES>{16 * ROW, B + rows * ROW + tile * (rows * ROW / TILES), HOP};
 }
 
 // c = A B for MR rows and NV vectors of columns, A rows lda apart, B rows ldb apart and read once each: the sums stay in
 // registers. KU independent sums (of every KU-th k) hide the multiply-add latency of small tiles.
-template <int MR, int NV, int KU>
+template <int MR, int NV, int KU, class Fetching>
 MN_INLINE void multiply(const float *__restrict A, long lda, const float *__restrict B, long ldb, long K, V (&c)[KU][MR][NV],
-                        Fetch<float> fetch) {
+                        Fetching fetch) {
   MN_UNROLL for (int u = 0; u < KU; ++u)
     MN_UNROLL for (int i = 0; i < MR; ++i)
       MN_UNROLL for (int j = 0; j < NV; ++j) c[u][i][j] = V{};
@@ -76,7 +84,7 @@ MN_INLINE void multiply(const float *__restrict A, long lda, const float *__rest
     const float *b = B + (k + u) * ldb;
     V row[NV];
     MN_UNROLL for (int j = 0; j < NV; ++j) row[j] = load<V>(b + j * W);
-    MN_UNROLL for (int j = 0; j < NV * W; j += 16) __builtin_prefetch(fetch.from(k + u).at + j, 0, CACHE_OF_PANELS);
+    fetch.template row<NV * W>(b, k + u);
     MN_UNROLL for (int i = 0; i < MR; ++i) {
       V a = splat<V>(A[i * lda + k + u]);
       MN_UNROLL for (int j = 0; j < NV; ++j) c[u % KU][i][j] += a * row[j];
@@ -97,9 +105,9 @@ MN_INLINE void multiply(const float *__restrict A, long lda, const float *__rest
 constexpr long RUN = 1024;
 
 // MR x (NV vectors) of C = A B, handed to ``epilogue`` in registers.
-template <int MR, int NV, int KU, class Epilogue>
+template <int MR, int NV, int KU, class Epilogue, class Fetching>
 MN_INLINE void tile(const float *__restrict A, long lda, const float *__restrict B, long ldb, long K, Epilogue &&epilogue,
-                    Fetch<float> fetch) {
+                    Fetching fetch) {
   V c[KU][MR][NV];
   multiply<MR, NV, KU>(A, lda, B, ldb, K < RUN ? K : RUN, c, fetch);
   if (K > RUN) {
@@ -117,7 +125,7 @@ MN_INLINE void tile(const float *__restrict A, long lda, const float *__restrict
 }
 template <int MR, int NV, int KU, class Epilogue>
 MN_INLINE void tile(const float *__restrict A, long lda, const float *__restrict B, long ldb, long K, Epilogue &&epilogue) {
-  tile<MR, NV, KU>(A, lda, B, ldb, K, epilogue, {B + 16 * ldb, ldb});
+  tile<MR, NV, KU>(A, lda, B, ldb, K, epilogue, Fetch<float, 0>{16 * ldb, nullptr, 0});
 }
 
 // M rows and a panel of columns in register tiles of at most MOST rows, cut evenly. CHAINS independent sums hide the
@@ -146,26 +154,57 @@ MN_INLINE void finish(T (&c)[MR][NV], long row, Element &&element) {
   }
 }
 
+// Sums that wait in the near cache between two runs of terms.
+constexpr long WAITING = 1 << 13;
+
+// A product's rows in register tiles of Shape S, its sums over K terms in runs of at most ``run``: all tiles pass over the
+// part of the panel that a run reads, which stays in the second-level cache, before the next. Runs are added in order.
+// ``multiply.operator()<MR>(row, k, terms, number, c)``: the sums over some terms from the k-th on of MR rows, the
+// ``number``-th tile of S::BLOCKS.
+template <class S, bool CHEAP, class Sum, class Multiply, class Element>
+MN_INLINE void in_runs(long K, long run, Multiply &&multiply, Element &&element) {
+  constexpr int MOST = S::LARGES ? S::LARGE : S::SMALL, TOGETHER = 1 + (WAITING - 1) / (MOST * S::NV * W);
+  constexpr int BLOCKS = TOGETHER < S::BLOCKS ? TOGETHER : S::BLOCKS;
+  alignas(64) Lane<Sum> waiting[BLOCKS * MOST * S::NV * W];
+  long first = 0;
+  MN_NOUNROLL for (int block = 0; block < S::BLOCKS; block += BLOCKS) {
+    const int end = block + BLOCKS < S::BLOCKS ? block + BLOCKS : S::BLOCKS, larges = end < S::LARGES ? end : S::LARGES;
+    long row = first, k = 0;
+    do {
+      int number = block;
+      row = first;
+      auto tile = [&]<int MR>() __attribute__((always_inline)) {
+        Sum c[S::sums(MR)][MR][S::NV];
+        multiply.template operator()<MR>(row, k, K - k < run ? K - k : run, number, c);
+        Lane<Sum> *sums = waiting + (row - first) * S::NV * W;
+        if (k > 0)
+          MN_UNROLL for (int i = 0; i < MR; ++i)
+            MN_UNROLL for (int j = 0; j < S::NV; ++j) c[0][i][j] = load<Sum>(sums + (i * S::NV + j) * W) + c[0][i][j];
+        if (k + run < K) {
+          MN_UNROLL for (int i = 0; i < MR; ++i)
+            MN_UNROLL for (int j = 0; j < S::NV; ++j) store<Sum>(sums + (i * S::NV + j) * W, c[0][i][j]);
+        } else {
+          finish<CHEAP, MR, S::NV>(c[0], row, element);
+        }
+        row += MR, ++number;
+      };
+      if constexpr (S::LARGES > 0) MN_NOUNROLL while (number < larges) tile.template operator()<S::LARGE>();
+      if constexpr (S::BLOCKS > S::LARGES) MN_NOUNROLL while (number < end) tile.template operator()<S::SMALL>();
+      k += run;
+    } while (k < K);
+    first = row;
+  }
+}
+
 // M x PANEL of C = A B, at most MOST rows at once; ``element(m, n, v)`` takes W neighbours of row m from column n on.
 template <int M, int PANEL, int MOST, bool CHEAP, class Element>
 MN_INLINE void matmul(const float *A, long lda, const float *B, long ldb, long K, Element &&element) {
   using S = Shape<M, PANEL, MOST>;
-  long row = 0;
-  int block = 0;
-  auto fetch = [&]() -> Fetch<float> {
-    if (ldb != PANEL) return {B + 16 * ldb, ldb};
-    return fetch_of<S::BLOCKS, PANEL>(block++, B, K);
-  };
-  if constexpr (S::LARGES > 0)
-    for (int b = 0; b < S::LARGES; ++b, row += S::LARGE)
-      tile<S::LARGE, S::NV, S::sums(S::LARGE)>(A + row * lda, lda, B, ldb, K, [&](auto &c) __attribute__((always_inline)) {
-        finish<CHEAP, S::LARGE, S::NV>(c, row, element);
-      }, fetch());
-  if constexpr (S::BLOCKS > S::LARGES)
-    for (int b = S::LARGES; b < S::BLOCKS; ++b, row += S::SMALL)
-      tile<S::SMALL, S::NV, S::sums(S::SMALL)>(A + row * lda, lda, B, ldb, K, [&](auto &c) __attribute__((always_inline)) {
-        finish<CHEAP, S::SMALL, S::NV>(c, row, element);
-      }, fetch());
+  in_runs<S, CHEAP, V>(K, RUN, [&]<int MR>(long row, long k, long terms, int number, auto &c) __attribute__((always_inline)) {
+    const float *a = A + row * lda + k, *b = B + k * ldb;
+    if (ldb == PANEL) multiply<MR, S::NV, S::sums(MR)>(a, lda, b, ldb, terms, c, fetch_of<S::BLOCKS, PANEL>(number, b, terms));
+    else multiply<MR, S::NV, S::sums(MR)>(a, lda, b, ldb, terms, c, Fetch<float, 0>{16 * ldb, nullptr, 0});
+  }, element);
 }
 
 // Columns of a vector from n on, those before ``end``: all of them at once by an element that takes their number as well,

@@ -194,13 +194,11 @@ template <class TA> constexpr int sums_per_vector = 1;
 // c += a group of terms of MR rows, which lie at ``at(i)``, times NV vectors of B. PARTIAL: the group's first term.
 // Offsets (see Dot<>::OFFSET) are summed apart. The side that takes fewer registers waits in them.
 template <class D, bool PARTIAL, int MR, int NV, class TB, class At>
-MN_INLINE void add_group(typename D::Sum (&c)[MR][NV], typename D::Sum (&offset)[NV], const TB *B, const TB *fetch,
-                         At &&at) {
+MN_INLINE void add_group(typename D::Sum (&c)[MR][NV], typename D::Sum (&offset)[NV], const TB *B, At &&at) {
   auto value = [&](int i) __attribute__((always_inline)) {
     if constexpr (PARTIAL) return D::first(at(i));
     else return D::value(at(i));
   };
-  MN_UNROLL for (int j = 0; j < NV * W; j += 16) __builtin_prefetch(fetch + j * D::GROUP, 0, CACHE_OF_PANELS);
   typename D::Row row[NV];
   MN_UNROLL for (int j = 0; j < NV; ++j) row[j] = D::row(B + j * W * D::GROUP);
   if constexpr (NV <= MR) {
@@ -219,9 +217,9 @@ MN_INLINE void add_group(typename D::Sum (&c)[MR][NV], typename D::Sum (&offset)
 }
 
 // As ``multiply``: c = A B for MR rows and NV vectors of columns, in KU independent sums (of every KU-th group).
-template <class D, int MR, int NV, int KU, class TA, class TB>
+template <class D, int MR, int NV, int KU, class TA, class TB, class Fetching>
 MN_INLINE void multiply_groups(const TA *__restrict A, long lda, const TB *__restrict B, long K,
-                               typename D::Sum (&c)[KU][MR][NV], Fetch<TB> fetch) {
+                               typename D::Sum (&c)[KU][MR][NV], Fetching fetch) {
   constexpr int GROUP = D::GROUP, STEP = KU > 2 ? KU : 2;
   typename D::Sum offset[NV] = {};
   MN_UNROLL for (int u = 0; u < KU; ++u)
@@ -231,7 +229,8 @@ MN_INLINE void multiply_groups(const TA *__restrict A, long lda, const TB *__res
   long k = 0;
   auto step = [&](int u) __attribute__((always_inline)) {
     const long g = k + u * GROUP;
-    add_group<D, false>(c[u % KU], offset, B + g * (NV * W), fetch.from(g / GROUP).at, [&](int i) __attribute__((always_inline)) {
+    fetch.template row<NV * W * GROUP>(B + g * (NV * W), g / GROUP);
+    add_group<D, false>(c[u % KU], offset, B + g * (NV * W), [&](int i) __attribute__((always_inline)) {
       return A + i * lda + g;
     });
   };
@@ -241,9 +240,7 @@ MN_INLINE void multiply_groups(const TA *__restrict A, long lda, const TB *__res
   for (; k < end; k += GROUP) step(0);
   if constexpr (!D::EXACT)
     if (k < K)
-      add_group<D, true>(c[0], offset, B + k * (NV * W), fetch.from(k / GROUP).at, [&](int i) __attribute__((always_inline)) {
-        return A + i * lda + k;
-      });
+      add_group<D, true>(c[0], offset, B + k * (NV * W), [&](int i) __attribute__((always_inline)) { return A + i * lda + k; });
   MN_UNROLL for (int u = 1; u < KU; ++u)
     MN_UNROLL for (int i = 0; i < MR; ++i)
       MN_UNROLL for (int j = 0; j < NV; ++j) c[0][i][j] += c[u][i][j];
@@ -253,8 +250,8 @@ MN_INLINE void multiply_groups(const TA *__restrict A, long lda, const TB *__res
 }
 
 // As ``tile``: MR x (NV vectors) of C = A B, handed to ``epilogue`` in registers; long sums of floats in runs.
-template <class D, int MR, int NV, int KU, class TA, class TB, class Epilogue>
-MN_INLINE void dot_tile(const TA *__restrict A, long lda, const TB *__restrict B, long K, Fetch<TB> fetch, Epilogue &&epilogue) {
+template <class D, int MR, int NV, int KU, class TA, class TB, class Fetching, class Epilogue>
+MN_INLINE void dot_tile(const TA *__restrict A, long lda, const TB *__restrict B, long K, Fetching fetch, Epilogue &&epilogue) {
   using Sum = typename D::Sum;
   Sum c[KU][MR][NV];
   multiply_groups<D, MR, NV, KU>(A, lda, B, D::EXACT || K < RUN ? K : RUN, c, fetch);
@@ -283,19 +280,11 @@ template <int M, int PANEL, int MOST, bool CHEAP, class TA, class TB, class Elem
 MN_INLINE void dot(const TA *A, long lda, const TB *B, long K, Element &&element) {
   using D = Dot<TA, TB>;
   using S = Shape<M, PANEL, MOST, D::CHAINS>;
-  long row = 0;
-  int block = 0;
-  auto fetch = [&] { return fetch_of<S::BLOCKS, PANEL * D::GROUP>(block++, B, (K + D::GROUP - 1) / D::GROUP); };
-  if constexpr (S::LARGES > 0)
-    for (int b = 0; b < S::LARGES; ++b, row += S::LARGE)
-      dot_tile<D, S::LARGE, S::NV, S::sums(S::LARGE)>(
-          A + row * lda, lda, B, K, fetch(),
-          [&](auto &c) __attribute__((always_inline)) { finish<CHEAP, S::LARGE, S::NV>(c, row, element); });
-  if constexpr (S::BLOCKS > S::LARGES)
-    for (int b = S::LARGES; b < S::BLOCKS; ++b, row += S::SMALL)
-      dot_tile<D, S::SMALL, S::NV, S::sums(S::SMALL)>(
-          A + row * lda, lda, B, K, fetch(),
-          [&](auto &c) __attribute__((always_inline)) { finish<CHEAP, S::SMALL, S::NV>(c, row, element); });
+  in_runs<S, CHEAP, typename D::Sum>(K, D::EXACT ? K : RUN, [&]<int MR>(long row, long k, long terms, int number, auto &c) __attribute__((always_inline)) {
+    const TB *b = B + k * PANEL;
+    const auto fetch = fetch_of<S::BLOCKS, PANEL * D::GROUP>(number, b, (terms + D::GROUP - 1) / D::GROUP);
+    multiply_groups<D, MR, S::NV, S::sums(MR)>(A + row * lda + k, lda, b, terms, c, fetch);
+  }, element);
 }
 
 // The COUNT runs of neighbouring terms in a kernel row: the GROUPS of each, of which WHOLE are computed alike.
@@ -306,8 +295,8 @@ template <class G, class D, bool JOINED> struct Runs {
 };
 
 // As ``window_tile``: RH x RW output pixels times NV vectors. JOINED: groups span the taps of a kernel row.
-template <class G, class D, int RH, int RW, int NV, bool JOINED, class TA, class TB, class Epilogue>
-MN_INLINE void dot_window_tile(const TA *__restrict A, const TB *__restrict B, Fetch<TB> fetch, Epilogue &&epilogue) {
+template <class G, class D, int RH, int RW, int NV, bool JOINED, class TA, class TB, class Fetching, class Epilogue>
+MN_INLINE void dot_window_tile(const TA *__restrict A, const TB *__restrict B, Fetching fetch, Epilogue &&epilogue) {
   static_assert(!JOINED || G::DENSE);
   using R = Runs<G, D, JOINED>;
   constexpr int GROUP = D::GROUP, WHOLE = R::WHOLE;
@@ -320,16 +309,18 @@ MN_INLINE void dot_window_tile(const TA *__restrict A, const TB *__restrict B, F
     MN_NOUNROLL for (int r = 0; r < R::COUNT; ++r) {
       const TA *a = A + G::at(kh * G::DH, r * G::DW);
       MN_NOUNROLL for (int k = 0; k < WHOLE; k += STEP) {
-        MN_UNROLL for (int u = 0; u < STEP; ++u)
-          add_group<D, false>(c, offset, B + u * (NV * W * GROUP), fetch.from(u).at, [&](int i) __attribute__((always_inline)) {
+        MN_UNROLL for (int u = 0; u < STEP; ++u) {
+          fetch.template row<NV * W * GROUP>(B + u * (NV * W * GROUP), u);
+          add_group<D, false>(c, offset, B + u * (NV * W * GROUP), [&](int i) __attribute__((always_inline)) {
             return a + pixel(i) + u * GROUP;
           });
+        }
         a += STEP * GROUP;
         B += STEP * NV * W * GROUP;
         fetch = fetch.from(STEP);
       }
       if constexpr (WHOLE < R::GROUPS) {
-        add_group<D, true>(c, offset, B, fetch.at, [&](int i) __attribute__((always_inline)) { return a + pixel(i); });
+        add_group<D, true>(c, offset, B, [&](int i) __attribute__((always_inline)) { return a + pixel(i); });
         B += NV * W * GROUP;
         fetch = fetch.from(1);
       }

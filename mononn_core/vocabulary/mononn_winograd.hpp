@@ -38,13 +38,14 @@ constexpr long NEAR = 1 << 17;  // bytes of products that wait for their transfo
 template <class TA> struct Transformed;
 
 template <> struct Transformed<float> {
+  static constexpr int GROUP = 1;  // terms side by side
   using Element = float;
   using Vector = V;
   using Sum = V;
   MN_INLINE Vector pixels(const float *p) { return load<V>(p); }
-  template <int MR, int NV, class Epilogue>
-  MN_INLINE void multiply(const float *A, long lda, const float *B, long K, Epilogue &&epilogue) {
-    tile<MR, NV, 1>(A, lda, B, NV * W, K, epilogue, {B + K * NV * W, NV * W});
+  template <int MR, int NV, class Fetching, class Epilogue>
+  MN_INLINE void multiply(const float *A, long lda, const float *B, long K, Fetching fetch, Epilogue &&epilogue) {
+    tile<MR, NV, 1>(A, lda, B, NV * W, K, epilogue, fetch);
   }
   MN_INLINE Sum result(Sum v) { return v; }
 };
@@ -52,15 +53,16 @@ template <> struct Transformed<float> {
 // Exact: of bytes, the elements of B^T d B are within 510 of 0. Weights are four times G g G^T, which is whole, and so the sums
 // are four times the results.
 template <> struct Transformed<uint8_t> {
+  static constexpr int GROUP = 2;
   using Element = int16_t;
   using Vector = Words;
   using Sum = Lanes<W>::U;  // parts of a result may wrap where the whole does not
   MN_INLINE Vector pixels(const uint8_t *p) {
     return __builtin_convertvector(load<Packed<uint8_t, 2 * W>::Type>((const float *)p), Vector);
   }
-  template <int MR, int NV, class Epilogue>
-  MN_INLINE void multiply(const int16_t *A, long lda, const int16_t *B, long K, Epilogue &&epilogue) {
-    dot_tile<Dot<int16_t, int16_t>, MR, NV, 1>(A, lda, B, K, epilogue);
+  template <int MR, int NV, class Fetching, class Epilogue>
+  MN_INLINE void multiply(const int16_t *A, long lda, const int16_t *B, long K, Fetching fetch, Epilogue &&epilogue) {
+    dot_tile<Dot<int16_t, int16_t>, MR, NV, 1>(A, lda, B, K, fetch, epilogue);
   }
   MN_INLINE Lanes<W>::I result(Sum v) { return (Lanes<W>::I)v >> 2; }
 };
@@ -79,6 +81,7 @@ template <class TA, class G, int ROWS, int PANEL, int MOST, int STEP> struct Win
   using S = Shape<TILES, PANEL, MOST>;
   // Register tiles whose products lie beside one another until they are transformed.
   static constexpr int MOST_TILES = S::LARGES ? S::LARGE : S::SMALL, TOGETHER = 1 + (NEAR - 1) / (T * T * PANEL * 4 * MOST_TILES);
+  static constexpr int PASSES = TOGETHER < S::BLOCKS ? TOGETHER : S::BLOCKS;  // over each product's part of the panel
   static constexpr int WAITING = TOGETHER < S::BLOCKS ? TOGETHER * MOST_TILES : TILES;
   static constexpr long PLANE = TILES * LDV + (TILES * LDV / LINE % 2 ? 0 : LINE);  // an odd number of cache lines
   static constexpr long WINDOWS = T * T * PLANE * sizeof(E) / sizeof(float);
@@ -136,8 +139,10 @@ template <class TA, class G, int ROWS, int PANEL, int MOST, int STEP> struct Win
     const auto first_of = [](int number) { return number * S::SMALL + (number < S::LARGES ? number : S::LARGES); };
     const int first = first_of(block), last = first_of(end);
     MN_NOUNROLL for (int i = 0; i < T * T; ++i, B += (long)G::C * PANEL) {
+      int number = 0;
       auto multiply = [&]<int MR>(int at) __attribute__((always_inline)) {
-        Form::template multiply<MR, NV>(windows + i * PLANE + at * LDV, LDV, B, G::C, [&](auto &c) __attribute__((always_inline)) {
+        const auto fetch = fetch_of<PASSES, PANEL * Form::GROUP, true>(number++, B, (G::C + Form::GROUP - 1) / Form::GROUP);
+        Form::template multiply<MR, NV>(windows + i * PLANE + at * LDV, LDV, B, G::C, fetch, [&](auto &c) __attribute__((always_inline)) {
           float *to = products + ((at - first) * (T * T) + i) * PANEL;
           MN_UNROLL for (int m = 0; m < MR; ++m)
             MN_UNROLL for (int n = 0; n < NV; ++n) store<V>(to + m * (T * T * PANEL) + n * W, (V)c[m][n]);

@@ -127,31 +127,32 @@ def test_against_numpy(label: str, host: Library) -> None:
     np.testing.assert_allclose(out, reference(case, a, b), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("tiles", [1, 2, 3, 4, 21])
-def test_the_last_tiles_fetch_all_of_the_next_panel(tiles: int) -> None:
-    """Each line of it once or more, and nothing behind it; the tiles before fetch their own panel further on."""
+@pytest.mark.parametrize("tiles", [2, 3, 4, 21, 100])
+def test_all_tiles_fetch_equal_parts_of_the_next_panel(tiles: int) -> None:
+    """Each line of it once or more, and behind it no more than an element a row. A tile that is alone fetches none, or all
+    of it where panels are short."""
     rows, row, line = 48, 32, 16
     source = f"""{INCLUDE}
-    extern "C" __attribute__((visibility("default"))) void places(const float *b, long *out) {{
+    template <class T, int LINES> constexpr int lines_of(mn::Fetch<T, LINES>) {{ return LINES; }}
+    extern "C" __attribute__((visibility("default"))) int places(const float *b, long *out) {{
       for (int tile = 0; tile < {tiles}; ++tile) {{
-        mn::Fetch<float> fetch = mn::fetch_of<{tiles}, {row}>(tile, b, {rows});
-        for (int k = 0; k < {rows}; ++k) *out++ = fetch.from(k).at - b;
+        auto fetch = mn::fetch_of<{tiles}, {row}>(tile, b, {rows});
+        for (int k = 0; k < {rows}; ++k) *out++ = fetch.from(k).next - b;
       }}
+      static_assert(std::is_same_v<decltype(mn::fetch_of<1, {row}>(0, b, {rows})), mn::Fetch<float, 0>>);
+      static_assert(std::is_same_v<decltype(mn::fetch_of<1, {row}, true>(0, b, {rows})), mn::Fetch<float, {row // line}>>);
+      return lines_of(mn::fetch_of<{tiles}, {row}>(0, b, {rows}));
     }}"""
     machine = Machine.probe()
     code = compile_shared(source, machine=machine, extra_flags=(f"-DMONONN_VECTOR_BYTES={machine.vector_bytes}",)).code
     places = np.zeros((tiles, rows), np.int64)
     loaded = Library(code, "test library")
-    loaded.functions.places(None, ctypes.c_void_p(places.ctypes.data))
-    last = 0 if tiles < 2 else 2 if tiles < 4 else 4
-    np.testing.assert_array_equal(places[: tiles - last], np.tile((16 + np.arange(rows)) * row, (tiles - last, 1)))
-    if last:
-        lines = {
-            place // line for place in (places[tiles - last :, :, None] + np.arange(0, row, line)).ravel().tolist()
-        }
-        first = rows * row // line
-        assert lines >= set(range(first, 2 * first))
-        assert max(lines) <= 2 * first
+    each = loaded.functions.places(None, ctypes.c_void_p(places.ctypes.data))
+    fetched = places[:, :, None] // line + np.arange(each)
+    first = rows * row // line
+    assert set(fetched.ravel().tolist()) >= set(range(first, 2 * first))
+    assert fetched.max() <= 2 * first + rows // line
+    assert each == 1
 
 
 @pytest.mark.parametrize("name", ["avx2", "neon"])

@@ -288,4 +288,4 @@ def test_inner_loop(
     assert not [t for t in body if re.search(r"\((%rsp|%rbp)", t)], "a spill"
     others = [t for t in body if mnemonic not in t and "prefetch" not in t]
     sums = 2 * rows * 2 if mnemonic == "vpmaddwd" else 0  # it adds nothing up
-    assert len(others) <= steps * (2 * beside + beside * rows + sums) + 4, others
+    assert len(others) <= steps * (2 * beside + beside * rows + sums) + 5, others  # three places, a count, a jump
