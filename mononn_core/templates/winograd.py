@@ -40,6 +40,8 @@ TRANSFORMED = {COMPUTE: COMPUTE, "uint8": HALF_WORD}
 """Type of an image's elements -> of its windows' transforms and of the weights'."""
 RATE = {COMPUTE: 1.0, HALF_WORD: 1.6}
 """Type of transforms -> their products in the time of one of float32 (measured)."""
+STREAMED = 0.7
+"""Share of the rate at which cores can read weights that they reach while they multiply by them (measured)."""
 NEAR = 1 << 17
 """Bytes of products that wait for their transform, as in the header."""
 INTO, OUT_OF = 16, 26
@@ -131,8 +133,18 @@ class Winograd(Windowed[WindowParams]):
     # -- how groups are dealt, on a CPU -----------------------------------------------------------------------------
 
     def preference(self, stage: FusionGroup, builder: PhaseBuilder) -> int | None:
-        conv = Conv.of(stage, builder)
-        return (1 if pays(conv, self.toom, builder.machine) else -1) if self.panels(conv, builder.lanes) else None
+        """Where it pays, and its larger weights are read in less time than is saved."""
+        conv, machine = Conv.of(stage, builder), builder.machine
+        if not self.panels(conv, builder.lanes):
+            return None
+        constants = sum(c.nbytes for c in builder.views.graph.constants.values())
+        fast = seconds(conv, self.toom, machine, constants) < self.direct_seconds(conv, machine)
+        return 1 if fast and pays(conv, self.toom, machine) else -1
+
+    def direct_seconds(self, conv: Conv, machine: Machine) -> float:
+        """Of all cores: what a direct convolution takes."""
+        reached = share_of_peak(conv.out[1] * conv.out[2], rows_at_once(conv, machine))
+        return conv.flops / (reached * machine.peak_flops_per_core * machine.cores)
 
     def panels(self, conv: Conv, lanes: int) -> tuple[int, ...]:
         """Two vectors of output channels, or one where there are no two; of input channels that are as many as a vector
@@ -258,14 +270,18 @@ def seconds(conv: Conv, toom: Toom, machine: Machine, constants: int) -> float:
     rows = min(height, most_rows(conv, toom, machine)) if conv.dilations[0] > 1 else height
     blocks = n * ceil(height / rows)
     count = tiles(rows, width, toom.step, conv.dilations[0])
-    most = most_at_once(2 if conv.of_group[1] > machine.lanes(COMPUTE) else 1, machine)
-    reached = RATE[TRANSFORMED[conv.dtype]] * share_of_peak(count, most)
+    reached = RATE[TRANSFORMED[conv.dtype]] * share_of_peak(count, rows_at_once(conv, machine))
     products = 2 * blocks * count * toom.products * conv.of_group[0] * channels / reached
     work = products + transforms(blocks * count, conv.x[3], channels, toom)
     each = weight_bytes(conv, toom)
     rates = (machine.bandwidth_within(held, machine.cores) for held in (constants, each))
-    first, again = (each / rate for rate in rates)
+    first, again = (each / (STREAMED * rate) for rate in rates)
     return max(work / (machine.peak_flops_per_core * machine.cores), first + (blocks - 1) * again)
+
+
+def rows_at_once(conv: Conv, machine: Machine) -> int:
+    """Of a register tile with the panels that the convolution has."""
+    return most_at_once(2 if conv.of_group[1] > machine.lanes(COMPUTE) else 1, machine)
 
 
 def share_of_peak(count: int, most: int) -> float:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mononn_core.element import HALF_WORD, WIDE, WORD
+from mononn_core.machine import Machine
 from mononn_core.program.ir import Task
 from mononn_core.program.template import Running
 from mononn_core.program.windows import Pair
@@ -43,16 +44,11 @@ class WinogradBytes(Winograd):
         return (winograd.convolve(self.windows(task), a, b, self.toom) / SCALE).astype(WORD)
 
     def preference(self, stage: FusionGroup, builder: PhaseBuilder) -> int | None:
-        """Where it pays, and its larger weights are read in less time than is saved."""
-        conv, machine = Conv.of(stage, builder), builder.machine
-        if not machine.multiplies_words:
-            return None
-        found = super().preference(stage, builder)
-        constants = sum(c.nbytes for c in builder.views.graph.constants.values())
+        return super().preference(stage, builder) if builder.machine.multiplies_words else None
+
+    def direct_seconds(self, conv: Conv, machine: Machine) -> float:
         rate = SEVEN_BITS if conv.seven_bits else DIRECT
-        direct = conv.flops / (rate * machine.peak_flops_per_core * machine.cores)
-        slow = found is not None and winograd.seconds(conv, self.toom, machine, constants) > direct
-        return -1 if slow else found
+        return conv.flops / (rate * machine.peak_flops_per_core * machine.cores)
 
     def panels(self, conv: Conv, lanes: int) -> tuple[int, ...]:
         return super().panels(conv, lanes) if conv.of_group[0] <= MOST_CHANNELS else ()

@@ -62,6 +62,8 @@ template <class T, int LINES> struct Fetch {
     MN_UNROLL for (int j = 0; j < LINES; ++j) __builtin_prefetch(next + k * hop + j * LINE, 0, 2);
   }
 };
+// Of the panel itself alone, whose rows lie so far apart.
+template <class T> MN_INLINE Fetch<T, 0> fetch_own(long row) { return {16 * row, nullptr, 0}; }
 // For the ``tile``-th of TILES that pass over the panel B of so many rows of ROW elements: an equal part of what lies behind
 // it, so that memory is read at one rate all the time. A tile that is alone reads memory as fast as it comes; it does so too
 // where panels are SHORT.
@@ -125,7 +127,7 @@ MN_INLINE void tile(const float *__restrict A, long lda, const float *__restrict
 }
 template <int MR, int NV, int KU, class Epilogue>
 MN_INLINE void tile(const float *__restrict A, long lda, const float *__restrict B, long ldb, long K, Epilogue &&epilogue) {
-  tile<MR, NV, KU>(A, lda, B, ldb, K, epilogue, Fetch<float, 0>{16 * ldb, nullptr, 0});
+  tile<MR, NV, KU>(A, lda, B, ldb, K, epilogue, fetch_own<float>(ldb));
 }
 
 // M rows and a panel of columns in register tiles of at most MOST rows, cut evenly. CHAINS independent sums hide the
@@ -203,7 +205,7 @@ MN_INLINE void matmul(const float *A, long lda, const float *B, long ldb, long K
   in_runs<S, CHEAP, V>(K, RUN, [&]<int MR>(long row, long k, long terms, int number, auto &c) __attribute__((always_inline)) {
     const float *a = A + row * lda + k, *b = B + k * ldb;
     if (ldb == PANEL) multiply<MR, S::NV, S::sums(MR)>(a, lda, b, ldb, terms, c, fetch_of<S::BLOCKS, PANEL>(number, b, terms));
-    else multiply<MR, S::NV, S::sums(MR)>(a, lda, b, ldb, terms, c, Fetch<float, 0>{16 * ldb, nullptr, 0});
+    else multiply<MR, S::NV, S::sums(MR)>(a, lda, b, ldb, terms, c, fetch_own<float>(ldb));
   }, element);
 }
 

@@ -122,7 +122,7 @@ template <int M, int PANEL, int MOST, int BITS, bool SHIFTED> struct WeightOnly 
   MN_INLINE void rows(const float *A, long lda, long count, bool first, bool last, long row, const float *panel, float *sums, Element &&element) {
     constexpr int KU = S::sums(MR);
     V c[KU][MR][NV];
-    multiply<MR, NV, KU>(A + row * lda, lda, panel, PANEL, count, c, {panel + 16 * PANEL, PANEL});
+    multiply<MR, NV, KU>(A + row * lda, lda, panel, PANEL, count, c, fetch_own<float>(PANEL));
     float *mine = sums + row * PANEL;
     if (!first)
       MN_UNROLL for (int i = 0; i < MR; ++i)

@@ -129,8 +129,8 @@ def test_against_numpy(label: str, host: Library) -> None:
 
 @pytest.mark.parametrize("tiles", [2, 3, 4, 21, 100])
 def test_all_tiles_fetch_equal_parts_of_the_next_panel(tiles: int) -> None:
-    """Each line of it once or more, and behind it no more than an element a row. A tile that is alone fetches none, or all
-    of it where panels are short."""
+    """Each line of it once or more, and behind it no more than an element a row. A tile that is alone fetches
+    none, or all of it where panels are short."""
     rows, row, line = 48, 32, 16
     source = f"""{INCLUDE}
     template <class T, int LINES> constexpr int lines_of(mn::Fetch<T, LINES>) {{ return LINES; }}
@@ -140,7 +140,8 @@ def test_all_tiles_fetch_equal_parts_of_the_next_panel(tiles: int) -> None:
         for (int k = 0; k < {rows}; ++k) *out++ = fetch.from(k).next - b;
       }}
       static_assert(std::is_same_v<decltype(mn::fetch_of<1, {row}>(0, b, {rows})), mn::Fetch<float, 0>>);
-      static_assert(std::is_same_v<decltype(mn::fetch_of<1, {row}, true>(0, b, {rows})), mn::Fetch<float, {row // line}>>);
+      using Short = decltype(mn::fetch_of<1, {row}, true>(0, b, {rows}));
+      static_assert(std::is_same_v<Short, mn::Fetch<float, {row // line}>>);
       return lines_of(mn::fetch_of<{tiles}, {row}>(0, b, {rows}));
     }}"""
     machine = Machine.probe()
