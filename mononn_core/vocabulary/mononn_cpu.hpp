@@ -301,6 +301,25 @@ template <int R, int T, int D, int E, int MOST, bool GUARD> struct Attention {
   static constexpr int ROWS = R < MOST ? R : MOST;
   static constexpr long FLOATS = (long)TP * D + (long)T * EP + (long)ROWS * TP;  // worker-local memory it needs
 
+  // What lies behind the rows of a head: the next one's, where heads lie side by side. Fetched a line a step of the products
+  // while this head is computed, since another core may have written it, and rows lie too far apart for prefetchers.
+  struct Behind {
+    const float *q, *k, *v;
+    long ldq, ldk, ldv;
+    // For the ``number``-th tile of scores, of D steps: a line of so many rows of k, then of v, then of q.
+    Fetch<float, 1> fetch(int number, long ahead) const {
+      constexpr auto tiles = [](int lines, int rows) { return lines * ((rows + D - 1) / D); };
+      constexpr int LINES = (D + 15) / 16, WIDE = (E + 15) / 16, KEYS = tiles(LINES, T), VALUES = tiles(WIDE, T);
+      auto line = [&](const float *rows, long ld, int lines, int at) __attribute__((always_inline)) {
+        return Fetch<float, 1>{ahead, rows + at / lines * D * ld + at % lines * 16, ld};
+      };
+      if (number < KEYS) return line(k + D, ldk, LINES, number);
+      if (number < KEYS + VALUES) return line(v + E, ldv, WIDE, number - KEYS);
+      if (number < KEYS + VALUES + tiles(LINES, R)) return line(q + D, ldq, LINES, number - KEYS - VALUES);
+      return {ahead, q, 0};
+    }
+  };
+
   // softmax(score(q k^T)) v for R query rows. ``score(i, j, s)`` is the epilogue of the first product (scale, mask),
   // ``element(i, e, o)`` stores the result. K and V are packed once; scores of a row block stay in the cache.
   template <class Score, class Element>
@@ -309,21 +328,28 @@ template <int R, int T, int D, int E, int MOST, bool GUARD> struct Attention {
     float *kt = local, *vp = kt + (long)TP * D, *s = vp + (long)T * EP;
     pack_transposed<D, T, PANEL>(kt, k, ldk);
     pack_columns<T, E, PANEL>(vp, v, ldv);
+    const Behind behind{q, k, v, ldq, ldk, ldv};
     using S = Shape<R, PANEL, MOST>;
+    int number = 0;
     long row = 0;
     if constexpr (S::LARGES > 0)
-      for (int b = 0; b < S::LARGES; ++b, row += S::LARGE) block<S::LARGE>(q, ldq, kt, vp, s, row, score, element);
+      for (int b = 0; b < S::LARGES; ++b, row += S::LARGE) block<S::LARGE>(q, ldq, kt, vp, s, row, score, element, behind, number);
     if constexpr (S::BLOCKS > S::LARGES)
-      for (int b = S::LARGES; b < S::BLOCKS; ++b, row += S::SMALL) block<S::SMALL>(q, ldq, kt, vp, s, row, score, element);
+      for (int b = S::LARGES; b < S::BLOCKS; ++b, row += S::SMALL) block<S::SMALL>(q, ldq, kt, vp, s, row, score, element, behind, number);
   }
 
   template <int MR, class Score, class Element>
   static inline void block(const float *q, long ldq, const float *kt, const float *vp, float *s, long row, Score &score,
-                           Element &element) {
+                           Element &element, const Behind &behind, int &number) {
     constexpr int NV = PANEL / W, PANELS = TP / PANEL;
-    for (int p = 0; p < PANELS; ++p) scores<MR, NV>(q + row * ldq, ldq, kt + (long)p * PANEL * D, s + p * PANEL);
-    if constexpr (TP > PANELS * PANEL)
-      scores<MR, 1>(q + row * ldq, ldq, kt + (long)PANELS * PANEL * D, s + PANELS * PANEL);
+    auto scores = [&]<int N>(int first) __attribute__((always_inline)) {
+      tile<MR, N, 1>(q + row * ldq, ldq, kt + (long)first * D, N * W, D, [&](auto &c) __attribute__((always_inline)) {
+        MN_UNROLL for (int i = 0; i < MR; ++i)
+          MN_UNROLL for (int j = 0; j < N; ++j) store<V>(s + (long)i * TP + first + j * W, c[i][j]);
+      }, behind.fetch(number++, 16 * N * W));
+    };
+    for (int p = 0; p < PANELS; ++p) scores.template operator()<NV>(p * PANEL);
+    if constexpr (TP > PANELS * PANEL) scores.template operator()<1>(PANELS * PANEL);
     float scale[MR];
     MN_NOUNROLL for (int i = 0; i < MR; ++i) scale[i] = most(s + (long)i * TP, row + i, score);
     MN_NOUNROLL for (int i = 0; i < MR; ++i) scale[i] = exponentials(s + (long)i * TP, scale[i]);
@@ -340,13 +366,6 @@ template <int R, int T, int D, int E, int MOST, bool GUARD> struct Attention {
     constexpr int WIDE = EP / PANEL * PANEL;
     for (long first = 0; first < WIDE; first += PANEL) values.template operator()<NV>(first);
     if constexpr (EP > WIDE) values.template operator()<1>(WIDE);
-  }
-
-  template <int MR, int NV> MN_INLINE void scores(const float *q, long ldq, const float *panel, float *s) {
-    tile<MR, NV, 1>(q, ldq, panel, NV * W, D, [&](auto &c) __attribute__((always_inline)) {
-      MN_UNROLL for (int i = 0; i < MR; ++i)
-        MN_UNROLL for (int j = 0; j < NV; ++j) store<V>(s + (long)i * TP + j * W, c[i][j]);
-    });
   }
 
   // A row's scores in place and the largest of them (a NaN shows in the sum); scores past T become -infinity.
