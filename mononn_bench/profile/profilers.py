@@ -123,7 +123,6 @@ def profile_torch(subject: Subject) -> Seen:
     import torch
     from torch.profiler import ProfilerActivity, profile, record_function
 
-    subject.ready()
     activities = [ProfilerActivity.CPU]
     if torch.cuda.is_available():
         activities.append(ProfilerActivity.CUDA)
@@ -152,7 +151,6 @@ def profile_xla(subject: Subject) -> Seen:
     """jax.profiler's trace of the runtime's threads."""
     import jax
 
-    subject.ready()
     folder = Path(mkdtemp(dir=subject.scratch))
     with jax.profiler.trace(str(folder), create_perfetto_trace=True):
         subject.run()

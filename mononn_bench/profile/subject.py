@@ -12,8 +12,9 @@ from mononn_bench.systems.base import Arrays
 
 @dataclass(frozen=True)
 class Subject:
-    """A system about to be profiled. `ready` loads, binds and warms up; `run` is one inference, and `timed` keeps what
-    another way of running it takes; `count` is how many the profiler should see.
+    """A warm system about to be profiled. `ready` loads, binds and warms up again, for a profiler that must be there
+    before; `run` is one inference, and `timed` keeps what another way of running it takes; `count` is how many the
+    profiler should see.
     """
 
     ready: Callable[[], None]

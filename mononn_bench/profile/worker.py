@@ -28,12 +28,12 @@ WARM_S, ENOUGH_S, FEWEST, MOST = 0.2, 0.4, 2, 20
 
 
 class ProfileServer(Server):
-    """Loads, binds and warms up inside the profiler, since most must be there before the session is."""
+    """Loads, binds and warms up inside the profilers that must be there before the session is."""
 
     def profile(self, scratch: str, **load: Any) -> dict[str, Any]:
         """Tool, steps and the spans of the last of some runs that has any: counters in whole microseconds can miss all
-        steps of a small network. The levels take turns, each in a load of its own: the run as a whole, then its steps,
-        under the profiler. `load` holds the arguments of that request.
+        steps of a small network. The levels take turns: the run as a whole, then its steps under the profiler, in a
+        load of their own where it must be there before. `load` holds the arguments of that request.
         """
         family = self._system.family
         if family not in PROFILERS:

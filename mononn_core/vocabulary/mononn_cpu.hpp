@@ -48,8 +48,9 @@ MN_INLINE void touch(const void *p, long bytes) {
 // Into which cache rows of panels are fetched (3: the first level, 2: the second). A panel of vectors of 64 bytes is larger
 // than the first one, so each tile reads it from the second again; of shorter vectors much of it stays in the first.
 constexpr int CACHE_OF_PANELS = W * sizeof(float) >= 64 ? 3 : 2;
-// What a loop over the rows of a panel brings into the caches meanwhile: of the panel itself the row that is ``ahead``
-// elements further on, and LINES lines of what is multiplied next, ``hop`` elements further on each row.
+// What a loop over the rows of a panel brings into the caches meanwhile: LINES lines of what is multiplied next, ``hop``
+// elements further on each row, and of the panel itself the row that is ``ahead`` elements further on, unless it was fetched
+// into the second level before and is wanted no nearer.
 template <class T, int LINES> struct Fetch {
   long ahead;
   const T *next;
@@ -58,7 +59,8 @@ template <class T, int LINES> struct Fetch {
   // With the row at b, the k-th, of ROW elements.
   template <int ROW> __attribute__((always_inline)) void row(const T *b, long k) const {
     constexpr int LINE = 64 / sizeof(T);
-    MN_UNROLL for (int j = 0; j < ROW; j += LINE) __builtin_prefetch(b + ahead + j, 0, CACHE_OF_PANELS);
+    if constexpr (CACHE_OF_PANELS == 3 || LINES == 0)
+      MN_UNROLL for (int j = 0; j < ROW; j += LINE) __builtin_prefetch(b + ahead + j, 0, CACHE_OF_PANELS);
     MN_UNROLL for (int j = 0; j < LINES; ++j) __builtin_prefetch(next + k * hop + j * LINE, 0, 2);
   }
 };
