@@ -15,6 +15,7 @@ import numpy as np
 from mononn_core.codegen.cpu_storage import TILES, CpuStorage, is_narrow, write_tiles
 from mononn_core.codegen.cstyle import Printer
 from mononn_core.codegen.loops import is_cheap
+from mononn_core.element import COMPUTE, itemsize
 from mononn_core.ops.common import integers
 from mononn_core.program.expr import Const, Expr, Var, minimum, op, wrap
 from mononn_core.program.ir import Phase, Task
@@ -48,6 +49,9 @@ class ConvParams(WindowParams):
     starts: tuple[int, int] = (0, 0)
 
 
+FAR_PANEL, SOME_TERMS, WAITING = 1 << 18, 1024, 1 << 13
+"""Bytes of a panel from which on tiles pass over so many terms of it at a time, and sums that may wait meanwhile, as in
+the headers."""
 SPREAD = 1
 """Multiply-adds of vectors in whose time an input is read and spread over one, about (measured)."""
 
@@ -70,6 +74,14 @@ class Direct(Windowed[ConvParams]):
         rows = b.reshape(runs, b.shape[0] // runs, columns)[:, : channels * joined]
         parts = rows.reshape(len(taps), channels, columns)  # a panel past the last has no columns
         return np.asarray(sum(np.matmul(tap, part) for tap, part in zip(taps, parts, strict=True)))
+
+    def most_rows(self, conv: Conv, panel: int, row_bytes: int, builder: PhaseBuilder) -> int:
+        """More of a product with long sums, whose tiles pass over some terms at a time: as many as sums may wait."""
+        most, terms = super().most_rows(conv, panel, row_bytes, builder), self.reads(conv, panel)
+        if conv.taps > 1 or conv.dtype != COMPUTE or terms * panel * itemsize(COMPUTE) < FAR_PANEL:
+            return most
+        near = super().most_rows(conv, panel, ceil(row_bytes * SOME_TERMS / terms), builder)
+        return max(most, min(near, WAITING // (panel * conv.out[2])))
 
     def panels(self, conv: Conv, lanes: int) -> tuple[int, ...]:
         """Two vectors of output channels, or one where there are no two. Of groups, whichever takes less: panels that

@@ -185,14 +185,19 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
         images = [mine, *(t for n in read - made if (t := builder.types[n]).shape == mine.shape)]
         return sum(t.nbytes for t in images) // (conv.out[0] * conv.out[1])
 
+    def most_rows(self, conv: Conv, panel: int, row_bytes: int, builder: PhaseBuilder) -> int:
+        """Image rows of which ``row_bytes`` each stay in the second-level cache."""
+        return max(1, int(L2_SHARE * builder.machine.l2_bytes) // max(1, row_bytes))
+
     def block(self, conv: Conv, panel: int, partition: Partition, row_bytes: int, builder: PhaseBuilder) -> Pair:
         """(image rows of a task, tasks) for an owner's share, where ``row_bytes`` of each row are to stay in the
         second-level cache; of several images, tasks divide each one's."""
         share = rows_of(conv, partition)
-        most = max(1, int(L2_SHARE * builder.machine.l2_bytes) // max(1, row_bytes))
-        tasks = ceil(share / most)
+        tasks = ceil(share / self.most_rows(conv, panel, row_bytes, builder))
         while conv.out[0] > 1 and share % tasks:
             tasks += 1
+        if partition.owners > 1 and conv.out[0] == 1:  # the last owner has fewer rows by what the others have too many
+            tasks = min(range(tasks, 2 * tasks + 1), key=lambda n: ceil(share / n) * n)
         return ceil(share / tasks), tasks
 
     def tiles(self, stage: FusionGroup, builder: PhaseBuilder, group: GroupSchedule) -> Iterator[Tile]:

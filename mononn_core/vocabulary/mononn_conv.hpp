@@ -64,18 +64,22 @@ struct Full {
   template <class G, int RH, int RW> __attribute__((always_inline)) Taps taps(long) const { return {0, G::KH, 0, G::RUNS}; }
 };
 
-// c += RH x RW output pixels times NV vectors: the accumulators stay in registers over all taps, and the pixels of a step
-// lie at constant distances from one pointer. A row of B has STRIDE vectors; SKIP rows are left out after each tap.
+// Terms of a run that are multiplied side by side.
+template <class G> constexpr int STEP = G::RUN % 2 == 0 ? 2 : G::RUN % 3 == 0 ? 3 : 1;
+
+// c += RH x RW output pixels times NV vectors, of each run's terms [from, to): the accumulators stay in registers over all
+// taps, and the pixels of a step lie at constant distances from one pointer. A row of B has STRIDE vectors; SKIP rows are left
+// out after each tap.
 template <class G, int RH, int RW, int NV, int STRIDE, int SKIP, class TA, class Fetching>
-MN_INLINE void add_windows(V (&c)[RH * RW][NV], const TA *__restrict A, const float *__restrict panel, Taps taps, Fetching fetch) {
+MN_INLINE void add_windows(V (&c)[RH * RW][NV], const TA *__restrict A, const float *__restrict panel, Taps taps, int from, int to,
+                           Fetching fetch) {
   static_assert(SKIP == 0 || !G::DENSE);
-  constexpr int STEP = G::RUN % 2 == 0 ? 2 : G::RUN % 3 == 0 ? 3 : 1;
   MN_NOUNROLL for (int kh = taps.top; kh < taps.bottom; ++kh)
     MN_NOUNROLL for (int r = taps.left; r < taps.right; ++r) {
-      const TA *a = A + G::at(kh * G::DH, r * G::DW);
-      const float *B = panel + ((long)kh * G::RUNS + r) * (G::RUN + SKIP) * STRIDE * W;
-      MN_NOUNROLL for (int k = 0; k < G::RUN; k += STEP) {
-        MN_UNROLL for (int u = 0; u < STEP; ++u) {
+      const TA *a = A + G::at(kh * G::DH, r * G::DW) + from;
+      const float *B = panel + (((long)kh * G::RUNS + r) * (G::RUN + SKIP) + from) * STRIDE * W;
+      MN_NOUNROLL for (int k = from; k < to; k += STEP<G>) {
+        MN_UNROLL for (int u = 0; u < STEP<G>; ++u) {
           V row[NV];
           MN_UNROLL for (int j = 0; j < NV; ++j) row[j] = load<V>(B + (u * STRIDE + j) * W);
           fetch.template row<NV * W>(B + u * STRIDE * W, u);
@@ -84,9 +88,9 @@ MN_INLINE void add_windows(V (&c)[RH * RW][NV], const TA *__restrict A, const fl
             MN_UNROLL for (int j = 0; j < NV; ++j) c[i][j] += v * row[j];
           }
         }
-        a += STEP;
-        B += STEP * STRIDE * W;
-        fetch = fetch.from(STEP);
+        a += STEP<G>;
+        B += STEP<G> * STRIDE * W;
+        fetch = fetch.from(STEP<G>);
       }
     }
 }
@@ -123,23 +127,28 @@ MN_INLINE void each_tile(Tile &&tile, Fetches &&fetches, Element &&element, Ahea
 
 constexpr long FAR_PANEL = 1 << 18;  // bytes of one that does not stay in the second-level cache beside pixels and what is fetched
 
-// The first NV vectors of channels of a panel of STRIDE vectors; see ``conv``. Over a panel that is far all tiles pass a kernel
-// row at a time; their sums wait in the near cache.
+// The first NV vectors of channels of a panel of STRIDE vectors; see ``conv``. Over one that is far all tiles pass in PARTS, a
+// kernel row each or some of the only row's terms; their sums wait in the near cache.
 template <class G, int ROWS, int NV, int STRIDE, int MOST, bool CHEAP, int SKIP, class TA, class Element, class Ahead, class Where>
 MN_INLINE void conv_vectors(const TA *A, const float *B, Element &&element, Ahead &&ahead, Where where) {
-  constexpr long TERMS = (long)G::RUNS * (G::RUN + SKIP), SUMS = (long)ROWS * G::OW * NV * W;
-  constexpr bool APART = G::KH > 1 && G::KH * TERMS * STRIDE * W * 4 > FAR_PANEL && SUMS <= WAITING;
-  alignas(64) float sums[APART ? SUMS : 1];
-  auto rows = [&]<bool LAST>(int top, int bottom, auto &&store_, auto &&ahead_) __attribute__((always_inline)) {
+  constexpr long ROW = (long)G::RUNS * (G::RUN + SKIP), SUMS = (long)ROWS * G::OW * NV * W;
+  constexpr int SOME = 1024 / STEP<G> * STEP<G>, CUTS = G::RUNS > 1 ? 1 : (G::RUN + SOME - 1) / SOME;
+  constexpr bool APART = G::KH * ROW * STRIDE * W * 4 >= FAR_PANEL && SUMS <= WAITING;
+  constexpr int PARTS = !APART ? 1 : G::KH > 1 ? G::KH : CUTS;
+  alignas(64) float sums[PARTS > 1 ? SUMS : 1];
+  auto pass = [&]<bool LAST>(int part, auto &&store_, auto &&ahead_) __attribute__((always_inline)) {
+    const bool row = PARTS > 1 && G::KH > 1, some = PARTS > 1 && G::KH == 1;
+    const int top = row ? part : 0, bottom = row ? part + 1 : G::KH;
+    const int from = some ? part * SOME : 0, to = some && !LAST ? from + SOME : G::RUN;
     float *waiting = sums;
     auto tile = [&]<int RH, int RW>(long at, auto fetch, auto &&epilogue) __attribute__((always_inline)) {
       V c[RH * RW][NV];
       MN_UNROLL for (int i = 0; i < RH * RW; ++i)
-        MN_UNROLL for (int j = 0; j < NV; ++j) c[i][j] = APART && top > 0 ? load<V>(waiting + (i * NV + j) * W) : V{};
+        MN_UNROLL for (int j = 0; j < NV; ++j) c[i][j] = PARTS > 1 && part > 0 ? load<V>(waiting + (i * NV + j) * W) : V{};
       Taps taps = where.template taps<G, RH, RW>(at);
       if (taps.top < top) taps.top = top;
       if (taps.bottom > bottom) taps.bottom = bottom;
-      add_windows<G, RH, RW, NV, STRIDE, SKIP>(c, A + at, B, taps, fetch);
+      add_windows<G, RH, RW, NV, STRIDE, SKIP>(c, A + at, B, taps, from, to, fetch);
       if constexpr (LAST) {
         epilogue(c);
       } else {
@@ -149,15 +158,16 @@ MN_INLINE void conv_vectors(const TA *A, const float *B, Element &&element, Ahea
       waiting += RH * RW * NV * W;
     };
     auto fetches = [=]<int TILES>(int number) __attribute__((always_inline)) {
-      return fetch_of<TILES, STRIDE * W>(number, B + top * TERMS * STRIDE * W, (bottom - top) * TERMS);
+      const long rows = row ? ROW : some ? to - from : G::KH * ROW;
+      return fetch_of<TILES, STRIDE * W>(number, B + (top * ROW + from) * STRIDE * W, rows);
     };
     each_tile<G, ROWS, NV, MOST, CHEAP>(tile, fetches, store_, ahead_);
   };
-  if constexpr (APART) {
+  if constexpr (PARTS > 1) {
     auto wait = [](long, long, long, V) {};
-    MN_NOUNROLL for (int kh = 0; kh + 1 < G::KH; ++kh) rows.template operator()<false>(kh, kh + 1, wait, Nothing{});
+    MN_NOUNROLL for (int part = 0; part + 1 < PARTS; ++part) pass.template operator()<false>(part, wait, Nothing{});
   }
-  rows.template operator()<true>(APART ? G::KH - 1 : 0, G::KH, element, ahead);
+  pass.template operator()<true>(PARTS - 1, element, ahead);
 }
 
 // ROWS rows of G::OW output pixels by PANEL channels, at most MOST pixels at once; ``element(y, x, n, v)`` takes W
