@@ -388,15 +388,22 @@ template <int R, int T, int D, int E, int MOST, bool GUARD> struct Attention {
     return GUARD && top == -INFINITY ? 0.f : top;
   }
 
-  // exp(s - top) in place; the reciprocal of the sum.
+  // exp(s - top) in place; the reciprocal of the sum. Some vectors at once: one alone is a long chain of operations.
   static inline float exponentials(float *s, float top) {
-    V sum = V{};
-    for (long j = 0; j < TP; j += W) {
-      V x = mn::exp<V>(load<V>(s + j) - top);
-      store<V>(s + j, x);
-      sum += x;
-    }
-    const float total = across<Add, V>(sum);
+    using Some = typename Lanes<(W < 16 ? 2 : 4) * W>::F;
+    constexpr int SOME = lanes<Some>;
+    Some sums{};
+    V sum{};
+    auto exponential = [&](auto &to, long j) __attribute__((always_inline)) {
+      using X = std::remove_cvref_t<decltype(to)>;
+      const X x = mn::exp<X>(load<X>(s + j) - top);
+      store<X>(s + j, x);
+      to += x;
+    };
+    long j = 0;
+    for (; j + SOME <= TP; j += SOME) exponential(sums, j);
+    for (; j < TP; j += W) exponential(sum, j);
+    const float total = across<Add, Some>(sums) + across<Add, V>(sum);
     return GUARD && total == 0 ? 0.f : 1.f / total;
   }
 };
