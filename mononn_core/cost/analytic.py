@@ -21,8 +21,9 @@ LINES_BEYOND = 12
 """Lines that prefetchers fetch past the end of what a worker has of a row, which another worker is about to write."""
 TILES_REACH = 0.45
 """Share of the peak of tile registers while both operands come from the second-level cache (measured)."""
-OVERLAP = 3
-"""Norm of (arithmetic, fetching) that both together take: they overlap, but for bursts (measured)."""
+OVERLAP, HIDDEN = 3, 0.25
+"""Norm of (arithmetic, fetching) that both together take: they overlap, but for bursts, and wholly where fetching takes
+less than such a share of arithmetic (measured)."""
 HAND_OFF_SECONDS = 1.0e-6
 """What a barrier costs beside its own latency: workers never arrive together."""
 
@@ -68,7 +69,9 @@ class Cost:
         else:
             near = self.weight_bytes < self.machine.l2_bytes
             stream = mine / (self.machine.l2_bandwidth if near else self.machine.l3_bandwidth)
-        return compute + stream if _is_tiled(phase) else (compute**OVERLAP + stream**OVERLAP) ** (1 / OVERLAP)
+        if _is_tiled(phase):
+            return compute + stream
+        return compute if stream < HIDDEN * compute else (compute**OVERLAP + stream**OVERLAP) ** (1 / OVERLAP)
 
     def _elements(self, phase: Phase) -> float:
         return sum(prod(o.box.size) for o in phase.task.operands if not o.stable) * phase.tasks
