@@ -294,7 +294,7 @@ template <class G, class D, bool JOINED> struct Runs {
   static constexpr int GROUPS = (TERMS + D::GROUP - 1) / D::GROUP, WHOLE = D::EXACT ? GROUPS : TERMS / D::GROUP;
 };
 
-// As ``window_tile``: RH x RW output pixels times NV vectors. JOINED: groups span the taps of a kernel row.
+// As ``add_windows``, from zero: RH x RW output pixels times NV vectors, handed to an epilogue. JOINED: groups span the taps of a kernel row.
 template <class G, class D, int RH, int RW, int NV, bool JOINED, class TA, class TB, class Fetching, class Epilogue>
 MN_INLINE void dot_window_tile(const TA *__restrict A, const TB *__restrict B, Fetching fetch, Epilogue &&epilogue) {
   static_assert(!JOINED || G::DENSE);
