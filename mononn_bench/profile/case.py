@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from math import ceil
 from pathlib import Path
 
 from mononn_bench.codec import from_plain, read_record
@@ -27,7 +28,9 @@ from mononn_bench.profiled import CaseProfile, ProfileRecord, Span, Step
 from mononn_bench.record import ModelRecord
 
 SERVER = "mononn_bench.profile.worker"
-NSIGHT_RUNS, COUNTED_RUNS = 5, 20
+NSIGHT_RUNS = 5
+COUNTED_S, FEWEST_COUNTED, MOST_COUNTED = 1.0, 4, 20
+"""Seconds of runs whose events are counted, and how many these are at least and at most."""
 READINGS = 3
 """Of the sentinel, before systems are profiled."""
 Say = Callable[[str], None]
@@ -52,7 +55,8 @@ def profile_case(
                 record, found = _own(contestant, course)
                 made = outputs_by_node(contestant.build_folder / "model" / "model.onnx")
                 record = replace(record, steps=with_nodes(record.steps, nodes, made))
-                records += [record, _counted(contestant, course), _nsight(contestant, course)]
+                records += [record, _counted(contestant, course, counted_runs(record.plain_s))]
+                records.append(_nsight(contestant, course))
                 if found:
                     spans[contestant.label] = found
     finally:
@@ -102,17 +106,22 @@ def _own(contestant: Contestant, course: Course) -> tuple[ProfileRecord, tuple[S
     return record, spans
 
 
-def _counted(contestant: Contestant, course: Course) -> ProfileRecord:
-    """The counters of the processor and the kernel in some runs."""
+def counted_runs(run_s: float | None) -> int:
+    """How many runs of so many seconds have their events counted."""
+    return min(max(ceil(COUNTED_S / run_s), FEWEST_COUNTED), MOST_COUNTED) if run_s else MOST_COUNTED
+
+
+def _counted(contestant: Contestant, course: Course, count: int) -> ProfileRecord:
+    """The counters of the processor and the kernel in so many runs."""
     record = ProfileRecord(contestant.label, "perf stat", "ok", "")
     gate = Gate(course.scratch / f"{contestant.label}.control", course.scratch / f"{contestant.label}.answer")
     try:
         gate.make()
-        once = {"count": COUNTED_RUNS, "gate": [str(gate.control), str(gate.answer)]}
+        once = {"count": count, "gate": [str(gate.control), str(gate.answer)]}
         table = _watched(contestant, course, "csv", lambda output: counters.launcher(output, gate), once).read_text()
     except SystemUnavailableError as error:
         return replace(record, status="unavailable", reason=str(error))
-    return replace(record, runs=COUNTED_RUNS, counters=counters.read(table, COUNTED_RUNS))
+    return replace(record, runs=count, counters=counters.read(table, count))
 
 
 def _nsight(contestant: Contestant, course: Course) -> ProfileRecord:

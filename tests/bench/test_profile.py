@@ -16,7 +16,7 @@ from mononn_bench.measure.runner import Course
 from mononn_bench.models.folder import write_user_model
 from mononn_bench.models.reference import write_reference
 from mononn_bench.profile import counters, nsight
-from mononn_bench.profile.case import profile_case
+from mononn_bench.profile.case import counted_runs, profile_case
 from mononn_bench.profile.outside import run
 from mononn_bench.profile.profilers import chrome_spans, onnxruntime_spans
 from mononn_bench.profile.timeline import operators, timeline
@@ -132,6 +132,11 @@ wait $! && cp {tmp_path}/counts.csv "$output"
     row = next(row for row in profile.profiles if row.tool == "perf stat")
     assert (row.status, row.runs, row.counters) == ("ok", 20, counters.read(COUNTS, 20))
     assert (tmp_path / "words").read_text().split() == ["enable", "disable"]
+
+
+@pytest.mark.parametrize(("run_s", "count"), [(None, 20), (0.001, 20), (0.1, 10), (0.35, 4)])
+def test_events_are_counted_for_a_second(run_s: float | None, count: int) -> None:
+    assert counted_runs(run_s) == count
 
 
 @pytest.mark.skipif(shutil.which("perf") is None, reason="no perf here")
