@@ -30,6 +30,7 @@ from mononn_core.program.expr import (
     Select,
     Var,
     add,
+    children,
     mul,
     op,
     variables,
@@ -120,8 +121,15 @@ def vectorisable(e: Expr, var: str, bound: frozenset[str] = frozenset()) -> bool
 
 
 def _is_gather(e: Load, var: str) -> bool:
-    """Whether neighbours along ``var`` lie where what is loaded says."""
-    return any(isinstance(n, Load) and varies(n, var) for i in e.index for n in walk(i))
+    """Whether neighbours along ``var`` lie where what is loaded says, and a run has to check that."""
+    return any(_is_from_data(i, var) for i in e.index)
+
+
+def _is_from_data(e: Expr, var: str) -> bool:
+    if isinstance(e, Load):
+        return varies(e, var)
+    known = isinstance(e, Op) and e.name == "known_index"
+    return not known and any(_is_from_data(part, var) for part in children(e))
 
 
 def interval(condition: Expr, var: str) -> Interval | None:
@@ -244,6 +252,8 @@ class Printer:
                 return f"__builtin_bit_cast({self.c_type(e.dtype)}, {args[0]})"
             case "index":
                 return f"mn::checked_index(call, {self.phase}, {args[0]}, {args[1]})"
+            case "known_index":
+                return args[0]
             case "floordiv" | "mod":
                 return self._division(e, args)
             case _ if function.vocabulary:

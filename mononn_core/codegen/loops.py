@@ -22,6 +22,7 @@ from mononn_core.codegen.writer import Writer
 from mononn_core.element import COMPUTE, WORD
 from mononn_core.program.expr import Const, Expr, Load, Op, Var, substitute, transform, walk
 from mononn_core.program.functions import FUNCTIONS
+from mononn_core.program.hoist import unswitched
 from mononn_core.program.ir import For, Let, Reduce, Result, Statement, Store
 from mononn_core.program.simplify import simplify
 
@@ -47,8 +48,8 @@ def write_statements(out: Writer, body: tuple[Statement, ...], printer: Printer)
 
 def _write_for(out: Writer, loop: For, printer: Printer) -> None:
     loop = interchanged(loop, printer) or loop
-    if (found := transposition(loop, printer)) is not None:
-        write_transposition(out, found, printer)
+    if (square := transposition(loop, printer)) is not None:
+        write_transposition(out, square, printer)
         return
     if in_turn(loop, printer):
         _write_in_turn(out, loop, printer)
@@ -56,6 +57,13 @@ def _write_for(out: Writer, loop: For, printer: Printer) -> None:
     inner = inside(printer, loop.var, loop.extent)
     limit = printer.index(limit_of(loop, printer))
     vectors = vectors_of(loop, inner) if loop.kind == "vector" else None
+    if vectors is not None and (found := unswitched(loop)) is not None:
+        condition, then, otherwise = found
+        with out.block(f"if ({printer.index(condition)}) {{", "}"):
+            write_statements(out, then, printer)
+        with out.block("else {", "}"):
+            write_statements(out, otherwise, printer)
+        return
     if vectors is not None:
         each = f"each_lane<{loop.extent}>(" if loop.bound is None else f"each_lane({limit}, "
         with out.block(f"mn::{each}[&](auto tag, long {loop.var}) {{", "});"):
@@ -168,7 +176,7 @@ def write_vector(out: Writer, statement: Statement, printer: Printer) -> None:
 
 
 def write_vector_store(out: Writer, store: Store, printer: Printer, count: str = "") -> None:
-    """Store a ``T`` along the printer's vector variable; of neighbours side by side the first ``count``, if given."""
+    """Store a ``T`` along the printer's vector variable; of neighbours in even steps the first ``count``, if given."""
     pointer = printer.pointers[store.operand]
     offset = pointer.address(store.index, printer.ranges)
     stride, known = printer.stride(offset), unrounded(store.value)
@@ -177,7 +185,8 @@ def write_vector_store(out: Writer, store: Store, printer: Printer, count: str =
         which, last = ("store_first", f", {count}") if count else ("store", "")
         out.line(f"mn::{which}<{lanes}>({pointer.name} + {printer.index(offset)}, {value}{last});")
     elif stride is not None:
-        out.line(f"mn::scatter<{lanes}>({pointer.name} + {printer.index(offset)}, {stride}, {value});")
+        last = f", {count}" if count else ""
+        out.line(f"mn::scatter<{lanes}>({pointer.name} + {printer.index(offset)}, {stride}, {value}{last});")
     else:
         var = printer.vector
         at = f"[&](long {var}) {{ return {printer.index(offset)}; }}"

@@ -279,4 +279,5 @@ _INTEGER: dict[str, Callable[..., int]] = {
     "or": lambda a, b: a or b,
     "not": lambda a: not a,
     "index": lambda i, n: (i + n if i < 0 else i) if -n <= i < n else 0,
+    "known_index": lambda i, n: i,
 }

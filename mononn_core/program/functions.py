@@ -105,7 +105,9 @@ FUNCTIONS = {f.name: f for f in (
     F("shl", np.left_shift, 2),
     F("shr", np.right_shift, 2),
     F("index", None, 2),
+    F("known_index", None, 2),
     F("bits", None),
 )}  # fmt: skip
 """By name. ``index(i, n)`` is an index taken from data: i, or i + n where i is negative; outside [-n, n) it reports the
-run's index error and yields 0. ``bits(x)`` is x's bits as a number of another type of the same size."""
+run's index error and yields 0. ``known_index(i, n)`` is i, taken from constants that lie in [0, n). ``bits(x)`` is x's
+bits as a number of another type of the same size."""

@@ -60,7 +60,7 @@ def abstract(e: Expr, ranges: dict[str, tuple[float, float]]) -> Expr:
 
     def change(n: Expr) -> Expr:
         match n:
-            case Op("index", (_, Const(value=extent))):
+            case Op("index" | "known_index", (_, Const(value=extent))):
                 return fresh(0, extent - 1, INDEX)
             case Load() | Acc():
                 return fresh(-inf, inf, n.dtype)

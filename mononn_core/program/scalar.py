@@ -90,7 +90,7 @@ def evaluate(e: Expr, frame: Frame, reader: Reader) -> Array:
             return np.asarray(frame.accumulator[e.part])
         case Load():
             return reader(e, tuple(evaluate(i, frame, reader) for i in e.index), frame.mask)
-        case Op("index", (inner, limit)):
+        case Op("index" | "known_index", (inner, limit)):
             return _checked_index(evaluate(inner, frame, reader), evaluate(limit, frame, reader), frame)
         case Op("bits", (inner,), dtype):
             return np.ascontiguousarray(evaluate(inner, frame, reader)).view(dtype)

@@ -51,7 +51,7 @@ def bounds(e: Expr, ranges: Ranges) -> tuple[float, float]:
         case Op("mod", (a, Const(value=c))):
             low, high = bounds(a, ranges)
             return (low, high) if low >= 0 and high < c else (0, c - 1)
-        case Op("index", (_, Const(value=n))):
+        case Op("index" | "known_index", (_, Const(value=n))):
             return (0, n - 1)
         case Op("min", (a, b)):
             (al, ah), (bl, bh) = bounds(a, ranges), bounds(b, ranges)

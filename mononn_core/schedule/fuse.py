@@ -226,16 +226,18 @@ class _Fusion:
                 return True
             if len(places) > 1 and len(places) * self._steps(node) > MOST_STEPS:
                 return True
-            times = max((self._times(r, name) for r in readers), default=1)
-            if registry.get(node.op).kind == "elementwise" and times > 1 and times * self._steps(node) > MOST_AGAIN:
+            times = [self._times(r, name) for r in readers]
+            again = sum(times) * self._steps(node) > MOST_AGAIN
+            if registry.get(node.op).kind == "elementwise" and max(times, default=1) > 1 and again:
                 return True
         return any(self._needs_storage(name, reader, view=False) for reader in readers)
 
     def _times(self, reader: Node, name: str) -> int:
-        """How often ``reader`` shows an element of ``name``: in windows that overlap, or spread for a reduction."""
+        """How often ``reader`` shows an element of ``name``: in windows that overlap, picked again and again as of an
+        image that is enlarged, or spread for a reduction."""
         moved, size = reader.outputs[0], max(1, self.graph.types[name].size)
-        if reader.op == "windows":
-            return self.graph.types[moved].size // size
+        if reader.op in ("windows", "gather"):
+            return max(1, self.graph.types[moved].size // size) if name == reader.inputs[0] else 1
         if moved in self.absorbed:
             return 1
         if registry.get(reader.op).kind == "elementwise" and not self._is_dequantised(reader):

@@ -6,22 +6,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-from mononn_core.element import NARROW
 from mononn_core.program.expr import (
-    Cast,
     Const,
     Expr,
-    Load,
     Op,
     Ranges,
     Select,
     Var,
     children,
-    rebuild,
     substitute,
     variables,
     walk,
 )
+from mononn_core.program.hoist import hoist
 from mononn_core.program.ir import Box, For, Let, Phase, Reduce, Statement, Store, Task
 from mononn_core.program.rules import body_expressions
 from mononn_core.program.simplify import linear, simplify
@@ -366,24 +363,4 @@ def _mentions(statement: Statement, var: str) -> bool:
             return True
 
 
-def hoist(e: Expr, var: str, prefix: str = "h") -> tuple[tuple[Statement, ...], Expr]:
-    """Bind every largest loading subexpression that does not depend on ``var``, so that a loop over ``var`` reads it
-    once. What a Select guards stays behind its guard: it may be out of range elsewhere."""
-    bound: dict[Expr, Var] = {}
-
-    def visit(n: Expr) -> Expr:
-        if var not in variables(n) and not (isinstance(n, Cast) and n.dtype in NARROW):
-            if not any(isinstance(m, Load) for m in walk(n)):
-                return n
-            return bound.setdefault(n, Var(f"{prefix}{len(bound)}", n.dtype))
-        parts = children(n)
-        if isinstance(n, Select):
-            return Select(visit(n.condition), n.then, n.otherwise)
-        new = tuple(visit(p) for p in parts)
-        return rebuild(n, new) if any(a is not b for a, b in zip(parts, new, strict=True)) else n
-
-    value = visit(e)
-    return tuple(Let(v.name, n) for n, v in bound.items()), value
-
-
-__all__ = ["build_nest", "has_pieces", "hoist", "map_statement", "row_loops"]
+__all__ = ["build_nest", "has_pieces", "map_statement", "row_loops"]

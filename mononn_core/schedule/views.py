@@ -10,7 +10,7 @@ import numpy as np
 from mononn_core.graph import Graph, Node, TensorType
 from mononn_core.ops import registry
 from mononn_core.ops.common import delinearise, linearise
-from mononn_core.program.expr import INDEX, Const, Expr, Load
+from mononn_core.program.expr import INDEX, Const, Expr, Load, op
 
 Placed = tuple[str, tuple[int, ...]]
 """A stored tensor, and where in it a part begins."""
@@ -48,8 +48,8 @@ class Views:
         return self.element(name, index)
 
     def position(self, name: str, index: tuple[Expr, ...]) -> Expr:
-        """Like :meth:`read`, of positions: constant ones in even steps along each axis are computed, not loaded, so
-        that their range is known before a run."""
+        """Like :meth:`read`, of positions, so that the range of constant ones is known before a run: in even steps
+        along each axis they are computed, not loaded."""
         constant = self.graph.constants.get(name)
         if constant is None or constant.size == 1 or constant.dtype != INDEX:
             return self.read(name, index)
@@ -57,7 +57,9 @@ class Views:
             self._steps[name] = _even_steps(constant)
         steps = self._steps[name]
         if steps is None:
-            return self.read(name, index)
+            least, most = int(constant.min()), int(constant.max())
+            found = self.read(name, index)
+            return found if least < 0 else op("known_index", found, Const(most + 1))
         total: Expr = Const(int(constant.flat[0]))
         for i, step in zip(index, steps, strict=True):
             total = total + i * step
