@@ -16,14 +16,20 @@ from mononn_core.program.expr import Acc, Load, Var, walk
 from mononn_core.program.ir import Let, Result, Store
 from mononn_core.program.simplify import linear
 
+LINE = 16
+"""Numbers in a cache line: as many, or a part of them, are a vector."""
 
-def write_element(out: Writer, result: Result, printer: Printer, ragged: bool = False) -> None:
+
+def write_element(out: Writer, result: Result, printer: Printer, ragged: bool = False) -> bool:
     """The function ``element_(row, ..., column, v_)``, ``v_`` neighbours along the last axis. One of ``ragged`` ends
-    takes how many of them there are as well (see ``mn::ragged``), where it can store the first ones alone."""
+    takes how many of them there are as well (see ``mn::ragged``), where it can store the first ones alone; whether it
+    does."""
     axes = ", ".join(f"long {a}" for a in result.axes)
-    more, count = (", int count_ = mn::W", "count_") if ragged and _in_part(result, printer) else ("", "")
+    counted = ragged and _in_part(result, printer)
+    more, count = (", int count_ = mn::W", "count_") if counted else ("", "")
     with out.block(f"auto element_ = [&]({axes}, auto v_{more}) {{", "};"):
         _write_body(out, result, printer, count)
+    return counted
 
 
 def _write_body(out: Writer, result: Result, printer: Printer, count: str) -> None:
@@ -40,14 +46,22 @@ def _write_body(out: Writer, result: Result, printer: Printer, count: str) -> No
 
 
 def _in_part(result: Result, printer: Printer) -> bool:
-    """Whether a vector's last lanes may be left out where it is stored: they lie side by side, and nothing of them is
-    loaded."""
+    """Whether a vector's last lanes may be left out where it is stored: they lie in even steps, and what of them is
+    loaded is a constant of one row, which has the rest of its cache line."""
     var = result.axes[-1]
     store = Store(result.operand, result.index, result.value)
     offset = printer.pointers[result.operand].address(result.index, printer.ranges)
-    loads = (e for e in walk(result.value) if isinstance(e, Load))
-    alone = not any(varies(i, var) for e in loads for i in e.index)
-    return alone and is_vector(store, var, printer) and replace(printer, vector=var).stride(offset) == 1
+    loads = [e for e in walk(result.value) if isinstance(e, Load) and any(varies(i, var) for i in e.index)]
+    even = replace(printer, vector=var).stride(offset) is not None
+    return even and all(_in_line(e, var, printer) for e in loads) and is_vector(store, var, printer)
+
+
+def _in_line(load: Load, var: str, printer: Printer) -> bool:
+    """Whether neighbours along ``var`` are those of a constant of one row, vectors of which begin with a cache line."""
+    buffer = printer.pointers[load.operand].buffer
+    terms, first = linear(load.index[-1])
+    lines = terms.pop(Var(var), 0) == 1 and all(k % LINE == 0 for k in (first, *terms.values()))
+    return lines and buffer.space == "weight" and prod(buffer.shape) == buffer.shape[-1]
 
 
 def into_padding(result: Result, columns: int, panel: int, printer: Printer) -> str:
@@ -73,13 +87,16 @@ def into_padding(result: Result, columns: int, panel: int, printer: Printer) -> 
     return f"{min(rooms)} >= ({columns} + mn::W - 1) / mn::W * mn::W" if rooms else ""
 
 
-def write_edge(out: Writer, axes: tuple[str, ...], padded: str, known: str = "") -> None:
-    """A function ``edge_`` that hands vectors of rows that end at column ``end_`` to ``element_``; ``padded`` as of
-    :func:`into_padding`, ``known``: C text of a constant: whether none reaches further than that."""
+def write_edge(out: Writer, axes: tuple[str, ...], counted: bool, padded: str, known: str = "") -> None:
+    """A function ``edge_`` that hands vectors of rows that end at column ``end_`` to ``element_``; ``counted`` as of
+    :func:`write_element`, ``padded`` as of :func:`into_padding`, ``known``: C text of a constant: whether none reaches
+    further than that."""
     *_, row, n = axes
     parameters, arguments = (", ".join(f"{kind}{a}" for a in axes) for kind in ("long ", ""))
     before = "".join(f"{a}, " for a in axes[:-1])
-    text = f"mn::ragged({row}, {n}, end_, v_, [&](long, long at_, auto w_) {{ element_({before}at_, w_); }});"
+    more, count = (", int count_ = mn::W", ", count_") if counted else ("", "")
+    one = f"[&](long, long at_, auto w_{more}) {{ element_({before}at_, w_{count}); }}"
+    text = f"mn::ragged({row}, {n}, end_, v_, {one});"
     if padded:
         text = f"if constexpr ({padded}) {{ if ({n} < end_) element_({arguments}, v_); }} else {text}"
     if known:

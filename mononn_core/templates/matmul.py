@@ -68,7 +68,7 @@ class Matmul(CudaProduct, CpuTemplate, TiledProduct):
         ragged = columns != (panel,)
         if ragged:
             out.line(f"const long end_ = {columns_text};")
-        write_element(out, result, inner, ragged)
+        counted = write_element(out, result, inner, ragged)
         lda, ldb = (row_stride(printer.pointers[o.role].buffer) for o in (a, b))
         left, right = f"{code.corner(printer, a)}, {lda}", code.corner(printer, b)
         right = f"mn::seven_bits({right})" if params.seven_bits else right
@@ -79,7 +79,7 @@ class Matmul(CudaProduct, CpuTemplate, TiledProduct):
             edge = f"mn::product({rows_text}, end_, {a.box.size[1]}, {places}, element_);"
             out.line(f"if (end_ < {panel}) {edge}")
         elif ragged:
-            write_edge(out, (m, n), into_padding(result, b.box.bound[1], panel, inner))
+            write_edge(out, (m, n), counted, into_padding(result, b.box.bound[1], panel, inner))
             function = "edge_"
         guard = f"if (end_ == {panel}) " if outside else "if (end_ > 0) " if min(columns) == 0 else ""
         kernel = "mn::dot" if narrow else "mn::matmul"

@@ -139,12 +139,13 @@ class WeightOnly(Template[WeightOnlyParams], CpuTemplate, TiledProduct):
         result = task.results[0]
         m, n = result.axes
         inner = code.element_printer(printer, result.axes, (a.box.size[0], params.panel))
-        write_element(out, result, inner)
+        ragged = columns != (params.panel,)
+        counted = write_element(out, result, inner, ragged)
         function = "element_"
-        if columns != (params.panel,):
+        if ragged:
             function = "edge_"
             out.line(f"const long end_ = {columns_text};")
-            write_edge(out, (m, n), into_padding(result, s.box.bound[1], params.panel, inner))
+            write_edge(out, (m, n), counted, into_padding(result, s.box.bound[1], params.panel, inner))
         guard = "if (end_ > 0) " if min(columns) == 0 else ""
         local = "nullptr"
         if self.scratch_floats(task, params.lanes):

@@ -330,14 +330,15 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
         columns, columns_text = code.extents(b, 1, printer)
         result, (y, x, n) = task.results[0], task.results[0].axes
         inner = code.element_printer(printer, result.axes, (windows.rows, windows.width, windows.panel))
-        write_element(out, result, inner)
+        ragged = columns != (windows.panel,)
+        counted = write_element(out, result, inner, ragged)
         self.write_ahead(result, inner, code)
         function = "element_"
-        if columns != (windows.panel,):
+        if ragged:
             function = "edge_"
             out.line(f"const long end_ = {columns_text};")
             padded = into_padding(result, b.box.bound[1], windows.panel, inner)
-            write_edge(out, (y, x, n), padded, self.in_vectors(phase, columns, code))
+            write_edge(out, (y, x, n), counted, padded, self.in_vectors(phase, columns, code))
         lda = row_stride(printer.pointers["a"].buffer)
         pairs = ", ".join(f"{v}, {h}" for v, h in (windows.kernel, windows.strides, windows.dilations))
         shape = f"{lda}, {windows.pitch}, {windows.width}, {pairs}"

@@ -179,9 +179,9 @@ template <class T, class E> MN_INLINE T gather(const E *p, long stride) {
   for (int i = 0; i < lanes<T>; ++i) v[i] = to_float(p[i * stride]);
   return v;
 }
-template <class T, class E> MN_INLINE void scatter(E *p, long stride, T v) {
+template <class T, class E> MN_INLINE void scatter(E *p, long stride, T v, int count = lanes<T>) {
   const auto packed = narrow<E, T>(v);
-  for (int i = 0; i < lanes<T>; ++i) {
+  for (int i = 0; i < count; ++i) {
     const auto lane = packed[i];
     __builtin_memcpy(p + i * stride, &lane, sizeof(E));
   }
