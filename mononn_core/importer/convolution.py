@@ -121,6 +121,7 @@ def _of_images(ctx: Context, x: str, w: str, f: Frame, group: int) -> str:
     taps = ctx.add("transpose", w, perm=(*range(2, 2 + f.rank), 1, 0))
 
     def images(planes: str, weight: str, f: Frame) -> str:
+        planes, weight, f = _clipped(ctx, planes, weight, f)
         planes = padded(ctx, planes, f, 0.0, axis=1)
         return ctx.add("conv", planes, weight, strides=f.strides, dilations=f.dilations, group=group)
 
@@ -145,6 +146,31 @@ def _of_images(ctx: Context, x: str, w: str, f: Frame, group: int) -> str:
         parts = (images(part, weight, plane) for part, weight in zip(slices, weights, strict=True))
         y = reduce(lambda a, b: ctx.add("add", a, b), parts)
     return ctx.reshape(y, (n, count, *ctx.type(y).shape[1:]))
+
+
+def _clipped(ctx: Context, x: str, taps: str, f: Frame) -> tuple[str, str, Frame]:
+    """Images x [N, n.., C], weights [kernel.., C / group, M] and their frame without the first and last taps that, for
+    every output, see zeros around the image alone: those of a dilation that is larger than the image."""
+    before, after, kernel, starts = list(f.before), list(f.after), list(f.kernel), [0] * f.rank
+    shape = ctx.type(x).shape
+    for i, (n, stride, wide) in enumerate(zip(shape[1:-1], f.strides, f.dilations, strict=True)):
+        last = n + before[i] + after[i] - (kernel[i] - 1) * wide - 1
+        reach = last // stride * stride - before[i]
+        seen = [k for k in range(kernel[i]) if k * wide + reach >= 0 and k * wide - before[i] < n]
+        if last < 0 or len(seen) in (0, kernel[i]):
+            continue
+        before[i] -= seen[0] * wide
+        after[i] -= (kernel[i] - 1 - seen[-1]) * wide
+        starts[i], kernel[i] = seen[0], seen[-1] - seen[0] + 1
+    if tuple(kernel) == f.kernel:
+        return x, taps, f
+    taps = sliced(ctx, taps, [*starts, 0, 0], [*kernel, *ctx.type(taps).shape[-2:]], [1] * (f.rank + 2))
+    low, high = ([0, *(max(-edge, 0) for edge in edges), 0] for edges in (before, after))  # of the image itself
+    if any(low) or any(high):
+        sizes = [n - a - b for n, a, b in zip(shape, low, high, strict=True)]
+        x = sliced(ctx, x, low, sizes, [1] * len(shape))
+    first, final = (tuple(max(edge, 0) for edge in edges) for edges in (before, after))
+    return x, taps, Frame(tuple(kernel), f.strides, f.dilations, first, final, f.overhang)
 
 
 def _product_of_windows(ctx: Context, x: str, w: str, f: Frame, group: int) -> str:
