@@ -4,7 +4,8 @@
    unsigned left sides.
 1. A movement, or a gather of data, whose operand is dequantised by one scale moves the integers and is dequantised
    after that; of a quantised constant also where its scale is one a channel.
-2. quantize(dequantize(x)) with the same constant scale and zero point is x.
+2. quantize(dequantize(x)) with the same constant scale and zero point is x; what is joined of dequantised parts is
+   quantised part by part.
 3. matmul(dequantize(a), dequantize(b)), b a constant with one scale, or one a column: the exact int32 product of the
    integers minus their zero points, times both scales (Jacob et al., "Quantization and Training of Neural Networks for
    Efficient Integer-Arithmetic-Only Inference", CVPR 2018, section 2).
@@ -84,6 +85,19 @@ def _wide(rewriter: Rewriter, name: str, like: str) -> str:
     value = rewriter.constant(name)
     assert value is not None
     return rewriter.make(np.broadcast_to(value, rewriter.type(like).shape))
+
+
+def joined(rewriter: Rewriter, node: Node) -> str | None:
+    """What is joined of dequantised parts, and quantised by one scale alone, is quantised part by part: those that had
+    that scale and zero point before are then as they were (case 2)."""
+    source = rewriter.producer(node.inputs[0], "concat") if node.op == "quantize" else None
+    if source is None or not rewriter.single_use(source.output):
+        return None
+    parts = [rewriter.producer(name, "dequantize") for name in source.inputs]
+    if not any(parts) or any(rewriter.type(n).size != 1 for n in node.inputs[1:]):
+        return None
+    done = [rewriter.add("quantize", n, *node.inputs[1:], **dict(node.attrs)) for n in source.inputs]
+    return rewriter.add("concat", *done, **dict(source.attrs))
 
 
 def unchanged(rewriter: Rewriter, node: Node) -> str | None:
@@ -248,7 +262,7 @@ def floats(graph: Graph) -> Graph:
 
 def late(graph: Graph) -> Graph:
     """``graph`` dequantised as late as it can be: cases 0 to 2, and 5."""
-    return rewrite(graph, [settled, unsigned, moved, bordered, unchanged])
+    return rewrite(graph, [settled, unsigned, moved, bordered, joined, unchanged])
 
 
 def integers(graph: Graph) -> Graph:

@@ -65,3 +65,30 @@ def test_where(around: tuple[str, ...], outputs: tuple[str, ...], left: list[flo
     x = np.random.default_rng(2).standard_normal((4, 5)).astype(np.float32)
     for name in outputs:
         np.testing.assert_allclose(evaluate(after, {"x": x})[name], evaluate(graph, {"x": x})[name], atol=1e-5)
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["", "also read as real numbers"])
+def test_what_is_joined_is_quantised_part_by_part(shared: bool) -> None:
+    """A part that had the scale before moves as it is."""
+    b = Quantised("uint8", "int8", per_channel=True)
+    coarse = b.constant(np.float32(2 * STEP))
+    other = b.add("DequantizeLinear", b.add("QuantizeLinear", "x", coarse, b.zero), coarse, b.zero)
+    joined = b.add("Concat", b.rounded("x"), other, b.add("Relu", "x"), axis=1)
+    b.rounded(joined, output="y")
+    outputs = {"y": (4, 15)}
+    if shared:
+        b.add("Neg", joined, output="z")
+        outputs["z"] = (4, 15)
+    model = b.model({"x": (TensorProto.FLOAT, (4, 5))}, outputs)
+    graph = load(model, {})
+    after = pipeline.run(graph)
+    (concat,) = (n for n in after.nodes if n.op == "concat")
+    assert after.types[concat.output].dtype == ("float32" if shared else "uint8")
+    made = {n.output: n for n in after.nodes}
+    if not shared:
+        first, second, third = (made[name] for name in concat.inputs)
+        assert [made.get(n.inputs[0], n).op for n in (first, second, third)] == ["quantize", "dequantize", "relu"]
+    x = np.random.default_rng(2).standard_normal((4, 5)).astype(np.float32)
+    found, want = evaluate(after, {"x": x}), evaluate(graph, {"x": x})
+    for name in outputs:
+        np.testing.assert_array_equal(found[name], want[name])
