@@ -153,11 +153,12 @@ class Attention(Template[AttentionParams], CpuTemplate, CpuScheduled, CudaTempla
     # -- C++ --------------------------------------------------------------------------------------------------------
 
     def scratch_floats(self, task: Task, lanes: int) -> int:
-        """Packed K and V of a head, and the scores of a row block."""
+        """Packed K and V of a head, and the scores of a row block, whose rows may lie a vector further apart."""
         (rows, depth), (keys, _), (_, width) = (operand(task, role).box.size for role in self.roles)
         panel = PACKED_VECTORS * lanes
         padded = ceil(keys / panel) * panel
-        return padded * depth + keys * ceil(width / panel) * panel + min(rows, self.params(task).at_once) * padded
+        scores = min(rows, self.params(task).at_once) * (padded + lanes)
+        return padded * depth + keys * ceil(width / panel) * panel + scores
 
     def headers(self, phase: Phase, code: CpuStorage) -> tuple[str, ...]:
         if self.params(phase.task).tile_groups:

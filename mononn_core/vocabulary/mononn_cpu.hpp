@@ -301,7 +301,12 @@ template <int R, int T, int D, int E, int MOST, bool GUARD> struct Attention {
   static constexpr int PANEL = 2 * W;
   static constexpr int TP = (T + W - 1) / W * W, EP = (E + W - 1) / W * W;
   static constexpr int ROWS = R < MOST ? R : MOST;
-  static constexpr long FLOATS = (long)TP * D + (long)T * EP + (long)ROWS * TP;  // worker-local memory it needs
+  // Between rows of scores: lines of all of them must find room in the first-level cache.
+  static constexpr int ld(int keys) { return (keys + W - 1) / W * W + (keys % (16 * W) == 0 ? W : 0); }
+  static constexpr long FLOATS = (long)TP * D + (long)T * EP + (long)ROWS * ld(T);  // worker-local memory it needs
+  // Of so many keys that K and V would not stay in the second-level cache PART are taken at a time, and by all rows.
+  static constexpr int NEAR = (1 << 16) / (D + EP), PART = NEAR < 16 * W ? 16 * W : NEAR / (16 * W) * (16 * W);
+  static constexpr bool PARTED = T > 2 * PART && (long)PART * (D + EP) + ROWS * ld(PART) + R * (EP + 2l) <= FLOATS;
 
   // What lies behind the rows of a head: the next one's, where heads lie side by side. Fetched a line a step of the products
   // while this head is computed, since another core may have written it, and rows lie too far apart for prefetchers.
@@ -327,84 +332,142 @@ template <int R, int T, int D, int E, int MOST, bool GUARD> struct Attention {
   template <class Score, class Element>
   static inline void run(const float *q, long ldq, const float *k, long ldk, const float *v, long ldv, float *local,
                          Score &&score, Element &&element) {
-    float *kt = local, *vp = kt + (long)TP * D, *s = vp + (long)T * EP;
-    pack_transposed<D, T, PANEL>(kt, k, ldk);
-    pack_columns<T, E, PANEL>(vp, v, ldv);
     const Behind behind{q, k, v, ldq, ldk, ldv};
-    using S = Shape<R, PANEL, MOST>;
     int number = 0;
-    long row = 0;
-    if constexpr (S::LARGES > 0)
-      for (int b = 0; b < S::LARGES; ++b, row += S::LARGE) block<S::LARGE>(q, ldq, kt, vp, s, row, score, element, behind, number);
-    if constexpr (S::BLOCKS > S::LARGES)
-      for (int b = S::LARGES; b < S::BLOCKS; ++b, row += S::SMALL) block<S::SMALL>(q, ldq, kt, vp, s, row, score, element, behind, number);
+    auto result = [&](long row, long e, V o) __attribute__((always_inline)) {
+      if constexpr (EP == E) element(row, e, o);
+      else ragged(row, e, E, o, element);
+    };
+    if constexpr (!PARTED) {
+      float *kt = local, *vp = kt + (long)TP * D, *s = vp + (long)T * EP;
+      pack_transposed<D, T, PANEL>(kt, k, ldk);
+      pack_columns<T, E, PANEL>(vp, v, ldv);
+      each_block([&]<int MR>(long row) __attribute__((always_inline)) {
+        float scale[MR];
+        block<MR, T>(q + row * ldq, ldq, kt, vp, s, behind, number, [&]() __attribute__((always_inline)) {
+          MN_NOUNROLL for (int i = 0; i < MR; ++i) scale[i] = most(s + (long)i * ld(T), row + i, score);
+          MN_NOUNROLL for (int i = 0; i < MR; ++i) scale[i] = exponentials(s + (long)i * ld(T), scale[i]);
+        }, [&](int i, long e, V o) __attribute__((always_inline)) { result(row + i, e, o * scale[i]); });
+      });
+    } else {
+      run_parts(q, ldq, k, ldk, v, ldv, local, score, result, behind, number);
+    }
   }
 
-  template <int MR, class Score, class Element>
-  static inline void block(const float *q, long ldq, const float *kt, const float *vp, float *s, long row, Score &score,
-                           Element &element, const Behind &behind, int &number) {
-    constexpr int NV = PANEL / W, PANELS = TP / PANEL;
-    auto scores = [&]<int N>(int first) __attribute__((always_inline)) {
-      tile<MR, N, 1>(q + row * ldq, ldq, kt + (long)first * D, N * W, D, [&](auto &c) __attribute__((always_inline)) {
-        MN_UNROLL for (int i = 0; i < MR; ++i)
-          MN_UNROLL for (int j = 0; j < N; ++j) store<V>(s + (long)i * TP + first + j * W, c[i][j]);
-      }, behind.fetch(number++, 16 * N * W));
-    };
-    for (int p = 0; p < PANELS; ++p) scores.template operator()<NV>(p * PANEL);
-    if constexpr (TP > PANELS * PANEL) scores.template operator()<1>(PANELS * PANEL);
-    float scale[MR];
-    MN_NOUNROLL for (int i = 0; i < MR; ++i) scale[i] = most(s + (long)i * TP, row + i, score);
-    MN_NOUNROLL for (int i = 0; i < MR; ++i) scale[i] = exponentials(s + (long)i * TP, scale[i]);
-    auto values = [&]<int N>(long first) __attribute__((always_inline)) {
-      tile<MR, N, 1>(s, TP, vp + first * T, N * W, T, [&](auto &c) __attribute__((always_inline)) {
-        MN_UNROLL for (int i = 0; i < MR; ++i)
-          MN_UNROLL for (int j = 0; j < N; ++j) {
-            V o = c[i][j] * scale[i];
-            if constexpr (EP == E) element(row + i, first + j * W, o);
-            else ragged(row + i, first + j * W, E, o, element);
+  // What came of the keys before is scaled as a row's largest score grows (Milakov and Gimelshein, "Online normalizer
+  // calculation for softmax", 2018).
+  template <class Score, class Result>
+  static inline void run_parts(const float *q, long ldq, const float *k, long ldk, const float *v, long ldv, float *local,
+                               Score &score, Result &&result, const Behind &behind, int &number) {
+    float *kt = local, *vp = kt + PART * D, *s = vp + PART * EP, *sums = s + ROWS * ld(PART), *tops = sums + R * EP;
+    float *totals = tops + R;
+    for (long i = 0; i < R * EP; ++i) sums[i] = 0;
+    for (long i = 0; i < R; ++i) tops[i] = -INFINITY, totals[i] = 0;
+    auto part = [&]<int N>(long from) __attribute__((always_inline)) {
+      pack_transposed<D, N, PANEL>(kt, k + from * ldk, ldk);
+      pack_columns<N, E, PANEL>(vp, v + from * ldv, ldv);
+      each_block([&]<int MR>(long row) __attribute__((always_inline)) {
+        float scale[MR];
+        block<MR, N>(q + row * ldq, ldq, kt, vp, s, behind, number, [&]() __attribute__((always_inline)) {
+          MN_NOUNROLL for (int i = 0; i < MR; ++i) {
+            float &top = tops[row + i], &total = totals[row + i], *mine = s + i * ld(N);
+            const float before = top;
+            top = Larger::apply<float>(most_of<N>(mine, row + i, from, score), before);
+            const float base = top == -INFINITY ? 0.f : top;
+            scale[i] = mn::exp<V1>(V1{before - base})[0];
+            total = total * scale[i] + sum_of<N>(mine, base);
           }
+        }, [&](int i, long e, V o) __attribute__((always_inline)) {
+          float *sum = sums + (row + i) * EP + e;
+          store<V>(sum, load<V>(sum) * scale[i] + o);
+        });
       });
     };
-    constexpr int WIDE = EP / PANEL * PANEL;
+    MN_NOUNROLL for (long from = 0; from + PART <= T; from += PART) part.template operator()<PART>(from);
+    if constexpr (T % PART > 0) part.template operator()<T % PART>(T / PART * PART);
+    MN_NOUNROLL for (long row = 0; row < R; ++row) {
+      const float share = reciprocal(totals[row]);
+      MN_NOUNROLL for (long e = 0; e < EP; e += W) result(row, e, load<V>(sums + row * EP + e) * share);
+    }
+  }
+
+  // body.operator()<MR>(row) for blocks of rows of much the same height.
+  template <class Body> MN_INLINE void each_block(Body &&body) {
+    using S = Shape<R, PANEL, MOST>;
+    long row = 0;
+    if constexpr (S::LARGES > 0)
+      MN_NOUNROLL for (int b = 0; b < S::LARGES; ++b, row += S::LARGE) body.template operator()<S::LARGE>(row);
+    if constexpr (S::BLOCKS > S::LARGES)
+      MN_NOUNROLL for (int b = S::LARGES; b < S::BLOCKS; ++b, row += S::SMALL) body.template operator()<S::SMALL>(row);
+  }
+
+  // The scores of MR rows and N keys, what ``softmax()`` makes of them in place, and its product with their values, for
+  // ``take(i, e, sum)``.
+  template <int MR, int N, class Softmax, class Take>
+  static inline void block(const float *q, long ldq, const float *kt, const float *vp, float *s, const Behind &behind,
+                           int &number, Softmax &&softmax, Take &&take) {
+    constexpr int NV = PANEL / W, NP = (N + W - 1) / W * W, WIDE = EP / PANEL * PANEL;
+    auto scores = [&]<int VECTORS>(long first) __attribute__((always_inline)) {
+      tile<MR, VECTORS, 1>(q, ldq, kt + first * D, VECTORS * W, D, [&](auto &c) __attribute__((always_inline)) {
+        MN_UNROLL for (int i = 0; i < MR; ++i)
+          MN_UNROLL for (int j = 0; j < VECTORS; ++j) store<V>(s + i * ld(N) + first + j * W, c[i][j]);
+      }, behind.fetch(number++, 16 * VECTORS * W));
+    };
+    for (long first = 0; first + PANEL <= NP; first += PANEL) scores.template operator()<NV>(first);
+    if constexpr (NP % PANEL > 0) scores.template operator()<1>(NP / PANEL * PANEL);
+    softmax();
+    auto values = [&]<int VECTORS>(long first) __attribute__((always_inline)) {
+      tile<MR, VECTORS, 1>(s, ld(N), vp + first * N, VECTORS * W, N, [&](auto &c) __attribute__((always_inline)) {
+        MN_UNROLL for (int i = 0; i < MR; ++i)
+          MN_UNROLL for (int j = 0; j < VECTORS; ++j) take(i, first + j * W, c[i][j]);
+      });
+    };
     for (long first = 0; first < WIDE; first += PANEL) values.template operator()<NV>(first);
     if constexpr (EP > WIDE) values.template operator()<1>(WIDE);
   }
 
   // A row's scores in place and the largest of them (a NaN shows in the sum); scores past T become -infinity.
   template <class Score> static inline float most(float *s, long i, Score &score) {
-    constexpr int WHOLE = T / W * W;
+    const float top = most_of<T>(s, i, 0, score);
+    return GUARD && top == -INFINITY ? 0.f : top;
+  }
+  // As ``most``, of N keys from ``from`` on.
+  template <int N, class Score> static inline float most_of(float *s, long i, long from, Score &score) {
+    constexpr int WHOLE = N / W * W, NP = (N + W - 1) / W * W;
     V high = splat<V>(-INFINITY);
     for (long j = 0; j < WHOLE; j += W) {
-      V x = score(i, j, load<V>(s + j));
+      V x = score(i, from + j, load<V>(s + j));
       store<V>(s + j, x);
       high = Larger::apply<V>(x, high);
     }
     float top = across<Larger, V>(high);
-    for (long j = WHOLE; j < T; ++j) {
-      s[j] = score(i, j, V1{s[j]})[0];
+    for (long j = WHOLE; j < N; ++j) {
+      s[j] = score(i, from + j, V1{s[j]})[0];
       top = Larger::apply<float>(s[j], top);
     }
-    for (long j = T; j < TP; ++j) s[j] = -INFINITY;
-    return GUARD && top == -INFINITY ? 0.f : top;
+    for (long j = N; j < NP; ++j) s[j] = -INFINITY;
+    return top;
   }
 
-  // exp(s - top) in place; the reciprocal of the sum. Some vectors at once: one alone is a long chain of operations.
-  static inline float exponentials(float *s, float top) {
+  // exp(s - top) in place; the reciprocal of the sum.
+  static inline float exponentials(float *s, float top) { return reciprocal(sum_of<T>(s, top)); }
+  static inline float reciprocal(float total) { return GUARD && total == 0 ? 0.f : 1.f / total; }
+  // exp(s - top) of N scores in place, and their sum. Some vectors at once: one alone is a long chain of operations.
+  template <int N> static inline float sum_of(float *s, float top) {
     using Some = typename Lanes<(W < 16 ? 2 : 4) * W>::F;
-    constexpr int SOME = lanes<Some>;
+    constexpr int SOME = lanes<Some>, NP = (N + W - 1) / W * W;
     Some sums{};
     V sum{};
     auto exponential = [&](auto &to, long j) __attribute__((always_inline)) {
       using X = std::remove_cvref_t<decltype(to)>;
-      const X x = mn::exp<X>(load<X>(s + j) - top);
+      const X x = exp_of_negative<X>(load<X>(s + j) - top);
       store<X>(s + j, x);
       to += x;
     };
     long j = 0;
-    for (; j + SOME <= TP; j += SOME) exponential(sums, j);
-    for (; j < TP; j += W) exponential(sum, j);
-    const float total = across<Add, Some>(sums) + across<Add, V>(sum);
-    return GUARD && total == 0 ? 0.f : 1.f / total;
+    for (; j + SOME <= NP; j += SOME) exponential(sums, j);
+    for (; j < NP; j += W) exponential(sum, j);
+    return across<Add, Some>(sums) + across<Add, V>(sum);
   }
 };
 

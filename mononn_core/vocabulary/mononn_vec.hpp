@@ -304,6 +304,30 @@ template <class T> MN_INLINE T exp(T x) {
   return scale.f * polynomial<T>(r, 2.76291976e-3f, 1.67374332e-2f, 8.3336778e-2f, 0.333330422f, 0.99999988f, 2.f, 2.f);
 }
 
+// exp of numbers up to zero, and of minus infinity: with instructions that take powers of two apart and put them together,
+// 2^n times 2^f, f from 0 to 1, by a degree-5 polynomial fitted to 8e-8. NaN passes through.
+template <class T> MN_INLINE T exp_of_negative(T x) {
+#if defined(__AVX512DQ__)
+  if constexpr (lanes<T> >= 16 && lanes<T> % 16 == 0) {
+    const T n = x * 1.44269504f;
+    T f, y;
+    constexpr int MANY = lanes<T> / 16;
+    x86::F512 part[MANY];
+    __builtin_memcpy(part, &n, sizeof n);
+    MN_UNROLL for (int i = 0; i < MANY; ++i) part[i] = x86::fraction(part[i]);
+    __builtin_memcpy(&f, part, sizeof f);
+    y = polynomial<T>(f, 1.87757669e-3f, 8.98934063e-3f, 5.58263175e-2f, 0.240153611f, 0.693153083f, 0.99999994f);
+    x86::F512 whole[MANY];
+    __builtin_memcpy(part, &y, sizeof y);
+    __builtin_memcpy(whole, &n, sizeof n);
+    MN_UNROLL for (int i = 0; i < MANY; ++i) part[i] = x86::scale(part[i], whole[i]);
+    __builtin_memcpy(&y, part, sizeof y);
+    return y;
+  }
+#endif
+  return exp<T>(x);
+}
+
 // log: m in [sqrt 1/2, sqrt 2), log m = 2 artanh((m - 1) / (m + 1)) by its series.
 template <class T> MN_INLINE T log(T x) {
   using I = Int<T>;

@@ -64,6 +64,16 @@ MN_OPERATION I512 maddubs(I512 a, I512 b) {
 }
 #endif
 
+// x less the whole number below it, and x 2^n of whole numbers n, the ones below ``n``.
+#if defined(__AVX512DQ__)
+MN_OPERATION F512 fraction(F512 x) {
+  return MN_X86(__builtin_ia32_reduceps512_mask(x, 9, F512{}, 0xffff, AS_SET), _mm512_reduce_ps(x, 9));
+}
+MN_OPERATION F512 scale(F512 x, F512 n) {
+  return MN_X86(__builtin_ia32_scalefps512_mask(x, n, F512{}, 0xffff, AS_SET), _mm512_scalef_ps(x, n));
+}
+#endif
+
 // Sums, and four products a lane more of a's unsigned and b's signed bytes.
 #if defined(__AVXVNNI__)
 #define MN_DPBUSD _mm256_dpbusd_avx_epi32
