@@ -31,7 +31,7 @@ class Views:
         self.stored = stored
         self.placed = placed
         self._producers = graph.producers()
-        self._steps: dict[str, tuple[int, ...] | None] = {}
+        self._positions: dict[str, tuple[tuple[int, ...] | None, tuple[int, int]]] = {}
 
     def type(self, name: str) -> TensorType:
         return self.graph.types[name]
@@ -53,11 +53,11 @@ class Views:
         constant = self.graph.constants.get(name)
         if constant is None or constant.size == 1 or constant.dtype != INDEX:
             return self.read(name, index)
-        if name not in self._steps:
-            self._steps[name] = _even_steps(constant)
-        steps = self._steps[name]
+        if name not in self._positions:
+            steps = _even_steps(constant)
+            self._positions[name] = steps, (0, 0) if steps else (int(constant.min()), int(constant.max()))
+        steps, (least, most) = self._positions[name]
         if steps is None:
-            least, most = int(constant.min()), int(constant.max())
             found = self.read(name, index)
             return found if least < 0 else op("known_index", found, Const(most + 1))
         total: Expr = Const(int(constant.flat[0]))

@@ -64,12 +64,12 @@ MN_OPERATION I512 maddubs(I512 a, I512 b) {
 }
 #endif
 
-// x less the whole number below it, and x 2^n of whole numbers n, the ones below ``n``.
+// x - floor(x), and x 2^floor(n).
 #if defined(__AVX512DQ__)
 MN_OPERATION F512 fraction(F512 x) {
   return MN_X86(__builtin_ia32_reduceps512_mask(x, 9, F512{}, 0xffff, AS_SET), _mm512_reduce_ps(x, 9));
 }
-MN_OPERATION F512 scale(F512 x, F512 n) {
+MN_OPERATION F512 times_power(F512 x, F512 n) {
   return MN_X86(__builtin_ia32_scalefps512_mask(x, n, F512{}, 0xffff, AS_SET), _mm512_scalef_ps(x, n));
 }
 #endif

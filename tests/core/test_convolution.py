@@ -319,7 +319,7 @@ def test_a_long_sequence_is_dealt_to_workers(group: int, level: str) -> None:
     np.testing.assert_allclose(seen.reshape(want.shape), want, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("level", ["avx512", "avx2", "scalar"])
+@pytest.mark.parametrize("level", ["avx512", "avx2"])
 def test_rows_that_end_within_a_vector_end_in_their_padding(level: str) -> None:
     """A convolution with a residual, a product behind it, and one that writes the first columns of a joined image: of
     the last a whole vector would reach into the others' columns."""
@@ -356,9 +356,9 @@ def test_owners_without_rows_fill_no_border(threads: int, kernel: int) -> None:
         np.testing.assert_allclose(seen.reshape(want.shape), want, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("quantised", [False, True])
-@pytest.mark.parametrize("channels", [1, 5, 19])
-def test_the_few_channels_of_a_head_are_computed_side_by_side(channels: int, quantised: bool) -> None:
+@pytest.mark.parametrize("level", ["avx512", "avx2"])
+@pytest.mark.parametrize(("channels", "quantised"), [(1, True), (5, False), (19, True)])
+def test_the_few_channels_of_a_head_are_computed_side_by_side(channels: int, quantised: bool, level: str) -> None:
     """Where a vector of channels ends beyond the last one, its lanes are not computed one by one, be they stored apart
     as the planes of a result or side by side."""
     b = Builder("head", 7)
@@ -371,12 +371,12 @@ def test_the_few_channels_of_a_head_are_computed_side_by_side(channels: int, qua
     model = b.model({"x": (TensorProto.FLOAT, (1, 8, 9, 11))}, {"y": (1, channels, 9, 11)})
     value = picture((1, 8, 9, 11))
     want = reference(model, value)
-    for level in ("avx512", "avx2"):
-        machine = Machine.named(level)
-        if machine.features <= Machine.probe().features:
-            stages = compiler.lower(model, threads=2, machine=machine)
-            assert "int count_ = mn::W" in stages.source
-            with Session(compiler.build(stages)) as session:
-                got = session.run({"x": value})["y"]
-            assert np.abs(got - want).max() <= (0.0501 if quantised else 1e-5)
-            assert (np.abs(got - want) < 1e-5).mean() > 0.99
+    machine = Machine.named(level)
+    if not machine.features <= Machine.probe().features:
+        pytest.skip(f"this processor has no {level}")
+    stages = compiler.lower(model, threads=2, machine=machine)
+    assert "int count_ = mn::W" in stages.source
+    with Session(compiler.build(stages)) as session:
+        got = session.run({"x": value})["y"]
+    assert np.abs(got - want).max() <= (0.0501 if quantised else 1e-5)  # a tie may be rounded either way
+    assert (np.abs(got - want) < 1e-5).mean() > 0.99
