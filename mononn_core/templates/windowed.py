@@ -25,7 +25,7 @@ from mononn_core.machine import LINE_BYTES
 from mononn_core.program.expr import Const, Expr, Load, Var, op, walk
 from mononn_core.program.ir import Box, Operand, Phase, Result, Task
 from mononn_core.program.rules import matrix_dims
-from mononn_core.program.simplify import simplify
+from mononn_core.program.simplify import linear, simplify
 from mononn_core.program.template import Array, Elements, Extent, Template, operand
 from mononn_core.program.windows import Pair, Windows
 from mononn_core.schedule.bands import read_bands, store_bands, strip_of
@@ -361,7 +361,7 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
                 pointer = printer.pointers[role]
                 offset = pointer.address(index, printer.ranges)
                 known = not any(isinstance(e, Load) for e in walk(offset))
-                if known and varies(offset, n) and (varies(offset, y) or varies(offset, x)):
+                if known and linear(offset)[0].get(Var(n)) == 1 and (varies(offset, y) or varies(offset, x)):
                     function = "mn::prefetch_write" if role == result.operand else "__builtin_prefetch"
                     line = LINE_BYTES // itemsize(pointer.buffer.dtype)
                     once = f"if ({n} % {line} == 0) " if line > LINE_BYTES // itemsize(COMPUTE) else ""

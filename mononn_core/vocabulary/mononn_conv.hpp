@@ -64,21 +64,56 @@ struct Full {
   template <class G, int RH, int RW> __attribute__((always_inline)) Taps taps(long) const { return {0, G::KH, 0, G::RUNS}; }
 };
 
+// Whether a step of a tile leaves room to ask for a line: with shorter vectors a core issues all that it can.
+constexpr bool ROOM = W * sizeof(float) >= 64;
+
+// COUNT cache lines that the epilogue of a tile will touch; ``ask(i)`` asks for the i-th. They are asked for one after the
+// other while the tile is multiplied: a core waits for few lines at once, and what it loads then waits behind the others.
+template <int COUNT, class Ask> struct Lines {
+  Ask ask;
+  int next = 0;
+  // Those of one of the STEPS steps in which the tile is multiplied.
+  template <int STEPS> __attribute__((always_inline)) void step() {
+    constexpr int EACH = (COUNT + STEPS - 1) / STEPS;
+    if (next < COUNT)
+      MN_UNROLL for (int i = 0; i < EACH; ++i) ask(next + i);
+    next += EACH;
+  }
+};
+
+// The pixels of the next tile, which lie behind those of this one: asked for with each of STEPS steps, or its first loads of
+// all pixels' lines would wait together. Only of windows that are whole pixels, neighbours, few enough for the near cache.
+template <class G, int PIXELS, int STEPS, class TA> struct NextPixels {
+  static constexpr long BYTES = PIXELS * G::LDA * sizeof(TA);
+  static constexpr bool KNOWN = ROOM && G::KH == 1 && G::KW == 1 && G::SW == 1 && G::LDA - G::C < 64 && BYTES <= 1 << 15;
+  const char *next;
+  __attribute__((always_inline)) void step() {
+    constexpr int EACH = KNOWN ? (BYTES / 64 + STEPS - 1) / STEPS : 0;
+    MN_UNROLL for (int i = 0; i < EACH; ++i) __builtin_prefetch(next + i * 64);
+    next += EACH * 64;
+  }
+};
+
 // Terms of a run that are multiplied side by side.
 template <class G> constexpr int STEP = G::RUN % 2 == 0 ? 2 : G::RUN % 3 == 0 ? 3 : 1;
 
 // c += RH x RW output pixels times NV vectors, of each run's terms [from, to): the accumulators stay in registers over all
 // taps, and the pixels of a step lie at constant distances from one pointer. A row of B has STRIDE vectors; SKIP rows are left
 // out after each tap.
-template <class G, int RH, int RW, int NV, int STRIDE, int SKIP, class TA, class Fetching>
+template <class G, int RH, int RW, int NV, int STRIDE, int SKIP, class TA, class Fetching, class Touched>
 MN_INLINE void add_windows(V (&c)[RH * RW][NV], const TA *__restrict A, const float *__restrict panel, Taps taps, int from, int to,
-                           Fetching fetch) {
+                           Fetching fetch, Touched lines) {
   static_assert(SKIP == 0 || !G::DENSE);
+  constexpr bool SPREAD = ROOM && G::KH * G::RUNS == 1;
+  if constexpr (!SPREAD) lines.template step<1>();
+  NextPixels<G, RH * RW, G::RUN / STEP<G>, TA> pixels{(const char *)(A + RH * RW * G::LDA)};
   MN_NOUNROLL for (int kh = taps.top; kh < taps.bottom; ++kh)
     MN_NOUNROLL for (int r = taps.left; r < taps.right; ++r) {
       const TA *a = A + G::at(kh * G::DH, r * G::DW) + from;
       const float *B = panel + (((long)kh * G::RUNS + r) * (G::RUN + SKIP) + from) * STRIDE * W;
       MN_NOUNROLL for (int k = from; k < to; k += STEP<G>) {
+        if constexpr (SPREAD) lines.template step<G::RUN / STEP<G>>();
+        pixels.step();
         MN_UNROLL for (int u = 0; u < STEP<G>; ++u) {
           V row[NV];
           MN_UNROLL for (int j = 0; j < NV; ++j) row[j] = load<V>(B + (u * STRIDE + j) * W);
@@ -100,9 +135,9 @@ struct Nothing {
 };
 
 // Tiles of at most MOST of the ROWS x G::OW output pixels by NV vectors of channels: ``tile.operator()<RH, RW>(at, fetch,
-// epilogue)`` hands the sums of RH x RW pixels, whose windows begin ``at`` elements behind the first, to an epilogue, and
-// fetches what ``fetches.operator()<TILES>(number)`` says. Where windows are pixels that lie one after the other, all rows
-// are one if that makes fewer tiles: finding a pixel's row then takes a division.
+// lines, epilogue)`` hands the sums of RH x RW pixels, whose windows begin ``at`` elements behind the first, to an epilogue
+// that will touch ``lines``, and fetches what ``fetches.operator()<TILES>(number)`` says. Where windows are pixels that lie
+// one after the other, all rows are one if that makes fewer tiles: finding a pixel's row then takes a division.
 template <class G, int ROWS, int NV, int MOST, bool CHEAP, class Tile, class Fetches, class Element, class Ahead>
 MN_INLINE void each_tile(Tile &&tile, Fetches &&fetches, Element &&element, Ahead &&ahead) {
   using Rows = Cut<ROWS, G::OW, MOST, G::OW < MOST ? MOST / G::OW : 1>;
@@ -114,10 +149,11 @@ MN_INLINE void each_tile(Tile &&tile, Fetches &&fetches, Element &&element, Ahea
   Tiles::each([&]<int RH, int RW>(long y, long x) __attribute__((always_inline)) {
     auto row = [=](long i) __attribute__((always_inline)) { return FLAT ? (long)((unsigned)(x + i) / G::OW) : y + i / RW; };
     auto column = [=](long i) __attribute__((always_inline)) { return FLAT ? (long)((unsigned)(x + i) % G::OW) : x + i % RW; };
-    MN_UNROLL for (int i = 0; i < RH * RW; ++i)
-      MN_UNROLL for (int n = 0; n < NV * W; n += 16) ahead(row(i), column(i), n);
+    constexpr int OF_PIXEL = (NV * W + 15) / 16;
+    auto ask = [&](int i) __attribute__((always_inline)) { ahead(row(i / OF_PIXEL), column(i / OF_PIXEL), i % OF_PIXEL * 16); };
+    const Lines<RH * RW * OF_PIXEL, decltype(ask)> lines{ask};
     const auto fetch = fetches.template operator()<Tiles::TILES>(number++);
-    tile.template operator()<RH, RW>(G::at(y * G::SH, x * G::SW), fetch, [&](auto &c) __attribute__((always_inline)) {
+    tile.template operator()<RH, RW>(G::at(y * G::SH, x * G::SW), fetch, lines, [&](auto &c) __attribute__((always_inline)) {
       finish<CHEAP, RH * RW, NV>(c, 0, [&](long i, long n, auto v) __attribute__((always_inline)) {
         element(row(i), column(i), n, v);
       });
@@ -141,14 +177,14 @@ MN_INLINE void conv_vectors(const TA *A, const float *B, Element &&element, Ahea
     const int top = row ? part : 0, bottom = row ? part + 1 : G::KH;
     const int from = some ? part * SOME : 0, to = some && !LAST ? from + SOME : G::RUN;
     float *waiting = sums;
-    auto tile = [&]<int RH, int RW>(long at, auto fetch, auto &&epilogue) __attribute__((always_inline)) {
+    auto tile = [&]<int RH, int RW>(long at, auto fetch, auto lines, auto &&epilogue) __attribute__((always_inline)) {
       V c[RH * RW][NV];
       MN_UNROLL for (int i = 0; i < RH * RW; ++i)
         MN_UNROLL for (int j = 0; j < NV; ++j) c[i][j] = PARTS > 1 && part > 0 ? load<V>(waiting + (i * NV + j) * W) : V{};
       Taps taps = where.template taps<G, RH, RW>(at);
       if (taps.top < top) taps.top = top;
       if (taps.bottom > bottom) taps.bottom = bottom;
-      add_windows<G, RH, RW, NV, STRIDE, SKIP>(c, A + at, B, taps, from, to, fetch);
+      add_windows<G, RH, RW, NV, STRIDE, SKIP>(c, A + at, B, taps, from, to, fetch, lines);
       if constexpr (LAST) {
         epilogue(c);
       } else {
@@ -171,9 +207,9 @@ MN_INLINE void conv_vectors(const TA *A, const float *B, Element &&element, Ahea
 }
 
 // ROWS rows of G::OW output pixels by PANEL channels, at most MOST pixels at once; ``element(y, x, n, v)`` takes W
-// neighbouring channels from n on. A is the first pixel of the first window (border included), B the panel. ``ahead(y, x, n)`` may prefetch what
-// ``element`` will touch in a cache line: it runs before a tile's multiply-adds. The panel has SKIP rows a tap more than
-// there are channels to read. ``where`` the image is not zero: Inside or Full.
+// neighbouring channels from n on. A is the first pixel of the first window (border included), B the panel. ``ahead(y, x, n)``
+// may prefetch what ``element`` will touch in a cache line: it runs while a tile is multiplied. The panel has SKIP rows a
+// tap more than there are channels to read. ``where`` the image is not zero: Inside or Full.
 template <class G, int ROWS, int PANEL, int MOST, bool CHEAP, int SKIP = 0, class TA, class Element, class Ahead = Nothing, class Where = Full>
 MN_INLINE void conv(const TA *A, const float *B, Element &&element, Ahead &&ahead = Nothing{}, Where where = Full{}) {
   conv_vectors<G, ROWS, PANEL / W, PANEL / W, MOST, CHEAP, SKIP>(A, B, element, ahead, where);

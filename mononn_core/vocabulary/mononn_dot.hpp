@@ -295,8 +295,8 @@ template <class G, class D, bool JOINED> struct Runs {
 };
 
 // As ``add_windows``, from zero: RH x RW output pixels times NV vectors, handed to an epilogue. JOINED: groups span the taps of a kernel row.
-template <class G, class D, int RH, int RW, int NV, bool JOINED, class TA, class TB, class Fetching, class Epilogue>
-MN_INLINE void dot_window_tile(const TA *__restrict A, const TB *__restrict B, Fetching fetch, Epilogue &&epilogue) {
+template <class G, class D, int RH, int RW, int NV, bool JOINED, class TA, class TB, class Fetching, class Touched, class Epilogue>
+MN_INLINE void dot_window_tile(const TA *__restrict A, const TB *__restrict B, Fetching fetch, Touched lines, Epilogue &&epilogue) {
   static_assert(!JOINED || G::DENSE);
   using R = Runs<G, D, JOINED>;
   constexpr int GROUP = D::GROUP, WHOLE = R::WHOLE;
@@ -305,6 +305,7 @@ MN_INLINE void dot_window_tile(const TA *__restrict A, const TB *__restrict B, F
   MN_UNROLL for (int i = 0; i < RH * RW; ++i)
     MN_UNROLL for (int j = 0; j < NV; ++j) c[i][j] = typename D::Sum{};
   auto pixel = [](int i) __attribute__((always_inline)) { return G::at(i / RW * G::SH, i % RW * G::SW); };
+  lines.template step<1>();
   MN_NOUNROLL for (int kh = 0; kh < G::KH; ++kh)
     MN_NOUNROLL for (int r = 0; r < R::COUNT; ++r) {
       const TA *a = A + G::at(kh * G::DH, r * G::DW);
@@ -340,8 +341,8 @@ static inline void dot_conv(const TA *A, const TB *B, Element &&element, Ahead &
   using G = Geometry;
   using D = Dot<TA, TB>;
   constexpr int NV = PANEL / W;
-  auto tile = [&]<int RH, int RW>(long at, auto fetch, auto &&epilogue) __attribute__((always_inline)) {
-    dot_window_tile<G, D, RH, RW, NV, JOINED>(A + at, B, fetch, epilogue);
+  auto tile = [&]<int RH, int RW>(long at, auto fetch, auto lines, auto &&epilogue) __attribute__((always_inline)) {
+    dot_window_tile<G, D, RH, RW, NV, JOINED>(A + at, B, fetch, lines, epilogue);
   };
   auto fetches = [=]<int TILES>(int number) __attribute__((always_inline)) {
     using R = Runs<G, D, JOINED>;
