@@ -178,7 +178,8 @@ class Winograd(Windowed[WindowParams]):
 
     def block(self, conv: Conv, panel: int, partition: Partition, row_bytes: int, builder: PhaseBuilder) -> Pair:
         """Rows of tiles whose transformed windows stay in half of the second-level cache; an owner's whole share where
-        reading its windows from the last cache takes less than reading weights once more for every block."""
+        reading its windows from the last cache takes less than reading weights once more for every block, unless these
+        stay in the second-level cache as well."""
         share, most = rows_of(conv, partition), most_rows(conv, self.toom, builder.machine)
         if share <= most:
             return share, 1
@@ -189,8 +190,9 @@ class Winograd(Windowed[WindowParams]):
         among = partition.owners if partition.kind == "columns" else 1
         far = window_bytes(conv, self.toom, share) - builder.machine.l2_bytes // 2
         windows = far * ceil(conv.of_group[1] / panel / among)
-        weights = weight_bytes(conv, self.toom) // among * (blocks - 1)
-        return (share, 1) if windows < weights else (rows, blocks)
+        weights = weight_bytes(conv, self.toom) // among
+        near = window_bytes(conv, self.toom, rows) + weights + NEAR <= builder.machine.l2_bytes
+        return (rows, blocks) if near or windows >= weights * (blocks - 1) else (share, 1)
 
     def rate(self, task: Task) -> float:
         """Of products and transforms; tiles with few rows load more than they compute."""
