@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mononn_core.element import COMPUTE, NARROW, SHORT, WORD
-from mononn_core.program.expr import Cast, Const, Expr, Load, Select, walk
+from mononn_core.program.expr import Cast, Const, Expr, Load, Op, Select, op, walk
 
 
 def cast_lanes(value: str, e: Cast, lanes: str) -> str:
@@ -31,3 +31,19 @@ def unrounded(e: Expr, chosen: bool = False) -> Expr:
     if isinstance(e, Const) and narrow:
         return Const(float(e.value), COMPUTE)
     return e.value if isinstance(e, Cast) and narrow and e.value.dtype == COMPUTE else e
+
+
+def rounded(e: Expr) -> tuple[Expr, int] | None:
+    """x and k where ``e``, a quantised value as a float, is the whole number nearest to x, and k more: instructions
+    that convert round as well, and values are put between whole bounds before that as well as behind it."""
+    match e:
+        case Op("min", (Op("max", (inner, Const() as low)), Const() as high)):
+            value, zero = inner, 0.0
+            match inner:
+                case Op("add", (number, Const() as added)):
+                    value, zero = number, float(added.value)
+            ends = float(low.value) - zero, float(high.value) - zero
+            if isinstance(value, Op) and value.name == "round" and all(n.is_integer() for n in (zero, *ends)):
+                least, most = (Const(end, COMPUTE) for end in ends)
+                return op("min", op("max", value.args[0], least), most), int(zero)
+    return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mononn_core.codegen.c import c_type
-from mononn_core.codegen.cast import unrounded
+from mononn_core.codegen.cast import rounded, unrounded
 from mononn_core.codegen.cstyle import Printer, vectorisable
 from mononn_core.codegen.vectors import (
     Transposition,
@@ -19,7 +19,7 @@ from mononn_core.codegen.vectors import (
     vectors_of,
 )
 from mononn_core.codegen.writer import Writer
-from mononn_core.element import COMPUTE, WORD
+from mononn_core.element import COMPUTE, SHORT, WORD
 from mononn_core.program.expr import Const, Expr, Load, Op, Var, substitute, transform, walk
 from mononn_core.program.functions import FUNCTIONS
 from mononn_core.program.hoist import unswitched
@@ -181,6 +181,8 @@ def write_vector_store(out: Writer, store: Store, printer: Printer, count: str =
     offset = pointer.address(store.index, printer.ranges)
     stride, known = printer.stride(offset), unrounded(store.value)
     value, lanes = printer.value(known), "mn::Int<T>" if known.dtype == WORD else "T"
+    if known.dtype == COMPUTE and pointer.buffer.dtype in SHORT and (whole := rounded(known)) is not None:
+        value, lanes = f"mn::nearest<T>({printer.value(whole[0])}) + {whole[1]}", "mn::Int<T>"
     if stride == 1:
         which, last = ("store_first", f", {count}") if count else ("store", "")
         out.line(f"mn::{which}<{lanes}>({pointer.name} + {printer.index(offset)}, {value}{last});")

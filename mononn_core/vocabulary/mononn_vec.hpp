@@ -390,6 +390,16 @@ template <class T> MN_INLINE T round(T x) {
   for (int i = 0; i < lanes<T>; ++i) r[i] = __builtin_rintf(x[i]);
   return r;
 }
+// Floats in int32's range to the nearest whole number, ties to the even one.
+template <class T> MN_INLINE Int<T> nearest(T x) {
+#if defined(__AVX512F__)
+  if constexpr (lanes<T> == 16) return (Int<T>)x86::nearest((x86::F512)x);
+#endif
+#if defined(__AVX__)
+  if constexpr (lanes<T> == 8) return (Int<T>)x86::nearest((x86::F256)x);
+#endif
+  return to_word<T>(round<T>(x));
+}
 // x to the power 0.75, local response normalisation's usual exponent.
 template <class T> MN_INLINE T pow_three_quarters(T x) {
   const T root = mn::sqrt<T>(x), r = root * mn::sqrt<T>(root);

@@ -153,6 +153,7 @@ MN_OPERATION bool any(I256 v) {
 MN_OPERATION F256 round(F256 v) {
   return (F256)MN_X86(__builtin_ia32_roundps256(v, NEAREST), _mm256_round_ps((__m256)v, NEAREST));
 }
+MN_OPERATION I256 nearest(F256 v) { return (I256)MN_X86(__builtin_ia32_cvtps2dq256(v), _mm256_cvtps_epi32((__m256)v)); }
 #endif
 #if defined(__AVX512F__)
 MN_OPERATION bool any(I512 v) {
@@ -160,6 +161,9 @@ MN_OPERATION bool any(I512 v) {
 }
 MN_OPERATION F512 round(F512 v) {
   return (F512)MN_X86(__builtin_ia32_rndscaleps_mask(v, NEAREST, v, -1, AS_SET), _mm512_roundscale_ps((__m512)v, NEAREST));
+}
+MN_OPERATION I512 nearest(F512 v) {
+  return (I512)MN_X86(__builtin_ia32_cvtps2dq512_mask(v, I512{}, -1, NEAREST), _mm512_cvt_roundps_epi32((__m512)v, NEAREST));
 }
 MN_OPERATION F512 sqrt(F512 v) {
   return (F512)MN_X86(__builtin_elementwise_sqrt(v), _mm512_sqrt_ps((__m512)v));

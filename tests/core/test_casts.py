@@ -137,3 +137,24 @@ def test_quantised_values_are_computed_in_vectors(level: str, kind: str) -> None
         found = session.run({"x": x})
     for name, want in zip(("y", "q", "turned"), wanted, strict=True):
         np.testing.assert_array_equal(found[name], want)
+
+
+@pytest.mark.parametrize("zero", [0, 1, 77])
+@pytest.mark.parametrize("kind", ["uint16", "int16", "uint8", "int8"])
+@pytest.mark.parametrize("level", ["avx512", "avx2", "scalar"])
+def test_what_is_quantised_is_the_nearest_whole_number(level: str, kind: str, zero: int) -> None:
+    """Ties to the even one before an odd zero point is added, numbers far out and infinite ones to the ends."""
+    machine = Machine.named(level)
+    if not machine.features <= Machine.probe().features:
+        pytest.skip(f"this processor has no {level}")
+    constants = {"scale": np.float32(0.25), "zero": np.array(zero, kind)}
+    quantise = node("QuantizeLinear", "x scale zero", "y")
+    proto = model([quantise], [("x", "float32", (2411,))], ["y"], constants, opset=21)
+    ends = [f * np.float32(s) for s in (-1, 1) for f in (8e3, 1.6e4, 1e9, 1e30, np.inf)]
+    x = np.concatenate([np.arange(-1200, 1201) / 16, ends]).astype(np.float32)
+    low, high = np.iinfo(kind).min, np.iinfo(kind).max
+    wanted = np.clip(np.rint(x.astype(np.float64) / 0.25) + zero, low, high).astype(kind)
+    stages = compiler.lower(proto.SerializeToString(), threads=2, machine=machine)
+    assert "mn::nearest<T>" in stages.source
+    with Session(compiler.build(stages), threads=2) as session:
+        np.testing.assert_array_equal(session.run({"x": x})["y"], wanted)
