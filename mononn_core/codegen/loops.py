@@ -180,9 +180,9 @@ def write_vector_store(out: Writer, store: Store, printer: Printer, count: str =
     pointer = printer.pointers[store.operand]
     offset = pointer.address(store.index, printer.ranges)
     stride, known = printer.stride(offset), unrounded(store.value)
-    value, lanes = printer.value(known), "mn::Int<T>" if known.dtype == WORD else "T"
-    if known.dtype == COMPUTE and pointer.buffer.dtype in SHORT and (whole := rounded(known)) is not None:
-        value, lanes = f"mn::nearest<T>({printer.value(whole[0])}) + {whole[1]}", "mn::Int<T>"
+    whole = rounded(known) if known.dtype == COMPUTE and pointer.buffer.dtype in SHORT else None
+    lanes = "mn::Int<T>" if whole or known.dtype == WORD else "T"
+    value = f"mn::nearest<T>({printer.value(whole[0])}) + {whole[1]}" if whole else printer.value(known)
     if stride == 1:
         which, last = ("store_first", f", {count}") if count else ("store", "")
         out.line(f"mn::{which}<{lanes}>({pointer.name} + {printer.index(offset)}, {value}{last});")

@@ -104,6 +104,7 @@ template <class G, int RH, int RW, int NV, int STRIDE, int SKIP, class TA, class
 MN_INLINE void add_windows(V (&c)[RH * RW][NV], const TA *__restrict A, const float *__restrict panel, Taps taps, int from, int to,
                            Fetching fetch, Touched lines) {
   static_assert(SKIP == 0 || !G::DENSE);
+  // Longer sums than those of one run hide what waits: there all are asked for at once, which takes no steps.
   constexpr bool SPREAD = ROOM && G::KH * G::RUNS == 1;
   if constexpr (!SPREAD) lines.template step<1>();
   NextPixels<G, RH * RW, G::RUN / STEP<G>, TA> pixels{(const char *)(A + RH * RW * G::LDA)};

@@ -139,7 +139,7 @@ def test_quantised_values_are_computed_in_vectors(level: str, kind: str) -> None
         np.testing.assert_array_equal(found[name], want)
 
 
-@pytest.mark.parametrize("zero", [0, 1, 77])
+@pytest.mark.parametrize("zero", [0, 77])
 @pytest.mark.parametrize("kind", ["uint16", "int16", "uint8", "int8"])
 @pytest.mark.parametrize("level", ["avx512", "avx2", "scalar"])
 def test_what_is_quantised_is_the_nearest_whole_number(level: str, kind: str, zero: int) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, load_from_string
+from onnx.reference import ReferenceEvaluator
 
 from mononn_core import compiler
 from mononn_core.machine import Machine
@@ -178,3 +180,23 @@ def test_weights_are_transformed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(winograd, "transformed_weights", counted)
     compiler.lower(network(48, 64, 13, 15), threads=2, machine=Machine.named("avx2"))
     assert sorted(seen) == [(3, 3, 48, 64), (3, 3, 64, 64)]
+
+
+@pytest.mark.parametrize(("kilobytes", "tile"), [(1024, (4, 7)), (768, (28, 1))])
+def test_winograd_is_cut_where_weights_stay_beside_a_block(kilobytes: int, tile: tuple[int, int]) -> None:
+    """An owner's windows exceed half of the cache: blocks of rows if the weights find room beside one of them."""
+    b, random = Builder("blocks"), np.random.default_rng(0)
+    weights = [b.constant(random.standard_normal((64, 64, 3, 3)).astype(np.float32) / 24) for _ in range(2)]
+    middle = b.add("Relu", b.add("Conv", "x", weights[0], pads=[1, 1, 1, 1]))
+    b.add("Conv", middle, weights[1], output="y", pads=[1, 1, 1, 1])
+    model = b.model({"x": (TensorProto.FLOAT, (1, 64, 56, 56))}, {"y": (1, 64, 56, 56)})
+    machine = replace(Machine.named("avx512"), l2_bytes=kilobytes << 10)
+    stages = compiler.lower(model, threads=2, machine=machine)
+    tiles = [group.tile for group in stages.lowered.schedule.groups if group.template == "winograd4"]
+    assert [t and (t.rows, t.blocks) for t in tiles] == [tile, tile]
+    if not machine.features <= Machine.probe().features:
+        pytest.skip("this processor has no avx512")
+    x = {"x": random.standard_normal((1, 64, 56, 56)).astype(np.float32)}
+    (want,) = ReferenceEvaluator(load_from_string(model)).run(None, x)
+    with Session(compiler.build(stages), threads=2) as session:
+        np.testing.assert_allclose(session.run(x)["y"], want, rtol=1e-4, atol=1e-4)
