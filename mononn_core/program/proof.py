@@ -51,21 +51,23 @@ def guarded_loads(e: Expr, guards: tuple[Expr, ...] = ()) -> Iterator[tuple[Load
 
 def abstract(e: Expr, ranges: dict[str, tuple[float, float]]) -> Expr:
     """``e`` with everything that depends on data replaced by variables whose ranges are added to ``ranges``: a checked
-    index lies in its extent, of anything else nothing is known."""
+    index lies in its extent, of anything else nothing is known. What is equal has one value, and one variable."""
+    found: dict[Expr, Var] = {}
 
-    def fresh(low: float, high: float, dtype: str) -> Var:
-        name = f"?{len(ranges)}"
-        ranges[name] = (low, high)
-        return Var(name, dtype)
+    def variable(n: Expr, low: float, high: float) -> Var:
+        if n not in found:
+            found[n] = Var(f"?{len(ranges)}", n.dtype)
+            ranges[found[n].name] = (low, high)
+        return found[n]
 
     def change(n: Expr) -> Expr:
         match n:
             case Op("index" | "known_index", (_, Const(value=extent))):
-                return fresh(0, extent - 1, INDEX)
+                return variable(n, 0, extent - 1)
             case Load() | Acc():
-                return fresh(-inf, inf, n.dtype)
-            case Cast(value, dtype) if any(v.startswith("?") for v in variables(value)):
-                return fresh(-inf, inf, dtype)
+                return variable(n, -inf, inf)
+            case Cast(value, _) if any(v.startswith("?") for v in variables(value)):
+                return variable(n, -inf, inf)
             case _:
                 return n
 

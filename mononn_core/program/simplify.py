@@ -54,16 +54,24 @@ def bounds(e: Expr, ranges: Ranges) -> tuple[float, float]:
         case Op("index" | "known_index", (_, Const(value=n))):
             return (0, n - 1)
         case Op("min", (a, b)):
-            (al, ah), (bl, bh) = bounds(a, ranges), bounds(b, ranges)
-            return (min(al, bl), min(ah, bh))
+            (al, ah), (bl, bh), total = bounds(a, ranges), bounds(b, ranges), _total(a, b)
+            return (min(al, bl), min(ah, bh) if total is None else min(ah, bh, total // 2))
         case Op("max", (a, b)):
-            (al, ah), (bl, bh) = bounds(a, ranges), bounds(b, ranges)
-            return (max(al, bl), max(ah, bh))
+            (al, ah), (bl, bh), total = bounds(a, ranges), bounds(b, ranges), _total(a, b)
+            return (max(al, bl) if total is None else max(al, bl, -(-total // 2)), max(ah, bh))
         case Select(_, a, b):
             (al, ah), (bl, bh) = bounds(a, ranges), bounds(b, ranges)
             return (min(al, bl), max(ah, bh))
         case _:
             return (float("-inf"), float("inf"))
+
+
+def _total(a: Expr, b: Expr) -> int | None:
+    """The constant that a sum of indices always is, as the two ends of what a reflection chooses from; else None."""
+    if a.dtype != INDEX or isinstance(a, Const) or isinstance(b, Const):
+        return None
+    terms, constant = _sum(linear(a), linear(b), 1)
+    return None if terms else constant
 
 
 def linear(e: Expr) -> tuple[Linear, int]:

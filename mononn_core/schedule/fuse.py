@@ -11,6 +11,7 @@ concatenation of images that roots compute is stored by them, each its channels.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 
 from mononn_core.element import COMPUTE, SHORT, SIDE_BY_SIDE, WORD
 from mononn_core.graph import Graph, Node
@@ -361,4 +362,6 @@ class _Fusion:
 def _order(stages: list[FusionGroup], graph: Graph) -> tuple[FusionGroup, ...]:
     """As their last nodes stand in the model, whose order respects dependencies."""
     position = {n.outputs[0]: i for i, n in enumerate(graph.nodes)}
-    return tuple(sorted(stages, key=lambda s: position[s.own]))
+    ordered = sorted(stages, key=lambda s: position[s.own])
+    first = {stage.stored: stage.own for stage in reversed(ordered)}
+    return tuple(replace(stage, first=first[stage.stored] == stage.own) for stage in ordered)

@@ -14,11 +14,13 @@ from mononn_core.schedule.views import Views, made_behind
 @dataclass(frozen=True)
 class FusionGroup:
     """``root`` (None for a pure expression), the ``chain`` after it, and the tensor ``stored``; of a concatenation that
-    ends the chain, with or without a border around it, its own part of that."""
+    ends the chain, with or without a border around it, its own part of that. ``first``: no stage before it stores the
+    same tensor."""
 
     stored: str
     root: Node | None
     chain: tuple[Node, ...]
+    first: bool = True
 
     @property
     def own(self) -> str:
@@ -40,12 +42,9 @@ class FusionGroup:
 
 def border_of(stage: FusionGroup) -> Node | None:
     """The pad that ends the stage's chain: the stage stores the inside, and something else must fill the border. Of a
-    concatenation the first part has it."""
+    concatenation the part that is stored first has it: others may read a part before all are there."""
     last = stage.chain[-1] if stage.root is not None and stage.chain else None
-    if last is None or last.op != "pad":
-        return None
-    first = next((node.inputs[0] for node in stage.chain if node.op == "concat"), stage.own)
-    return last if first == stage.own else None
+    return last if last is not None and last.op == "pad" and stage.first else None
 
 
 def run_chain(stage: FusionGroup, views: Views, index: tuple[Expr, ...], value: Expr) -> tuple[tuple[Expr, ...], Expr]:

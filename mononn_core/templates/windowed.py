@@ -228,7 +228,10 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
     def busiest(
         self, phase: Phase, partition: Partition, boxes: Callable[[Operand], tuple[Boxes, ...]]
     ) -> float | None:
-        """Of image rows, where owners have rows."""
+        """Of image rows, where owners have rows; of panels, where they have columns."""
+        if partition.kind == "columns":
+            panels = [sum(c0 < c1 for _, _, c0, c1 in mine) for mine in boxes(operand(phase.task, "b"))]
+            return max(panels) / sum(panels)
         if partition.kind != "rows":
             return None
         windows = self.windows(phase.task)

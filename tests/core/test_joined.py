@@ -7,10 +7,14 @@ import pytest
 from onnx import TensorProto
 
 from mononn_core import compiler
+from mononn_core.decide.space import legal
 from mononn_core.machine import Machine
 from mononn_core.program.interpret import run
 from mononn_core.program.ir import Barrier, Operand, Phase, Program
 from mononn_core.runtime.session import Session
+from mononn_core.schedule.boxes import owner_boxes
+from mononn_core.schedule.groups import CpuGroups
+from mononn_core.schedule.template import scheduled
 from tests.core.networks import Builder
 from tests.core.test_convolution import picture, reference
 
@@ -87,14 +91,18 @@ def test_parts_on_both_sides_of_a_barrier() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("batch", [1, 2, 6])
-@pytest.mark.parametrize("kernel", [1, 3])
-def test_who_else_reads_a_part_finds_it_in_the_concatenation(kernel: int, batch: int, threads: int) -> None:
-    """As a U-Net does, whose skip connections a pool reads as well; with a border around it where windows need one."""
+@pytest.mark.parametrize(("kernel", "up_first"), [(1, False), (3, False), (3, True)])
+def test_who_else_reads_a_part_finds_it_in_the_concatenation(
+    kernel: int, up_first: bool, batch: int, threads: int
+) -> None:
+    """As a U-Net does, whose skip connections a pool reads as well; with a border around it where windows need one,
+    which is there before the pool reads, whichever part comes first."""
     b = Builder("unet")
     skip = conv(b, "x", (24, 3, 3, 3))
     deep = conv(b, b.add("MaxPool", skip, kernel_shape=[2, 2], strides=[2, 2]), (16, 24, 3, 3))
     up = b.add("ConvTranspose", deep, b.weight(16, 20, 2, 2), b.weight(20), strides=[2, 2])
-    conv(b, b.add("Concat", skip, up, axis=1), (8, 44, kernel, kernel), output="y")
+    parts = (up, skip) if up_first else (skip, up)
+    conv(b, b.add("Concat", *parts, axis=1), (8, 44, kernel, kernel), output="y")
     shape = (batch, 3, 12, 10)
     model = b.model({"x": (TensorProto.FLOAT, shape)}, {"y": (batch, 8, *shape[2:])})
     program = check(model, threads, shape=shape)
@@ -115,6 +123,24 @@ def test_parts_that_read_one_another() -> None:
     for threads in (1, 2, 3):
         program = check(modelled(b, 8), threads)
         assert not any("concat" in phase.id for phase in program.phases())
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_owners_of_columns_have_whole_panels_of_a_part(joined: bool) -> None:
+    """Three panels for two owners: one has two thirds of the work, also where more columns follow the part's."""
+    b = Builder("panels")
+    wide = conv(b, "x", (48, 3, 3, 3), output="" if joined else "y")
+    if joined:
+        b.add("Concat", wide, conv(b, "x", (16, 3, 1, 1)), axis=1, output="y")
+    model = modelled(b, 64 if joined else 48)
+    stages = compiler.lower(model, threads=2, machine=Machine.named("avx2"))
+    groups = CpuGroups(stages.optimized, stages.options, stages.machine)
+    stage = next(s for s in groups.stages if s.root and stages.optimized.types[s.root.output].shape[-1] == 48)
+    found = next(g for g in legal(stage, groups.builder, 2) if g.partition.kind == "columns" and g.template == "conv")
+    phase = groups.items(found)[0]
+    assert isinstance(phase, Phase)
+    share = scheduled("conv").busiest(phase, found.partition, lambda operand: owner_boxes(phase, operand))
+    assert share == pytest.approx(2 / 3)
 
 
 def outs(phase: Phase) -> list[Operand]:

@@ -40,9 +40,15 @@ def _extend(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
         st.tuples(inner, positive).map(lambda p: p[0] // p[1]),
         st.tuples(inner, positive).map(lambda p: p[0] % p[1]),
         st.tuples(st.sampled_from(["min", "max"]), inner, inner).map(lambda p: op(*p)),
+        st.tuples(st.sampled_from(["min", "max"]), inner, st.integers(-5, 9)).map(lambda p: _reflected(*p)),
         st.tuples(_compared(inner), inner, inner).map(lambda p: Select(*p)),
         st.tuples(_compared(inner), _compared(inner), inner).map(lambda p: Select(op("and", *p[:2]), p[2], Const(3))),
     )
+
+
+def _reflected(chosen: str, e: Expr, total: int) -> Expr:
+    """One of two that are ``total`` together."""
+    return op(chosen, e, e * -1 + total)
 
 
 def _compared(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
@@ -103,6 +109,15 @@ def test_unbounded_variables_and_data_are_not_proven() -> None:
     assert not provable(op("lt", checked, Const(8)), ranges)
     assert not provable(op("ge", free, Const(0)), ranges)
     assert provable(op("le", op("min", op("max", free, Const(0)), Const(3)), Const(3)), ranges)
+
+
+def test_equal_data_is_one_variable() -> None:
+    """As in a reflection about a position that is loaded."""
+    place, other = (op("index", Load("ids", (Var(i),), "int64"), Const(9)) for i in "ij")
+    ranges: dict[str, tuple[float, float]] = {"i": (0, 4), "j": (0, 4)}
+    assert provable(op("le", abstract(_reflected("min", place, 8), ranges), Const(4)), ranges)
+    assert not provable(op("le", abstract(_reflected("min", place, 8), ranges), Const(3)), ranges)
+    assert not provable(op("le", abstract(op("min", place, other * -1 + 8), ranges), Const(4)), ranges)
 
 
 def test_selects_guard_their_loads() -> None:

@@ -56,6 +56,16 @@ def test_a_border_is_told_from_the_inside_once_a_row(mode: str, channels: int, l
 
 
 @pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_a_reflected_border_is_enlarged(mode: str, level: str) -> None:
+    b = Builder("reflected")
+    wide = b.add("Pad", b.add("Relu", "x"), b.ints(0, 0, 2, 1, 0, 0, 0, 3), mode="reflect")
+    b.add("Resize", wide, "", b.constant(np.array([1, 1, 2, 2], np.float32)), output="y", mode=mode)
+    source = check(b.model({"x": (TensorProto.FLOAT, (1, 3, 5, 7))}, {"y": (1, 3, 14, 22)}), level)
+    assert "checked_index" not in source
+
+
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("below", [False, True])
 def test_positions_below_zero_are_counted_in_a_run(below: bool, level: str) -> None:
     b = Builder("gathered")
