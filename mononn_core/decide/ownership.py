@@ -82,8 +82,6 @@ def candidate(
     if bordered and alike:
         inside = writes.same_in_all_rows()
         alike = partition.owners == 1 or bool((inside == _border_columns(items[-1], shape[1])).all())
-    # of what a stage stores itself, only what it reads of other parts than its own
-    others = tuple((tensor, boxes) for tensor, boxes in reads if tensor != stored or not any(map(writes.any, boxes)))
     barriers = sum(
         item.count * sum(isinstance(i, Barrier) for i in item.body) for item in items if isinstance(item, Loop)
     )
@@ -91,7 +89,7 @@ def candidate(
     seconds = cost.barrier_seconds * barriers
     seconds += sum(times[phase.id] * (loop.count if loop else 1) for phase, loop in phases)
     shared = bordered and not (alike or images or decided.stores_bands)
-    return Candidate(decided, items, seconds, times, others, writes, stored, dtype, shared)
+    return Candidate(decided, items, seconds, times, tuple(reads), writes, stored, dtype, shared)
 
 
 def _by_columns(border: Item) -> bool:

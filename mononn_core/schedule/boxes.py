@@ -88,10 +88,6 @@ class Writers:
             slice(bisect_right(columns, c0) - 1, bisect_left(columns, c1)),
         )
 
-    def any(self, boxes: Boxes) -> bool:
-        """Whether anybody writes inside the boxes."""
-        return any((self.owner[self._inside(box)] != NOBODY).any() for box in boxes)
-
     def only(self, owner: int, boxes: Boxes) -> bool:
         """Whether nobody but ``owner`` writes inside the boxes."""
         inside = (self.owner[self._inside(box)] for box in boxes)

@@ -112,6 +112,20 @@ def test_who_else_reads_a_part_finds_it_in_the_concatenation(
     assert max(joined) == 2
 
 
+def test_owners_of_uneven_columns_wait_for_the_part_that_they_read() -> None:
+    """Three owners have eleven columns of the pool each, the last of which reaches into its own part."""
+    b = Builder("uneven")
+    x = b.add("Conv", "x", b.weight(32, 8, 3, 3), b.weight(32), group=2)
+    b.add("Concat", x, b.add("MaxPool", x, kernel_shape=[5, 5], pads=[2, 2, 2, 2]), axis=1, output="y")
+    shape = (1, 16, 5, 9)
+    model = b.model({"x": (TensorProto.FLOAT, shape)}, {"y": (1, 64, 3, 7)})
+    stages = compiler.lower(model, threads=3, machine=Machine.named("neon"))
+    inside = [item for item, _ in stages.program.trace()]
+    pool = next(i for i, s in enumerate(inside) if isinstance(s, Phase) and "reduce_max" in s.id)
+    assert isinstance(inside[pool - 1], Barrier)
+    check(model, 3, shape=shape)
+
+
 def test_parts_that_read_one_another() -> None:
     """As the pools of a detector's pyramid do; the first part's chain reads a result twice."""
     b = Builder("pyramid")
