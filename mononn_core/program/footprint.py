@@ -105,6 +105,8 @@ class Site:
         self.ranges: dict[str, tuple[float, float]] = {a.var: (0, a.extent - 1) for a in phase.domain}
         self.ranges |= {n: (i, i) for n, i in loop.items()}
         self.operands = {o.role: o for o in phase.task.operands}
+        written = {o.buffer for o in phase.task.operands if o.access == "write"}
+        self.changing = {o.role for o in phase.task.operands if o.buffer in written}
         self.boxes = {o.role: self._box(o) for o in phase.task.operands}
 
     def refuse(self, rule: str, text: str) -> VerifyError:
@@ -289,10 +291,10 @@ class Site:
     ) -> None:
         operand = self.operands[role]
         ranges = self.ranges | {loop.var: (0, loop.extent - 1) for loop in loops}
-        guards = tuple(abstract(g, ranges) for g in guards)
+        guards = tuple(abstract(g, ranges, self.changing) for g in guards)
         box = operand.box
         for d, e in enumerate(index):
-            e = abstract(e, ranges)
+            e = abstract(e, ranges, self.changing)
             goals = (
                 op("ge", e, box.offset[d]),
                 op("lt", e, box.offset[d] + box.size[d]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from math import inf, prod
 
 import numpy as np
@@ -49,16 +49,18 @@ def guarded_loads(e: Expr, guards: tuple[Expr, ...] = ()) -> Iterator[tuple[Load
         yield from guarded_loads(part, guards)
 
 
-def abstract(e: Expr, ranges: dict[str, tuple[float, float]]) -> Expr:
+def abstract(e: Expr, ranges: dict[str, tuple[float, float]], changing: Collection[str] = ()) -> Expr:
     """``e`` with everything that depends on data replaced by variables whose ranges are added to ``ranges``: a checked
-    index lies in its extent, of anything else nothing is known. What is equal has one value, and one variable."""
+    index lies in its extent, of anything else nothing is known. What is equal has one value, and one variable, but for
+    what is loaded from ``changing`` operands: a name given before the task stored there keeps the old value."""
     found: dict[Expr, Var] = {}
 
     def variable(n: Expr, low: float, high: float) -> Var:
-        if n not in found:
-            found[n] = Var(f"?{len(ranges)}", n.dtype)
-            ranges[found[n].name] = (low, high)
-        return found[n]
+        known = found.get(n)
+        if known is None or (isinstance(n, Load) and n.operand in changing):
+            known = found[n] = Var(f"?{len(ranges)}", n.dtype)
+            ranges[known.name] = (low, high)
+        return known
 
     def change(n: Expr) -> Expr:
         match n:

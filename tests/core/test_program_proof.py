@@ -117,6 +117,7 @@ def test_equal_data_is_one_variable() -> None:
     ranges: dict[str, tuple[float, float]] = {"i": (0, 4), "j": (0, 4)}
     assert provable(op("le", abstract(_reflected("min", place, 8), ranges), Const(4)), ranges)
     assert not provable(op("le", abstract(_reflected("min", place, 8), ranges), Const(3)), ranges)
+    assert not provable(op("le", abstract(_reflected("min", place, 8), ranges, {"ids"}), Const(4)), ranges)
     assert not provable(op("le", abstract(op("min", place, other * -1 + 8), ranges), Const(4)), ranges)
 
 
