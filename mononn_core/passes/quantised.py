@@ -30,6 +30,8 @@ from mononn_core.ops.common import text
 from mononn_core.ops.quantise import MOST_TERMS, beyond, integer_matmul, recentred
 from mononn_core.passes.rewrite import Rewriter, rewrite
 
+FILLS = ("pad", "trilu")
+"""Movements that have elements of no operand: a real zero is another integer than 0."""
 DEEPEST = 8
 """Nodes between constants and what is quantised of them, at most: concatenations, reshapes, transpositions."""
 
@@ -54,16 +56,18 @@ def moved(rewriter: Rewriter, node: Node) -> str | None:
     if not node.inputs or (source := rewriter.producer(node.inputs[0], "dequantize")) is None:
         return None
     gathers = node.op == "gather"
-    if not gathers and not (registry.get(node.op).kind == "movement" and len(node.inputs) == 1 and node.op != "pad"):
+    moves = registry.get(node.op).kind == "movement" and len(node.inputs) == 1 and node.op not in FILLS
+    if not gathers and not moves:
         return None
-    x, scale, *zero = source.inputs
-    whole = all(rewriter.type(n).size == 1 for n in (scale, *zero))
-    if not whole and (gathers or any(rewriter.constant(n) is None for n in source.inputs)):
+    shape, points = rewriter.type(source.output).shape, source.inputs[1:]
+    if rewriter.type(source.inputs[0]).shape == shape and all(rewriter.type(n).size == 1 for n in points):
+        first = rewriter.add(node.op, source.inputs[0], *node.inputs[1:], **dict(node.attrs))
+        return rewriter.add("dequantize", first, *(rewriter.reshape(n, ()) for n in points))
+    values = [rewriter.constant(n) for n in source.inputs]
+    wide = [rewriter.make(np.broadcast_to(value, shape)) for value in values if value is not None]
+    if gathers or len(wide) < len(values):
         return None
-    parts = [x, *(_wide(rewriter, n, x) if not whole else n for n in (scale, *zero))]
-    moves = parts[:1] if whole else parts
-    done = [rewriter.add(node.op, n, *node.inputs[1:], **dict(node.attrs)) for n in moves]
-    return rewriter.add("dequantize", *done, *parts[len(moves) :])
+    return rewriter.add("dequantize", *(rewriter.add(node.op, n, **dict(node.attrs)) for n in wide))
 
 
 def bordered(rewriter: Rewriter, node: Node) -> str | None:
@@ -76,15 +80,10 @@ def bordered(rewriter: Rewriter, node: Node) -> str | None:
     points = [rewriter.constant(n) for n in zero]
     if any(rewriter.type(n).size != 1 for n in (scale, *zero)) or any(p is None for p in points):
         return None
+    if rewriter.type(x).shape != rewriter.type(source.output).shape:
+        return None
     value = int(points[0].reshape(())) if points and points[0] is not None else 0
     return rewriter.add("dequantize", rewriter.add("pad", x, **{**node.attrs, "value": value}), scale, *zero)
-
-
-def _wide(rewriter: Rewriter, name: str, like: str) -> str:
-    """A constant broadcast to the shape of ``like``."""
-    value = rewriter.constant(name)
-    assert value is not None
-    return rewriter.make(np.broadcast_to(value, rewriter.type(like).shape))
 
 
 def joined(rewriter: Rewriter, node: Node) -> str | None:
@@ -104,7 +103,7 @@ def unchanged(rewriter: Rewriter, node: Node) -> str | None:
     """Case 2."""
     if node.op != "quantize" or (source := rewriter.producer(node.inputs[0], "dequantize")) is None:
         return None
-    same = rewriter.type(source.inputs[0]).dtype == text(node.attrs, "to") and _same_scale(rewriter, source, node)
+    same = rewriter.type(source.inputs[0]) == rewriter.type(node.output) and _same_scale(rewriter, source, node)
     return source.inputs[0] if same else None
 
 

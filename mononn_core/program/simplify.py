@@ -124,24 +124,42 @@ def simplify(e: Expr, ranges: Ranges) -> Expr:
     too small to matter; comparisons and minima decided by their bounds disappear. Non-index nodes are kept, with
     their index parts simplified. What a Select chooses is simplified in the ranges in which it is chosen.
     """
-    if isinstance(e, Op) and e.dtype == INDEX and e.name in SUMS:  # all of a sum at once
-        return _recombine(*_terms(e, ranges), ranges)
-    return _simplify_node(_changed(e, ranges, simplify), ranges)
+    return _simplify(e, ranges, {})
 
 
-def _terms(e: Expr, ranges: Ranges) -> tuple[Linear, int]:
+Known = dict[int, Expr]
+"""Parts of one expression, by their ids, in their canonical form: what shares a part, as a quotient and its remainder
+do, asks for it again and again."""
+
+
+def _simplify(e: Expr, ranges: Ranges, known: Known) -> Expr:
+    if (found := known.get(id(e))) is None:
+        if isinstance(e, Op) and e.dtype == INDEX and e.name in SUMS:  # all of a sum at once
+            found = _recombine(*_terms(e, ranges, known), ranges)
+        else:
+            found = _simplify_node(_parts(e, ranges, known), ranges)
+        known[id(e)] = found
+    return found
+
+
+def _parts(e: Expr, ranges: Ranges, known: Known) -> Expr:
+    """``e`` with its direct subexpressions simplified."""
+    return _changed(e, ranges, lambda part, where: _simplify(part, where, known if where is ranges else {}))
+
+
+def _terms(e: Expr, ranges: Ranges, known: Known) -> tuple[Linear, int]:
     """As :func:`linear`, of the expression with its atoms simplified."""
     match e:
         case Op("add" | "sub", (a, b)):
-            return _sum(_terms(a, ranges), _terms(b, ranges), 1 if e.name == "add" else -1)
+            return _sum(_terms(a, ranges, known), _terms(b, ranges, known), 1 if e.name == "add" else -1)
         case Op("mul", (a, Const(value=k))):
-            return _times(_terms(a, ranges), int(k))
+            return _times(_terms(a, ranges, known), int(k))
         case Op("neg", (a,)):
-            return _times(_terms(a, ranges), -1)
+            return _times(_terms(a, ranges, known), -1)
         case Op("mul"):
-            return linear(_changed(e, ranges, simplify))
+            return linear(_parts(e, ranges, known))
         case _:
-            return linear(simplify(e, ranges))
+            return linear(_simplify(e, ranges, known))
 
 
 def transform_guarded(e: Expr, ranges: Ranges, change: Callable[[Expr, Ranges], Expr]) -> Expr:

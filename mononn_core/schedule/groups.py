@@ -110,7 +110,7 @@ def exact_in_floats(stages: tuple[FusionGroup, ...], graph: Graph, machine: Mach
     found = dict[str, str]()
     for root in (s.root for s in stages if s.root is not None and s.root.op == "conv"):
         x, w = (graph.types[name] for name in root.inputs)
-        alone, taps = w.shape[2] == 1 and root.attrs["group"] == w.shape[3], w.shape[0] * w.shape[1]
+        alone, taps = w.shape[2] == 1 < w.shape[3] == root.attrs["group"], w.shape[0] * w.shape[1]
         whole = taps <= EXACT_TERMS or machine.lanes(COMPUTE) == 1
         if x.dtype in BYTES and alone and whole and machine.product(x.dtype) is None:
             found[root.output] = COMPUTE

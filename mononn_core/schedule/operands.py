@@ -150,7 +150,8 @@ class ImageView:
 
     @staticmethod
     def of(views: StoredViews, name: str) -> ImageView | None:
-        """How tensor ``name`` lies, where its pixels are neighbours in an image row; None where they are not."""
+        """How tensor ``name`` lies, where its pixels are neighbours in an image row, and rows and images follow one
+        another; None where they do not."""
         shape = views.graph.types[name].shape
         if len(shape) != 4 or (views.graph.is_constant(name) and views.graph.types[name].size == 1):
             return None
@@ -160,11 +161,11 @@ class ImageView:
             return None
         ranges = {v: (0, extent - 1) for v, extent in zip("bhwc", shape, strict=True)}
         (rows, first), (columns, column) = (linear(simplify(i, ranges)) for i in element.index)
-        pitch, image = rows.pop(Var("h"), shape[2]), rows.pop(Var("b"), shape[1] * shape[2])
-        neighbours = rows.pop(Var("w"), 1) == 1 and columns.pop(Var("c"), 1) == 1
-        return (
-            ImageView(element.operand, first, column, pitch, image) if neighbours and not rows and not columns else None
-        )
+        alone = dict(zip("bhw", (shape[1] * shape[2], shape[2], 1), strict=True))
+        image, pitch, step = (rows.pop(Var(v), alone[v] if ranges[v] == (0, 0) else 0) for v in alone)
+        if rows or columns != ({Var("c"): 1} if shape[3] > 1 else {}) or step != 1 or min(pitch, image) < 1:
+            return None
+        return ImageView(element.operand, first, column, pitch, image)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mononn_core import compiler
 from mononn_core.importer import load
+from mononn_core.ops.evaluate import run
 from mononn_core.passes import pipeline
+from mononn_core.runtime.session import Session
 from tests.core.models import assert_agrees, model, node
 
 RANDOM = np.random.default_rng(3)
@@ -79,3 +82,24 @@ def test_a_transposed_convolution_multiplies_no_zeros() -> None:
     graph = pipeline.run(load(proto.SerializeToString()))
     (conv,) = (n for n in graph.nodes if n.op == "conv")
     assert graph.types[conv.inputs[0]].shape == (1, 5, 7, 6) and graph.types[conv.output].shape == (1, 5, 7, 16)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_a_sequence_read_backwards_is_no_image_in_place(kernel: int, threads: int) -> None:
+    """As a layer of two directions reverses it: its pixels follow one another upwards."""
+    constants = {
+        "v": RANDOM.standard_normal((4, 6, 3)).astype(np.float32),
+        "w": RANDOM.standard_normal((8, 4, kernel)).astype(np.float32),
+        **{name: np.array([value]) for name, value in (("last", -1), ("end", -(1 << 40)), ("axis", 2), ("back", -1))},
+    }
+    nodes = [
+        node("Conv", "x v", "h"),
+        node("Slice", "h last end axis back", "r"),
+        node("Conv", "r w", "y", strides=[2]),
+    ]
+    proto = model(nodes, [("x", "float32", (2, 6, 28))], ["y"], constants)
+    x = RANDOM.standard_normal((2, 6, 28)).astype(np.float32)
+    stages = compiler.lower(proto.SerializeToString(), threads=threads)
+    with Session(compiler.build(stages), threads=threads) as session:
+        np.testing.assert_allclose(session.run({"x": x})["y"], run(stages.graph, {"x": x})["y"], atol=1e-4)

@@ -12,6 +12,7 @@ from onnx import TensorProto
 
 from mononn_core import compiler
 from mononn_core.program import footprint
+from mononn_core.program import simplify as simplifier
 from mononn_core.program.expr import Const, Expr, Load, Op, Select, Var, evaluate_index, op, substitute
 from mononn_core.program.footprint import Runs, Site, joined, runs_of, union
 from mononn_core.program.ir import Layout
@@ -42,6 +43,7 @@ def _extend(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
         st.tuples(st.sampled_from(["min", "max"]), inner, inner).map(lambda p: op(*p)),
         st.tuples(st.sampled_from(["min", "max"]), inner, st.integers(-5, 9)).map(lambda p: _reflected(*p)),
         st.tuples(_compared(inner), inner, inner).map(lambda p: Select(*p)),
+        st.tuples(_compared(inner), inner).map(lambda p: Select(p[0], p[1], p[1] + 1)),
         st.tuples(_compared(inner), _compared(inner), inner).map(lambda p: Select(op("and", *p[:2]), p[2], Const(3))),
     )
 
@@ -70,6 +72,19 @@ def test_intervals_and_simplification_are_sound(e: Expr) -> None:
         value = evaluate_index(e, values)
         assert low <= value <= high
         assert evaluate_index(simple, values) == value
+
+
+def test_what_is_shared_is_simplified_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quotients and remainders of one position, again and again: as a tree 3 to the power of their depth."""
+    seen = []
+    monkeypatch.setattr(
+        simplifier, "_divide", lambda a, c, ranges: seen.append(a) or Op("floordiv", (a, Const(c)), "int64")
+    )
+    e: Expr = Var("i")
+    for _ in range(6):
+        e = op("max", op("max", e // 3, e % 5), e // 2)
+    simplify(e, {"i": (0, 1 << 30)})
+    assert len(seen) == 12
 
 
 @settings(max_examples=200, deadline=None)

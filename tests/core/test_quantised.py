@@ -336,6 +336,41 @@ def test_a_number_that_must_be_known_may_be_dequantised() -> None:
     assert (real(graph, x) == np.pad(x, ((0, 0), (1, 2)), constant_values=1.5)).all()
 
 
+@pytest.mark.parametrize("machine", LEVELS.values(), ids=LEVELS)
+def test_one_channel_becomes_one(machine: Machine) -> None:
+    """As a mask is smoothed: one group of one channel, which is no depthwise convolution."""
+    b = Quantised("uint8", "int8", per_channel=False)
+    b.add("Conv", b.rounded("x"), b.quantised_weight(1, 1, 3, 3, axis=0), pads=[1] * 4, output="y")
+    model = b.model({"x": (TensorProto.FLOAT, (1, 1, 12, 12))}, {"y": (1, 1, 12, 12)})
+    x = np.random.default_rng(4).standard_normal((1, 1, 12, 12)).astype(np.float32)
+    with Session(compiler.build(compiler.lower(model, threads=1, machine=machine)), threads=1) as session:
+        np.testing.assert_allclose(session.run({"x": x})["y"], real(load(model), x), rtol=1e-4, atol=1e-4)
+
+
+def test_weights_that_are_one_integer_have_a_scale_a_channel() -> None:
+    """As a tool leaves those of one input: each is the largest of its channel."""
+    b = Quantised("uint8", "int8", per_channel=True)
+    w, scale = (
+        b.constant(np.full((5, 1, 1, 1), 127, np.int8)),
+        b.constant(np.linspace(0.001, 0.01, 5, dtype=np.float32)),
+    )
+    points = b.constant(np.zeros(5, np.int8))
+    b.add("Conv", b.rounded("x"), b.add("DequantizeLinear", w, scale, points, axis=0), output="y")
+    model = b.model({"x": (TensorProto.FLOAT, (1, 1, 4, 4))}, {"y": (1, 5, 4, 4)})
+    x = np.random.default_rng(4).standard_normal((1, 1, 4, 4)).astype(np.float32)
+    found = evaluate(pipeline.prepare(pipeline.run(load(model)), "cpu"), {"x": x})["y"]
+    np.testing.assert_allclose(found, real(load(model), x), rtol=1e-5, atol=1e-5)
+
+
+def test_a_triangle_of_a_dequantised_matrix_has_zeros_elsewhere() -> None:
+    """Which are its zero point where it is moved as integers."""
+    b = Quantised("uint8", "int8", per_channel=False)
+    b.add("Trilu", b.rounded("x"), output="y")
+    model = b.model({"x": (TensorProto.FLOAT, (5, 6))}, {"y": (5, 6)})
+    x = np.random.default_rng(4).standard_normal((5, 6)).astype(np.float32)
+    np.testing.assert_array_equal(evaluate(pipeline.run(load(model)), {"x": x})["y"], real(load(model), x))
+
+
 def test_a_large_window_of_weights_of_nine_bits_is_summed_in_a_loop() -> None:
     """A patch of 16x16 pixels, u8 weights less a zero point: 256 taps are no chain of 256 sums."""
     random = np.random.default_rng(0)
