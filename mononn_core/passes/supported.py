@@ -2,8 +2,7 @@
 
 1. Operators that have neither a pointwise form nor a loop nor a template, and attention in another type than float32.
 2. Tensors without elements.
-3. For CUDA a convolution in groups that no template computes: it would be a product a group, of a few columns each.
-4. For CUDA sorting of more elements than are ranked.
+3. For CUDA sorting of more elements than are ranked.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from mononn_core.errors import UnsupportedError
 from mononn_core.graph import Graph
 from mononn_core.ops import registry
 from mononn_core.ops.common import integer
-from mononn_core.ops.served import serving
 
 
 def run(graph: Graph) -> Graph:
@@ -35,18 +33,12 @@ def run(graph: Graph) -> Graph:
 
 
 def served(graph: Graph) -> Graph:
-    """``graph`` itself; raises UnsupportedError in cases 3 and 4."""
+    """``graph`` itself; raises UnsupportedError in case 3."""
     for node in graph.nodes:
         if node.op == "order":
             n = graph.types[node.inputs[0]].shape[integer(node.attrs, "axis")]
             raise UnsupportedError(
                 f"{node.origin}: the first {node.attrs['k']} of {n} elements in order have no CUDA kernel yet; compile "
-                "with target cpu"
-            )
-        if node.op == "conv" and (groups := integer(node.attrs, "group")) > 1 and serving(node, graph) is None:
-            mine, width = graph.types[node.inputs[1]].shape[2], graph.types[node.output].shape[3] // groups
-            raise UnsupportedError(
-                f"{node.origin}: convolutions in groups of {mine} to {width} channels have no CUDA kernel yet; compile "
                 "with target cpu"
             )
     return graph

@@ -1,7 +1,12 @@
 """A convolution that no template of the target computes becomes a product over its windows: for a CPU of another type,
-or by weights that are not constant; for CUDA most of them."""
+or by weights that are not constant; for CUDA most of them. One in groups becomes a product a group; for CUDA, narrow
+groups of constant weights are joined, with zeros between them, until a product fills the tiles of its instructions."""
 
 from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
 
 from mononn_core.graph import Graph, Node
 from mononn_core.graph.graph import Attr
@@ -11,6 +16,10 @@ from mononn_core.ops.registry import is_template
 from mononn_core.ops.served import serving
 from mononn_core.passes.rewrite import restate
 
+COLUMNS, ROWS, FRAGMENT = 32, 16, 8
+"""Of a product for CUDA, at least, where groups can be joined; and of what several products' rows and columns must be
+multiples: where they are not, all groups are one product, whose tiles may be ragged."""
+
 
 def on_cpu(graph: Graph) -> Graph:
     """``graph`` with those convolutions alone that a template for a CPU computes."""
@@ -19,15 +28,18 @@ def on_cpu(graph: Graph) -> Graph:
 
 def on_gpu(graph: Graph) -> Graph:
     """``graph`` with those convolutions alone that a template for a GPU computes."""
-    return restate(graph, lambda node: node.op == "conv" and serving(node, graph) is None, _write)
+    return restate(
+        graph, lambda node: node.op == "conv" and serving(node, graph) is None, partial(_write, least=COLUMNS)
+    )
 
 
-def _write(node: Node, builder: Builder) -> None:
-    """[N, OH, OW, taps, channels of a group] by [taps * channels, M], group by group."""
-    x, w = node.inputs
+def _write(node: Node, builder: Builder, least: int = 1) -> None:
+    """[N, OH, OW, taps, channels of a group] by [taps * channels, M], group by group; of groups whose products would
+    have fewer columns than the ``least``, several together."""
+    x = node.inputs[0]
     n, oh, ow, m = builder.types[node.output].shape
+    w, group = _joined(node, builder, least)
     kh, kw, mine, _ = builder.types[w].shape
-    group = integer(node.attrs, "group")
 
     def add(op: str, *inputs: str, **attrs: Attr) -> str:
         return builder.add(op, inputs, node.origin, attrs)
@@ -40,3 +52,20 @@ def _write(node: Node, builder: Builder) -> None:
     product = add("matmul", rows, add("transpose", split, perm=(1, 0, 2)))
     product = add("transpose", product, perm=(1, 0, 2))
     builder.add("reshape", [product], node.origin, {"shape": (n, oh, ow, m)}, output=node.output)
+
+
+def _joined(node: Node, builder: Builder, least: int) -> tuple[str, int]:
+    """Weights [KH, KW, channels of a group, M], those of some neighbouring groups as of one, and how many groups these
+    are."""
+    w, group = node.inputs[1], integer(node.attrs, "group")
+    (kh, kw, mine, m), (n, oh, ow, _) = builder.types[w].shape, builder.types[node.output].shape
+    width, value = m // group, builder.constants.get(w)
+    even = [t for t in range(1, group) if group % t == 0 and t * width % FRAGMENT == n * oh * ow % ROWS == 0]
+    times = next((t for t in even if t * width >= least), group) if least > 1 else 1
+    if times == 1 or value is None:
+        return w, group
+    few = group // times
+    wide = np.zeros((kh, kw, times, mine, few, times, width), value.dtype)
+    for t in range(times):
+        wide[:, :, t, :, :, t] = value.reshape(kh, kw, mine, few, times, -1)[:, :, :, :, t]
+    return builder.constant(wide.reshape(kh, kw, times * mine, m), f"{w}/joined"), few

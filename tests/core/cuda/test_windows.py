@@ -14,7 +14,7 @@ from onnx import TensorProto
 from mononn_core import compiler
 from mononn_core.compiler import CudaStages
 from mononn_core.cost.cuda import work_of
-from mononn_core.errors import OptionError, UnsupportedError
+from mononn_core.errors import OptionError
 from mononn_core.ops.evaluate import run as evaluate
 from mononn_core.program.interpret import run
 from mononn_core.program.ir import Barrier, Phase
@@ -220,12 +220,20 @@ def test_its_work_counts_the_taps_and_no_tensor_core() -> None:
     assert found[1] - found[0] == pytest.approx(outputs * (25 - 9))
 
 
-def test_other_groups_are_refused_by_name() -> None:
-    b = Builder("groups")
-    b.add("Conv", "x", b.weight(32, 16, 3, 3), output="y", group=2)
-    model = b.model({"x": (TensorProto.FLOAT, (1, 32, 6, 6))}, {"y": (1, 32, 4, 4)})
-    with pytest.raises(UnsupportedError, match=r"Conv.*groups of 16 to 16 channels.*target cpu"):
-        lowered(model)
+@pytest.mark.parametrize(
+    ("channels", "group", "size", "columns"),
+    [((64, 64), 8, 6, 32), ((64, 64), 8, 7, 64), ((14, 42), 7, 6, 42), ((128, 64), 2, 6, 32), ((8, 16), 8, 6, 16)],
+)
+def test_wider_groups_are_products(channels: tuple[int, int], group: int, size: int, columns: int) -> None:
+    """Of as few groups as fill a tile's columns, with zeros between; of all where tiles would be ragged."""
+    b, (inputs, outputs), out = Builder("groups"), channels, (size - 2, size - 2)
+    b.add("Conv", "x", b.weight(outputs, inputs // group, 3, 3), b.weight(outputs), output="y", group=group)
+    stages = lowered(b.model({"x": (TensorProto.FLOAT, (1, inputs, size, size))}, {"y": (1, outputs, *out)}), "fp32")
+    (product,) = (p for p in stages.program.phases() if p.task.template == "matmul")
+    assert operand(product.task, "b").box.bound[-1] == columns
+    assert on_the_machine(stages) < LIMIT["fp32"]
+    if group == 7:
+        assert on_the_emulator(stages) < LIMIT["fp32"]
 
 
 # -- the kernel -------------------------------------------------------------------------------------------------------
