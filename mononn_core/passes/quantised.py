@@ -2,8 +2,8 @@
 
 0. What is quantised as int8 and dequantised again is quantised as uint8, its zero point moved by 128: products take
    unsigned left sides.
-1. A movement, or a gather of data, whose operand is dequantised by one scale moves the integers and is dequantised
-   after that; of a quantised constant also where its scale is one a channel.
+1. A movement that fills nothing, or a gather of data, whose operand is dequantised by one scale moves the integers and
+   is dequantised after that; of a quantised constant also where its scale is one a channel.
 2. quantize(dequantize(x)) with the same constant scale and zero point is x; what is joined of dequantised parts is
    quantised part by part.
 3. matmul(dequantize(a), dequantize(b)), b a constant with one scale, or one a column: the exact int32 product of the
@@ -64,9 +64,9 @@ def moved(rewriter: Rewriter, node: Node) -> str | None:
         first = rewriter.add(node.op, source.inputs[0], *node.inputs[1:], **dict(node.attrs))
         return rewriter.add("dequantize", first, *(rewriter.reshape(n, ()) for n in points))
     values = [rewriter.constant(n) for n in source.inputs]
-    wide = [rewriter.make(np.broadcast_to(value, shape)) for value in values if value is not None]
-    if gathers or len(wide) < len(values):
+    if gathers or any(value is None for value in values):
         return None
+    wide = [rewriter.make(np.broadcast_to(value, shape)) for value in values if value is not None]
     return rewriter.add("dequantize", *(rewriter.add(node.op, n, **dict(node.attrs)) for n in wide))
 
 
