@@ -150,11 +150,8 @@ def test_what_has_no_form_is_refused_by_name(name: str) -> None:
             pipeline.prepare(graph, target)
 
 
-def test_attention_in_another_type_and_groups_on_a_gpu_are_refused() -> None:
+def test_attention_in_another_type_is_refused() -> None:
     net = Net()
     q, k, v = (net.input(1, 2, 3, 4, dtype="float64") for _ in range(3))
     with pytest.raises(UnsupportedError, match="float32 only"):
         supported.run(net.graph(net("attention", q, k, v, "", scale=1.0)))
-    with pytest.raises(UnsupportedError, match="convolutions in groups"):
-        pipeline.prepare(convolved(group=2), "cuda")
-    unchanged(supported.run, convolved(group=2))

@@ -59,14 +59,11 @@ def translator(layers: int = 2, rows: int = 3, keys: int = 6, width: int = 16, h
     return b.model(inputs, {"y": (1, rows, 11)})
 
 
-def patches(layers: int = 2, size: int = 12, patch: int = 4, width: int = 16, heads: int = 2, groups: int = 1) -> bytes:
-    """A ViT-like encoder of an image's patches and one token more; the class of the first token. ``groups`` of the
-    patch embedding's convolution."""
+def patches(layers: int = 2, size: int = 12, patch: int = 4, width: int = 16, heads: int = 2) -> bytes:
+    """A ViT-like encoder of an image's patches and one token more; the class of the first token."""
     b = Builder("patches")
     tokens = (size // patch) ** 2 + 1
-    x = b.add(
-        "Conv", "x", b.weight(width, 4 // groups, patch, patch), b.weight(width), strides=[patch] * 2, group=groups
-    )
+    x = b.add("Conv", "x", b.weight(width, 4, patch, patch), b.weight(width), strides=[patch] * 2)
     x = b.add("Transpose", b.add("Reshape", x, b.ints(1, width, tokens - 1)), perm=[0, 2, 1])
     x = b.add("Add", b.add("Concat", b.weight(1, 1, width), x, axis=1), b.weight(1, tokens, width))
     for _ in range(layers):

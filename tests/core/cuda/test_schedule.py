@@ -203,11 +203,6 @@ def test_a_prediction_is_above_its_floor() -> None:
         assert 0 < times["floor"] < times["seconds"] < 1e-3
 
 
-def test_convolutions_in_groups_are_refused_by_name() -> None:
-    with pytest.raises(UnsupportedError, match=r"Conv.*groups.*target cpu"):
-        prepared(patches(groups=2))
-
-
 def test_weights_beyond_fp16_are_refused_by_name() -> None:
     g = graph("mlp")
     name = next(n for n, c in g.constants.items() if c.ndim == 2)

@@ -17,7 +17,6 @@ from mononn_core.errors import (
     InputError,
     MononnError,
     OptionError,
-    UnsupportedError,
 )
 from mononn_core.runtime import cuda, cuda_device
 from mononn_core.runtime.artifact import Artifact
@@ -290,11 +289,6 @@ def test_time_stamps_of_every_block_and_phase(once, cupy):
 def test_a_number_of_blocks_that_makes_no_sense(once, blocks):
     with pytest.raises(OptionError, match="number of blocks"):
         EmulatedSession(once, blocks=blocks)
-
-
-def test_an_operator_without_a_kernel_is_named():
-    with pytest.raises(UnsupportedError, match="Conv node"):
-        compiler.lower(MODELS["cnn"](), target="cuda", arch=("sm_90a",))
 
 
 @pytest.mark.parametrize(
