@@ -98,6 +98,7 @@ CUDA_FORMS: tuple[tuple[str, Pass], ...] = (
     ("matrices", matrices.run),
     ("transposed", transposed.run),
     ("windows", windows.on_gpu),
+    ("even", matrices.even),
     ("fold", fold.run),
     ("dce", dce.run),
     ("copies", copies.run),

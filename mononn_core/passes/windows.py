@@ -16,9 +16,8 @@ from mononn_core.ops.registry import is_template
 from mononn_core.ops.served import serving
 from mononn_core.passes.rewrite import restate
 
-COLUMNS, ROWS, FRAGMENT = 32, 16, 8
-"""Of a product for CUDA, at least, where groups can be joined; and of what several products' rows and columns must be
-multiples: where they are not, all groups are one product, whose tiles may be ragged."""
+COLUMNS = 32
+"""Of a product for CUDA, at least, where groups can be joined."""
 
 
 def on_cpu(graph: Graph) -> Graph:
@@ -58,10 +57,9 @@ def _joined(node: Node, builder: Builder, least: int) -> tuple[str, int]:
     """Weights [KH, KW, channels of a group, M], those of some neighbouring groups as of one, and how many groups these
     are."""
     w, group = node.inputs[1], integer(node.attrs, "group")
-    (kh, kw, mine, m), (n, oh, ow, _) = builder.types[w].shape, builder.types[node.output].shape
+    kh, kw, mine, m = builder.types[w].shape
     width, value = m // group, builder.constants.get(w)
-    even = [t for t in range(1, group) if group % t == 0 and t * width % FRAGMENT == n * oh * ow % ROWS == 0]
-    times = next((t for t in even if t * width >= least), group) if least > 1 else 1
+    times = next((t for t in range(1, group) if group % t == 0 and t * width >= least), group)
     if times == 1 or value is None:
         return w, group
     few = group // times

@@ -98,6 +98,29 @@ def test_what_is_not_packed_is_transposed(dtype: str, constant: bool, shape: tup
     becomes(transposed.run, graph, matmul=1, transpose=1)
 
 
+@pytest.mark.parametrize(
+    ("left", "right", "transposed", "wanted"),
+    [
+        ((2, 130, 8), (2, 8, 130), False, {"pad": 2, "slice": 1}),
+        ((2, 130, 8), (2, 24, 8), True, {"pad": 1, "slice": 1}),
+        ((3, 130, 8), (3, 200, 8), True, {"pad": 2, "slice": 1}),
+        ((2, 40, 8), (2, 8, 160), False, {}),
+        ((2, 130, 8), (8, 130), False, {}),
+    ],
+)
+def test_several_matrices_at_once_end_where_tiles_do(
+    left: tuple[int, ...], right: tuple[int, ...], transposed: bool, wanted: dict[str, int]
+) -> None:
+    net = Net()
+    graph = net.graph(net("matmul", net.input(*left), net.random(*right), transpose_b=transposed))
+    if not wanted:
+        unchanged(matrices.even, graph)
+        return
+    after = becomes(matrices.even, graph, matmul=1, **wanted)
+    (product,) = (n.output for n in after.nodes if n.op == "matmul")
+    assert all(n <= 128 or n % 32 == 0 for n in after.types[product].shape)
+
+
 def convolved(dtype: str = "float32", constant: bool = True, group: int = 1) -> Graph:
     net = Net()
     shape = (3, 2, 4 // group, 6)
