@@ -15,8 +15,9 @@ from mononn_core.ops.builder import Builder
 from mononn_core.ops.registry import is_template
 from mononn_core.passes.rewrite import restate
 
-LARGEST, EVEN = 128, 32
-"""Rows or columns of the largest tile, which may be the only one, and of what longer matrices become multiples."""
+LARGEST, SMALLEST, EVEN = 128, (16, 8), 32
+"""Rows or columns of the largest tile, which may be the only one; rows and columns of the smallest, of which longer
+matrices may be multiples; and of what they become multiples where they are not."""
 
 
 def run(graph: Graph) -> Graph:
@@ -42,19 +43,20 @@ def even(graph: Graph) -> Graph:
         if node.op != "matmul" or not is_template(node, graph):
             return False
         several = prod(graph.types[node.inputs[1]].shape[:-2]) > 1
-        return several and any(map(_missing, graph.types[node.output].shape[-2:]))
+        return several and any(_missing(graph.types[node.output].shape))
 
     return restate(graph, applies, _write_even)
 
 
-def _missing(extent: int) -> int:
-    """Rows or columns up to the end of a tile."""
-    return -extent % EVEN if extent > LARGEST else 0
+def _missing(shape: tuple[int, ...]) -> list[int]:
+    """Rows and columns of a result up to the end of a tile."""
+    return [-n % EVEN if n > LARGEST and n % least else 0 for n, least in zip(shape[-2:], SMALLEST, strict=True)]
 
 
 def _write_even(node: Node, builder: Builder) -> None:
     a, b = node.inputs
     out = builder.types[node.output].shape
+    rows, columns = _missing(out)
 
     def longer(name: str, axis: int, more: int) -> str:
         rank = builder.types[name].rank
@@ -62,8 +64,8 @@ def _write_even(node: Node, builder: Builder) -> None:
         attrs: dict[str, Attr] = {"before": (0,) * rank, "after": after, "mode": "constant", "value": 0.0}
         return builder.add("pad", [name], node.origin, attrs) if more else name
 
-    a = longer(a, -2, _missing(out[-2]))
-    b = longer(b, -2 if node.attrs.get("transpose_b") else -1, _missing(out[-1]))
+    a = longer(a, -2, rows)
+    b = longer(b, -2 if node.attrs.get("transpose_b") else -1, columns)
     product = builder.add("matmul", [a, b], node.origin, node.attrs)
     part = {"starts": (0,) * len(out), "sizes": out, "steps": (1,) * len(out)}
     builder.add("slice", [product], node.origin, part, output=node.output)

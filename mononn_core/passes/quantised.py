@@ -80,7 +80,7 @@ def bordered(rewriter: Rewriter, node: Node) -> str | None:
     points = [rewriter.constant(n) for n in zero]
     if any(rewriter.type(n).size != 1 for n in (scale, *zero)) or any(p is None for p in points):
         return None
-    if rewriter.type(x).shape != rewriter.type(source.output).shape:
+    if rewriter.type(x).shape != rewriter.type(source.output).shape:  # one integer for all of a constant
         return None
     value = int(points[0].reshape(())) if points and points[0] is not None else 0
     return rewriter.add("dequantize", rewriter.add("pad", x, **{**node.attrs, "value": value}), scale, *zero)

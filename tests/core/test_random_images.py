@@ -117,9 +117,8 @@ class Network:
             scales = self.builder.constant(np.array([1, 1, 2, 2], np.float32))
             mode, where = self.random.choice([("nearest", "asymmetric"), ("linear", "half_pixel")])
             how = {"mode": mode, "coordinate_transformation_mode": where, "nearest_mode": "floor"}
-            self.activate(
-                self.builder.add("Resize", x.name, "", scales, **how), x.channels, (2 * x.size[0], 2 * x.size[1])
-            )
+            larger = self.builder.add("Resize", x.name, "", scales, **how)
+            self.activate(larger, x.channels, (2 * x.size[0], 2 * x.size[1]))
 
     def pad(self, x: Image) -> None:
         top, left, bottom, right = (self.one_of(0, 1, 2) for _ in range(4))
