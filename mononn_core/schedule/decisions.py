@@ -20,7 +20,8 @@ def most_at_once(vectors: int, machine: Machine, dtype: str = COMPUTE) -> int:
     other; two registers each, and constants, where no instruction multiplies groups of terms."""
     registers = machine.vector_registers
     if dtype == COMPUTE:
-        return max(1, (registers - 2 - (vectors if vectors <= 4 else 1)) // vectors)
+        spare = 1 if (machine.vector_bytes, vectors) == (32, 3) else 2  # four rows of three fill all sixteen
+        return max(1, (registers - spare - (vectors if vectors <= 4 else 1)) // vectors)
     each, others = (1, 1) if machine.product(dtype) is not None else (2, 5)
     fits = (rows for rows in range(1, registers) if rows * vectors + each * min(rows, vectors) + others <= registers)
     return max(fits, default=1)

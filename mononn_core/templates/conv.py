@@ -84,14 +84,15 @@ class Direct(Windowed[ConvParams]):
         return max(most, min(near, WAITING // (panel * conv.out[2])))
 
     def panels(self, conv: Conv, lanes: int) -> tuple[int, ...]:
-        """Two vectors of output channels, or one where there are no two. Of groups, whichever takes less: panels that
-        span two multiply zeros.
+        """Two vectors of output channels, or one where there are no two; three of eight floats where channels fill
+        them. Of groups, whichever takes less: panels that span two multiply zeros.
         """
         if conv.lanewise(lanes):
             return ()
         panels = (2 * lanes, lanes) if conv.channels > lanes else (lanes,)
         if conv.group == 1:
-            return panels
+            three = conv.dtype == COMPUTE and lanes == 8 and conv.channels % (3 * lanes) == 0
+            return (3 * lanes, *panels) if three else panels
         return tuple(sorted(panels, key=lambda n: (sum(_groups_read(conv, n)) * (n // lanes + SPREAD), n)))
 
     def reads(self, conv: Conv, panel: int) -> int:

@@ -203,11 +203,11 @@ def _is_tiled(stage: FusionGroup, builder: PhaseBuilder) -> bool:
 
 
 def _three(rows: int, columns: int, machine: Machine) -> bool:
-    """Whether register tiles of three vectors suit: registers are many, ``rows`` cut evenly nearly fill them, and so
-    do an owner's ``columns`` the panels. Nine rows by three vectors load less for each multiplication than fourteen by
-    two."""
+    """Whether register tiles of three vectors suit: ``rows`` cut evenly nearly fill the registers, and so do an owner's
+    ``columns`` the panels. Nine rows by three vectors load less for each multiplication than fourteen by two, four by
+    three less than six by two."""
     most, lanes = most_at_once(3, machine), machine.lanes(COMPUTE)
-    if machine.vector_bytes < 64 or ceil(rows / ceil(rows / most)) < most - 1:
+    if machine.vector_bytes < 32 or ceil(rows / ceil(rows / most)) < most - 1:
         return False
     two, three = (ceil(columns / panel) * panel for panel in (2 * lanes, 3 * lanes))
     return three <= FILLED * two

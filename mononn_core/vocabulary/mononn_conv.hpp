@@ -95,7 +95,7 @@ template <class G, int PIXELS, int STEPS, class TA> struct NextPixels {
 };
 
 // Terms of a run that are multiplied side by side.
-template <class G> constexpr int STEP = G::RUN % 2 == 0 ? 2 : G::RUN % 3 == 0 ? 3 : 1;
+template <class G> constexpr int STEP = G::RUN % STEPS == 0 ? STEPS : G::RUN % 2 == 0 ? 2 : G::RUN % 3 == 0 ? 3 : 1;
 
 // c += RH x RW output pixels times NV vectors, of each run's terms [from, to): the accumulators stay in registers over all
 // taps, and the pixels of a step lie at constant distances from one pointer. A row of B has STRIDE vectors; SKIP rows are left
@@ -115,13 +115,14 @@ MN_INLINE void add_windows(V (&c)[RH * RW][NV], const TA *__restrict A, const fl
       MN_NOUNROLL for (int k = from; k < to; k += STEP<G>) {
         if constexpr (SPREAD) lines.template step<G::RUN / STEP<G>>();
         pixels.step();
+        a = held(a), B = held(B);
         MN_UNROLL for (int u = 0; u < STEP<G>; ++u) {
           V row[NV];
-          MN_UNROLL for (int j = 0; j < NV; ++j) row[j] = load<V>(B + (u * STRIDE + j) * W);
+          MN_UNROLL for (int j = 0; j < NV; ++j) row[j] = load_now(B + (u * STRIDE + j) * W);
           fetch.template row<NV * W>(B + u * STRIDE * W, u);
           MN_UNROLL for (int i = 0; i < RH * RW; ++i) {
-            V v = splat<V>(to_float(a[G::at(i / RW * G::SH, i % RW * G::SW) + u]));
-            MN_UNROLL for (int j = 0; j < NV; ++j) c[i][j] += v * row[j];
+            const V v = splat_now(a[G::at(i / RW * G::SH, i % RW * G::SW) + u]);
+            MN_UNROLL for (int j = 0; j < NV; ++j) add_now(c[i][j], v, row[j]);
           }
         }
         a += STEP<G>;

@@ -50,8 +50,8 @@ MN_INLINE void touch(const void *p, long bytes) {
 constexpr int CACHE_OF_PANELS = W * sizeof(float) >= 64 ? 3 : 2;
 // What a loop over the rows of a panel brings into the caches meanwhile: LINES lines of what is multiplied next, ``hop``
 // elements further on each row, and of the panel itself the row that is ``ahead`` elements further on, unless it was fetched
-// into the second level before and is wanted no nearer.
-template <class T, int LINES> struct Fetch {
+// into the second level before and is wanted no nearer. Of hops shorter than a line only every EVERY-th row asks for one.
+template <class T, int LINES, int EVERY = 1> struct Fetch {
   long ahead;
   const T *next;
   long hop;
@@ -61,7 +61,8 @@ template <class T, int LINES> struct Fetch {
     constexpr int LINE = 64 / sizeof(T);
     if constexpr (CACHE_OF_PANELS == 3 || LINES == 0)
       MN_UNROLL for (int j = 0; j < ROW; j += LINE) __builtin_prefetch(b + ahead + j, 0, CACHE_OF_PANELS);
-    MN_UNROLL for (int j = 0; j < LINES; ++j) __builtin_prefetch(next + k * hop + j * LINE, 0, 2);
+    if (k % EVERY == 0)
+      MN_UNROLL for (int j = 0; j < LINES; ++j) __builtin_prefetch(next + k * hop + j * LINE, 0, 2);
   }
 };
 // Of the panel itself alone, whose rows lie so far apart.
@@ -72,7 +73,8 @@ template <class T> MN_INLINE Fetch<T, 0> fetch_own(long row) { return {16 * row,
 template <int TILES, long ROW, bool SHORT = false, class T> MN_INLINE auto fetch_of(int tile, const T *B, long rows) {
   constexpr long HOP = (ROW + TILES - 1) / TILES;
   constexpr int LINE = 64 / sizeof(T), LINES = TILES > 1 || SHORT ? (HOP + LINE - 1) / LINE : 0;
-  return Fetch<T, LINES>{16 * ROW, B + rows * ROW + tile * (rows * ROW / TILES), HOP};
+  constexpr int EVERY = CACHE_OF_PANELS == 3 || sizeof(T) < 4 ? 1 : 4 * HOP <= LINE ? 4 : 2 * HOP <= LINE ? 2 : 1;
+  return Fetch<T, LINES, EVERY>{16 * ROW, B + rows * ROW + tile * (rows * ROW / TILES), HOP};
 }
 
 // c = A B for MR rows and NV vectors of columns, A rows lda apart, B rows ldb apart and read once each: the sums stay in
@@ -83,22 +85,23 @@ MN_INLINE void multiply(const float *__restrict A, long lda, const float *__rest
   MN_UNROLL for (int u = 0; u < KU; ++u)
     MN_UNROLL for (int i = 0; i < MR; ++i)
       MN_UNROLL for (int j = 0; j < NV; ++j) c[u][i][j] = V{};
-  long k = 0;
   auto step = [&](int u) __attribute__((always_inline)) {
-    const float *b = B + (k + u) * ldb;
+    const float *b = B + u * ldb;
     V row[NV];
-    MN_UNROLL for (int j = 0; j < NV; ++j) row[j] = load<V>(b + j * W);
-    fetch.template row<NV * W>(b, k + u);
+    MN_UNROLL for (int j = 0; j < NV; ++j) row[j] = load_now(b + j * W);
+    fetch.template row<NV * W>(b, u);
     MN_UNROLL for (int i = 0; i < MR; ++i) {
-      V a = splat<V>(A[i * lda + k + u]);
-      MN_UNROLL for (int j = 0; j < NV; ++j) c[u % KU][i][j] += a * row[j];
+      const V a = splat_now(A[i * lda + u]);
+      MN_UNROLL for (int j = 0; j < NV; ++j) add_now(c[u % KU][i][j], a, row[j]);
     }
   };
-  constexpr int STEP = KU > 2 ? KU : 2;
-  for (; k + STEP <= K; k += STEP) {
+  constexpr int STEP = KU > 2 ? KU : STEPS;
+  long k = 0;
+  for (; k + STEP <= K; k += STEP, A += STEP, B += STEP * ldb, fetch = fetch.from(STEP)) {
+    A = held(A), B = held(B);
     MN_UNROLL for (int u = 0; u < STEP; ++u) step(u);
   }
-  for (; k < K; ++k) step(0);
+  MN_NOUNROLL for (; k < K; ++k, ++A, B += ldb, fetch = fetch.from(1)) step(0);
   MN_UNROLL for (int u = 1; u < KU; ++u)
     MN_UNROLL for (int i = 0; i < MR; ++i)
       MN_UNROLL for (int j = 0; j < NV; ++j) c[0][i][j] += c[u][i][j];

@@ -174,6 +174,36 @@ template <class I, class E> MN_INLINE I load_int(const E *p) {
   return load<I>(p);
 }
 template <class T> MN_INLINE T splat(Lane<T> x) { return x - T{}; }
+
+// What a step of a register tile is made of: a vector, one element in all lanes, and sum += a b. With sixteen registers, all
+// in use, they stay in the order in which they are written: compilers that load earlier, to hide what loads wait for, find no
+// register, and sums go to memory and back in every step. Addresses stay what they are, distances from one pointer, held from
+// step to step: else compilers make each of them a pointer of its own.
+#if defined(__FMA__) && MONONN_VECTOR_BYTES == 32
+MN_INLINE V load_now(const float *p) {
+  V v;
+  asm volatile("vmovups %1, %0" : "=x"(v) : "m"(*(const float(*)[W])p));
+  return v;
+}
+MN_INLINE V splat_now(const float &x) {
+  V v;
+  asm volatile("vbroadcastss %1, %0" : "=x"(v) : "m"(x));
+  return v;
+}
+template <class E> MN_INLINE V splat_now(const E &x) { return splat<V>(to_float(x)); }
+MN_INLINE void add_now(V &sum, V a, V b) { asm volatile("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b)); }
+template <class E> MN_INLINE const E *held(const E *p) {
+  asm volatile("" : "+r"(p));
+  return p;
+}
+constexpr int STEPS = 4;  // that stand one after the other in the loop over them
+#else
+MN_INLINE V load_now(const float *p) { return load<V>(p); }
+template <class E> MN_INLINE V splat_now(const E &x) { return splat<V>(to_float(x)); }
+MN_INLINE void add_now(V &sum, V a, V b) { sum += a * b; }
+template <class E> MN_INLINE const E *held(const E *p) { return p; }
+constexpr int STEPS = 2;
+#endif
 template <class T, class E> MN_INLINE T gather(const E *p, long stride) {
   T v;
   for (int i = 0; i < lanes<T>; ++i) v[i] = to_float(p[i * stride]);

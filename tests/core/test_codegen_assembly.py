@@ -43,7 +43,15 @@ def inner_loops(code: bytes, folder: Path, mnemonic: str = "vfmadd") -> list[lis
 @pytest.mark.skipif(not shutil.which("objdump"), reason="objdump is not installed")
 @pytest.mark.parametrize(
     ("level", "rows", "vectors"),
-    [("avx512", 14, 2), ("avx512", 12, 2), ("avx512", 9, 3), ("avx512", 6, 4), ("avx2", 6, 2), ("avx2", 2, 4)],
+    [
+        ("avx512", 14, 2),
+        ("avx512", 12, 2),
+        ("avx512", 9, 3),
+        ("avx512", 6, 4),
+        ("avx2", 6, 2),
+        ("avx2", 4, 3),
+        ("avx2", 2, 4),
+    ],
 )
 def test_inner_loop(level: str, rows: int, vectors: int, tmp_path: Path) -> None:
     machine = Machine.named(level)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
@@ -287,7 +287,7 @@ def test_a_panel_half_empty_has_the_bits_of_a_full_one(level: str, lanes: int, k
     if not Machine.named(level).features <= Machine.probe().features:
         pytest.skip(f"this processor has no {level}")
     whole, _ = answers(level, 48, kernel)
-    for channels in {3 * lanes, 2 * lanes + 1}:
+    for channels in {5 * lanes if lanes == 8 else 3 * lanes, 2 * lanes + 1}:  # three of 8 are a panel
         found, source = answers(level, channels, kernel)
         np.testing.assert_array_equal(found, whole[:, :channels])
         assert "mn::conv_ragged" in source
@@ -299,6 +299,16 @@ def test_panels_span_groups_where_few_zeros_are_multiplied(width: int, panel: in
     image = (1, 7, 7, 4 * width)
     conv = Conv(image, image, (1, 1), (1, 1), (1, 1), group=4)
     assert Direct().panels(conv, 8) == (panel, 24 - panel)
+
+
+@pytest.mark.parametrize(
+    ("channels", "lanes", "panels"), [(24, 8, (24, 16, 8)), (40, 8, (16, 8)), (48, 4, (8, 4)), (48, 16, (32, 16))]
+)
+def test_panels_of_three_vectors_where_channels_fill_them(channels: int, lanes: int, panels: tuple[int, ...]) -> None:
+    image = (1, 7, 7, channels)
+    conv = Conv(image, image, (1, 1), (1, 1), (1, 1), group=1)
+    assert Direct().panels(conv, lanes) == panels
+    assert 3 * lanes not in Direct().panels(replace(conv, dtype="uint8"), lanes)
 
 
 @pytest.mark.parametrize("group", [1, 16])

@@ -143,13 +143,13 @@ def test_parts_that_read_one_another() -> None:
 def test_owners_of_columns_have_whole_panels_of_a_part(joined: bool) -> None:
     """Three panels for two owners: one has two thirds of the work, also where more columns follow the part's."""
     b = Builder("panels")
-    wide = conv(b, "x", (48, 3, 3, 3), output="" if joined else "y")
+    wide = conv(b, "x", (24, 3, 3, 3), output="" if joined else "y")
     if joined:
         b.add("Concat", wide, conv(b, "x", (16, 3, 1, 1)), axis=1, output="y")
-    model = modelled(b, 64 if joined else 48)
-    stages = compiler.lower(model, threads=2, machine=Machine.named("avx2"))
+    model = modelled(b, 40 if joined else 24)
+    stages = compiler.lower(model, threads=2, machine=Machine.named("neon"))
     groups = CpuGroups(stages.optimized, stages.options, stages.machine)
-    stage = next(s for s in groups.stages if s.root and stages.optimized.types[s.root.output].shape[-1] == 48)
+    stage = next(s for s in groups.stages if s.root and stages.optimized.types[s.root.output].shape[-1] == 24)
     found = next(g for g in legal(stage, groups.builder, 2) if g.partition.kind == "columns" and g.template == "conv")
     phase = groups.items(found)[0]
     assert isinstance(phase, Phase)

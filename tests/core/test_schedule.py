@@ -190,7 +190,9 @@ def product(rows: int, terms: int, columns: int) -> bytes:
         ("avx512", 64, 96, 48, 9),
         ("avx512", 64, 256, 32, 14),  # 48 would add 32 columns
         ("avx512", 28, 96, 32, 14),  # 14 rows an owner, which tiles of 9 would cut into two of 7
-        ("avx2", 64, 96, 16, 6),
+        ("avx2", 64, 96, 24, 4),
+        ("avx2", 64, 64, 16, 6),
+        ("neon", 64, 96, 8, 14),
     ],
 )
 def test_three_vectors_where_rows_and_columns_fill_them(
