@@ -58,7 +58,9 @@ class TiledProduct(CpuScheduled):
         assert stage.root is not None
         if _is_tiled(stage, builder):
             return TILED_ROWS
-        dtype = COMPUTE if builder.seven_bits(stage.root) else _left_type(stage, builder)
+        dtype = _left_type(stage, builder)
+        if dtype == "uint8" and builder.machine.multiplies_words:
+            dtype = COMPUTE  # pairs of products in 16 bits are added up with no more registers than floats
         return most_at_once(panel // builder.lanes, builder.machine, dtype)
 
     def rate(self, task: Task) -> float:

@@ -39,6 +39,20 @@ MN_INLINE Lanes<W>::I pairs(Words a, Words b) {
 #endif
 }
 
+// Whether any bit is set.
+MN_INLINE bool any_word(Words v) {
+#if MONONN_VECTOR_BYTES == 64 && defined(__AVX512F__)
+  return x86::any((x86::I512)v);
+#elif MONONN_VECTOR_BYTES == 32 && defined(__AVX__)
+  return x86::any((x86::I256)v);
+#else
+  uint64_t found = 0, parts[(W + 1) / 2] = {};
+  __builtin_memcpy(parts, &v, sizeof v);
+  for (uint64_t part : parts) found |= part;
+  return found != 0;
+#endif
+}
+
 template <> struct Dot<int16_t, int16_t> {
   static constexpr int GROUP = 2, CHAINS = 8;
   static constexpr bool EXACT = true, OFFSET = false;
@@ -216,6 +230,64 @@ MN_INLINE void add_group(typename D::Sum (&c)[MR][NV], typename D::Sum (&offset)
     MN_UNROLL for (int j = 0; j < NV; ++j) D::add(offset[j], D::offset(), row[j]);
 }
 
+// Of other weights too most pairs of products fit 16 bits, whatever the bytes are: the sum of those with the same sign is at
+// most 128, and at least -128. Where MANY rows or more are multiplied by a panel, a part of it is first made one of
+// which that is true of all pairs, and what was left out is multiplied beside it: the same sums, in as many instructions as
+// those of seven bits, and a few.
+constexpr int MANY = 13;
+#if MN_PAIRS && !MN_VNNI && defined(__SSSE3__)
+template <class TA, class TB> constexpr bool PARTED = std::is_same_v<TA, uint8_t> && std::is_same_v<TB, int8_t>;
+#else
+template <class TA, class TB> constexpr bool PARTED = false;
+#endif
+// Rows of register tiles of NV vectors where each group is taken apart into words instead.
+template <int NV> constexpr int APART = ((W == 16 ? 32 : 16) - 5 - 2 * NV) / NV > 1 ? ((W == 16 ? 32 : 16) - 5 - 2 * NV) / NV : 1;
+
+// At most MOST groups of a panel of NV vectors: ``fits``, and what was left out of their pairs, vector by vector with the
+// number of its group.
+template <int NV> struct Parts {
+  static constexpr int MOST = 256, EACH = 4 * W;
+  alignas(64) int8_t fits[MOST * NV * EACH], rest[NV][MOST * EACH];
+  uint16_t number[NV][MOST];
+  int count[NV];
+  void take(const int8_t *B, long groups) {
+    MN_UNROLL for (int j = 0; j < NV; ++j) count[j] = 0;
+    MN_NOUNROLL for (long g = 0; g < groups; ++g)
+      MN_UNROLL for (int j = 0; j < NV; ++j) {
+        const long at = (g * NV + j) * EACH;
+        const Words two = load<Words>((const float *)(B + at)), even = two << 8 >> 8, odd = two >> 8;
+        const Words above = (even & ~(even >> 15)) + (odd & ~(odd >> 15)), below = (even & even >> 15) + (odd & odd >> 15);
+        const Words left = two & ((above > 128) | (below < -128)) & (int16_t)0xff00;
+        store<Words>((float *)(fits + at), two ^ left);
+        store<Words>((float *)(rest[j] + count[j] * EACH), left);
+        number[j][count[j]] = (uint16_t)g;
+        count[j] += any_word(left);
+      }
+  }
+};
+
+// As ``multiply_groups``, of bytes by the first ``groups`` of ``parts``.
+template <int MR, int NV, class Fetching>
+MN_INLINE void multiply_parts(const uint8_t *__restrict A, long lda, const Parts<NV> &parts, long groups,
+                              Lanes<W>::I (&c)[MR][NV], Fetching fetch) {
+  using D = Dot<uint8_t, SevenBits>;
+  constexpr int EACH = 4 * W;
+  typename D::Sum offset[NV];
+  MN_UNROLL for (int i = 0; i < MR; ++i)
+    MN_UNROLL for (int j = 0; j < NV; ++j) c[i][j] = typename D::Sum{};
+  for (long g = 0; g < groups; ++g, fetch = fetch.from(1)) {
+    fetch.template row<NV * EACH>(parts.fits, 0);
+    add_group<D, false>(c, offset, seven_bits(parts.fits + g * NV * EACH), [&](int i) __attribute__((always_inline)) {
+      return A + i * lda + 4 * g;
+    });
+  }
+  MN_UNROLL for (int j = 0; j < NV; ++j)
+    MN_NOUNROLL for (int n = 0; n < parts.count[j]; ++n) {
+      const auto row = D::row(seven_bits(parts.rest[j] + n * EACH));
+      MN_UNROLL for (int i = 0; i < MR; ++i) D::add(c[i][j], D::value(A + i * lda + 4 * parts.number[j][n]), row);
+    }
+}
+
 // As ``multiply``: c = A B for MR rows and NV vectors of columns, in KU independent sums (of every KU-th group).
 template <class D, int MR, int NV, int KU, class TA, class TB, class Fetching>
 MN_INLINE void multiply_groups(const TA *__restrict A, long lda, const TB *__restrict B, long K,
@@ -279,7 +351,21 @@ MN_INLINE void dot_tile(const TA *__restrict A, long lda, const TB *__restrict B
 template <int M, int PANEL, int MOST, bool CHEAP, class TA, class TB, class Element>
 MN_INLINE void dot(const TA *A, long lda, const TB *B, long K, Element &&element) {
   using D = Dot<TA, TB>;
-  using S = Shape<M, PANEL, MOST, D::CHAINS>;
+  if constexpr (PARTED<TA, TB> && M >= MANY) {
+    using S = Shape<M, PANEL, MOST, 1>;
+    Parts<S::NV> parts;
+    long taken = -1;
+    in_runs<S, CHEAP, typename D::Sum>(K, 4 * parts.MOST, [&]<int MR>(long row, long k, long terms, int number, auto &c) __attribute__((always_inline)) {
+      const TB *b = B + k * PANEL;
+      const long groups = (terms + 3) / 4;
+      if (taken != k) parts.take(b, groups);
+      taken = k;
+      multiply_parts(A + row * lda + k, lda, parts, groups, c[0], fetch_of<S::BLOCKS, PANEL * 4>(number, b, groups));
+    }, element);
+    return;
+  }
+  constexpr int ROWS = PARTED<TA, TB> && MOST > APART<PANEL / W> ? APART<PANEL / W> : MOST;
+  using S = Shape<M, PANEL, ROWS, D::CHAINS>;
   in_runs<S, CHEAP, typename D::Sum>(K, D::EXACT ? K : RUN, [&]<int MR>(long row, long k, long terms, int number, auto &c) __attribute__((always_inline)) {
     const TB *b = B + k * PANEL;
     const auto fetch = fetch_of<S::BLOCKS, PANEL * D::GROUP>(number, b, (terms + D::GROUP - 1) / D::GROUP);
