@@ -239,8 +239,8 @@ def test_as_onnx_runtime(name: str) -> None:
 
 @pytest.mark.parametrize("points", [(2,), (2, 4 * H)])
 def test_a_quantised_lstm_is_that_of_its_weights(points: tuple[int, ...]) -> None:
-    """ONNX Runtime rounds the input and the states too, to 8 bits. Weights are of seven: where no instruction multiplies
-    bytes, its pairs of products saturate at 16."""
+    """ONNX Runtime rounds the input and the states too, to 8 bits. Weights are of seven: where no instruction
+    multiplies bytes, its pairs of products saturate at 16."""
     x, bias, start = real(S, B, 6), real(2, 8 * H), real(2, B, H)
     whole, numbers, floats = list[np.ndarray](), list[np.ndarray](), list[np.ndarray]()
     for rows in (6, H):
