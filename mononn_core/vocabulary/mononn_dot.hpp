@@ -39,20 +39,6 @@ MN_INLINE Lanes<W>::I pairs(Words a, Words b) {
 #endif
 }
 
-// Whether any bit is set.
-MN_INLINE bool any_word(Words v) {
-#if MONONN_VECTOR_BYTES == 64 && defined(__AVX512F__)
-  return x86::any((x86::I512)v);
-#elif MONONN_VECTOR_BYTES == 32 && defined(__AVX__)
-  return x86::any((x86::I256)v);
-#else
-  uint64_t found = 0, parts[(W + 1) / 2] = {};
-  __builtin_memcpy(parts, &v, sizeof v);
-  for (uint64_t part : parts) found |= part;
-  return found != 0;
-#endif
-}
-
 template <> struct Dot<int16_t, int16_t> {
   static constexpr int GROUP = 2, CHAINS = 8;
   static constexpr bool EXACT = true, OFFSET = false;
@@ -230,10 +216,9 @@ MN_INLINE void add_group(typename D::Sum (&c)[MR][NV], typename D::Sum (&offset)
     MN_UNROLL for (int j = 0; j < NV; ++j) D::add(offset[j], D::offset(), row[j]);
 }
 
-// Of other weights too most pairs of products fit 16 bits, whatever the bytes are: the sum of those with the same sign is at
-// most 128, and at least -128. Where MANY rows or more are multiplied by a panel, a part of it is first made one of
-// which that is true of all pairs, and what was left out is multiplied beside it: the same sums, in as many instructions as
-// those of seven bits, and a few.
+// Of other weights too most pairs of products fit 16 bits, whatever the bytes are: two weights of one sign that add up to 128
+// at most, and to -128 at least. Where MANY rows or more are multiplied by a panel, one weight of each other pair is first
+// left out of it, and multiplied apart: the same sums, in as many instructions as those of seven bits, and a few.
 constexpr int MANY = 13;
 #if MN_PAIRS && !MN_VNNI && defined(__SSSE3__)
 template <class TA, class TB> constexpr bool PARTED = std::is_same_v<TA, uint8_t> && std::is_same_v<TB, int8_t>;
@@ -261,7 +246,7 @@ template <int NV> struct Parts {
         store<Words>((float *)(fits + at), two ^ left);
         store<Words>((float *)(rest[j] + count[j] * EACH), left);
         number[j][count[j]] = (uint16_t)g;
-        count[j] += any_word(left);
+        count[j] += any(left);
       }
   }
 };
@@ -276,8 +261,9 @@ MN_INLINE void multiply_parts(const uint8_t *__restrict A, long lda, const Parts
   MN_UNROLL for (int i = 0; i < MR; ++i)
     MN_UNROLL for (int j = 0; j < NV; ++j) c[i][j] = typename D::Sum{};
   for (long g = 0; g < groups; ++g, fetch = fetch.from(1)) {
-    fetch.template row<NV * EACH>(parts.fits, 0);
-    add_group<D, false>(c, offset, seven_bits(parts.fits + g * NV * EACH), [&](int i) __attribute__((always_inline)) {
+    const int8_t *row = parts.fits + g * NV * EACH;
+    fetch.template row<NV * EACH>(row, 0);
+    add_group<D, false>(c, offset, seven_bits(row), [&](int i) __attribute__((always_inline)) {
       return A + i * lda + 4 * g;
     });
   }

@@ -54,18 +54,6 @@ template <class E, bool LARGEST> struct Keys {
   }
   MN_INLINE Item item(Signed key, long position) { return Item(Key(key) ^ SIGN) << BITS | Item(position); }
   MN_INLINE Signed key(Item item) { return Signed(Key(item >> BITS) ^ SIGN); }
-
-  MN_INLINE bool any(V condition) {
-#if defined(__AVX512F__)
-    if constexpr (sizeof(V) == 64) return x86::any((x86::I512)condition);
-#endif
-#if defined(__AVX__)
-    if constexpr (sizeof(V) == 32) return x86::any((x86::I256)condition);
-#endif
-    Signed found = 0;
-    MN_UNROLL for (int i = 0; i < LANES; ++i) found |= condition[i];
-    return found != 0;
-  }
 };
 
 // The number of binary digits.
@@ -190,7 +178,7 @@ template <class E, bool LARGEST, long N, long K> struct Order {
       low = key < low ? key : low;
     }
     for (z = 0; z + L <= N; z += L)
-      if (O::any(O::template load<L>(x + z) == low)) break;
+      if (any(O::template load<L>(x + z) == low)) break;
     while (O::template load<1>(x + z)[0] != low) ++z;
     return z;
   }
@@ -233,7 +221,7 @@ template <class E, bool LARGEST, long N, long K> struct Order {
         key[u] = O::template load<L>(x + z + u * L);
         beyond &= key[u] > bound;
       }
-      if (!O::any(~beyond)) continue;
+      if (!any(~beyond)) continue;
       if (count + 4 * L > ROOM && !lower(bound, items, spare, count)) return count;
       for (int u = 0; u < 4; ++u) {
         const V some = key[u];

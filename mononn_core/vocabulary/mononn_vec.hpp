@@ -204,6 +204,18 @@ MN_INLINE void add_now(V &sum, V a, V b) { sum += a * b; }
 template <class E> MN_INLINE const E *held(const E *p) { return p; }
 constexpr int STEPS = 2;
 #endif
+// Whether any bit of a vector of whole numbers is set.
+template <class T> MN_INLINE bool any(T v) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(T) == 64) return x86::any((x86::I512)v);
+#endif
+#if defined(__AVX__)
+  if constexpr (sizeof(T) == 32) return x86::any((x86::I256)v);
+#endif
+  Lane<T> found = 0;
+  MN_UNROLL for (int i = 0; i < (int)(sizeof(T) / sizeof found); ++i) found |= v[i];
+  return found != 0;
+}
 template <class T, class E> MN_INLINE T gather(const E *p, long stride) {
   T v;
   for (int i = 0; i < lanes<T>; ++i) v[i] = to_float(p[i * stride]);
