@@ -31,7 +31,7 @@ FLOATS = (*NARROW, F32, F64)
 """Floats that one computes with."""
 SMALL_FLOATS = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn")
 """Floats that values are only cast to and from."""
-ACCUMULATORS = {**dict.fromkeys(NARROW, COMPUTE), **dict.fromkeys(BYTES, WORD)}
+ACCUMULATORS = {**dict.fromkeys(NARROW, COMPUTE), **dict.fromkeys((*BYTES, HALF_WORD), WORD)}
 """Type -> the type that its products are added up in, where that is another."""
 PARTNERS = {"uint8": "int8"}
 """Type of a product's left operand -> its right one's as it is multiplied, where that is another."""

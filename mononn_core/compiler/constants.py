@@ -52,5 +52,6 @@ def cost_constants(machine: Machine | None = None) -> tuple[Constant, ...]:
             ),
             Constant("winograd_bytes.DIRECT", direct, "", "exact products of bytes in the time of one of float32"),
             Constant("winograd_bytes.SEVEN_BITS", winograd_bytes.SEVEN_BITS, "", "and of bytes with seven bits"),
+            Constant("winograd_bytes.WORDS", winograd_bytes.WORDS, "", "and of bytes that are stored as words"),
         ]
     return tuple(found)

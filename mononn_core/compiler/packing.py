@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mononn_core.codegen.storage import Storage
-from mononn_core.element import LEFT, itemsize
+from mononn_core.element import HALF_WORD, LEFT, itemsize
 from mononn_core.graph import TensorType
 from mononn_core.options import Options
 from mononn_core.program import abi
@@ -114,8 +114,8 @@ def _phases(program: Program) -> Iterator[dict[str, Any]]:
 
 def multiplied(storage: Storage, phase: Phase) -> str:
     """The type that a template's left operand is multiplied in, the wider one of both; "" of a nest. Instructions take
-    bytes without a sign on the left: whichever side has them."""
+    bytes without a sign on the left: whichever side has them, and though the left one be stored as words."""
     roles = get(phase.task.template).roles[:2]
     types = [storage.buffer(operand(phase.task, role).buffer).dtype for role in roles]
     widest = max(types, key=itemsize, default="")
-    return LEFT.get(widest, widest)
+    return LEFT.get(types[1] if widest == HALF_WORD else widest, widest)

@@ -9,11 +9,12 @@ from math import ceil
 
 import numpy as np
 
-from mononn_core.element import BYTES, COMPUTE
+from mononn_core.element import BYTES, COMPUTE, HALF_WORD
 from mononn_core.graph import Node
 from mononn_core.program.expr import Acc, Cast, Const, Expr, Load, Ranges, Var, substitute
 from mononn_core.program.ir import Box, Buffer, Layout, Operand, Phase, Result, Task
 from mononn_core.program.simplify import simplify, transform_guarded
+from mononn_core.schedule.narrow import in_words, passing
 from mononn_core.schedule.operands import ImageView, MatrixAxes, footprint, unit_stride
 from mononn_core.schedule.schedule import Partition
 from mononn_core.schedule.stages import FusionGroup, run_chain
@@ -68,11 +69,19 @@ class OperandBinder:
     def bind(self, e: Expr, inner: Ranges) -> Expr:
         """Name the Loads of ``e`` by roles and simplify its indices."""
         e = self.simplify(e, inner)
-        return transform_guarded(e, inner, lambda n, where: self._role(n, where) if isinstance(n, Load) else n)
+        words = HALF_WORD in self.storage.values()
+
+        def bound(n: Expr, where: Ranges) -> Expr:
+            return self._role(n, where) if isinstance(n, Load) else passing(n) if words else n
+
+        return transform_guarded(e, inner, bound)
 
     def stored(self, tensor: str, value: Expr) -> Expr:
         """``value`` in the type that ``tensor`` is stored in."""
-        return Cast(value, self.storage[tensor]) if tensor in self.storage else value
+        kind = self.storage.get(tensor)
+        if kind == HALF_WORD:
+            return in_words(value)
+        return value if kind is None else Cast(value, kind)
 
     def _role(self, load: Load, inner: Ranges) -> Expr:
         shape = matrix_shape(self.views.type(load.operand).shape)
@@ -142,9 +151,9 @@ class TaskBuilder(ABC):
         """Groups of terms of a run of ``terms`` that tile registers multiply together; 0 where there are none."""
         return 0
 
-    def seven_bits(self, node: Node) -> bool:
-        """Whether a contraction's weights are bytes of seven bits, and it matters."""
-        return False
+    def in_pairs(self, node: Node) -> str:
+        """Which pairs of a contraction's products fit 16 bits, and are added up so: "seven_bits", "most" or none."""
+        return ""
 
     def dense(self, tensor: str, columns: int) -> bool:
         """Whether the rows of a stored tensor are ``columns`` wide, and known to lie without gaps."""
@@ -161,8 +170,8 @@ class TaskBuilder(ABC):
         """The buffer of a contraction's constant right-hand side of ``shape`` in panels of ``panel`` columns;
         ``matrix`` gives it where it is used. ``multiplied``: the type of its elements, where a template chooses it."""
         own, narrow = self.types[node.inputs[1]].dtype, self.multiplied(node)
-        dtype = multiplied or (own if narrow in BYTES else narrow)
-        terms = self.terms(dtype)
+        dtype = multiplied or (own if narrow in (*BYTES, HALF_WORD) else narrow)
+        terms = self.terms(multiplied or narrow)
         known = f"{name}@{panel}" + (f"x{terms}" if terms > 1 else "")
         if known not in self.packed:
             self.packed[known] = (panel_buffer(known, shape, panel, dtype, terms), matrix)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from mononn_core.element import COMPUTE, itemsize, together
+from mononn_core.element import COMPUTE, HALF_WORD, itemsize, together
 from mononn_core.machine import TILE_BYTES, TILE_ROWS, Machine
 from mononn_core.schedule.schedule import Tile
 
@@ -17,12 +17,12 @@ L2_SHARE = 0.8
 def most_at_once(vectors: int, machine: Machine, dtype: str = COMPUTE) -> int:
     """Rows of a register tile of ``vectors`` columns whose sums fill the vector registers, beside what a step of the
     kernel for left operands of ``dtype`` holds: a row of b or a column of a, whichever is shorter, and a value of the
-    other; two registers each, and constants, where no instruction multiplies groups of terms."""
+    other; two registers each, and constants, where none multiplies groups of terms; beside words, their sums."""
     registers = machine.vector_registers
     if dtype == COMPUTE:
         spare = 1 if (machine.vector_bytes, vectors) == (32, 3) else 2  # four rows of three fill all sixteen
         return max(1, (registers - spare - (vectors if vectors <= 4 else 1)) // vectors)
-    each, others = (1, 1) if machine.product(dtype) is not None else (2, 5)
+    each, others = (1, 1) if machine.product(dtype) is not None else (1, 4) if dtype == HALF_WORD else (2, 5)
     fits = (rows for rows in range(1, registers) if rows * vectors + each * min(rows, vectors) + others <= registers)
     return max(fits, default=1)
 

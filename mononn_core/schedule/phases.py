@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-import numpy as np
-
-from mononn_core.element import COMPUTE, WORD, together
+from mononn_core.element import COMPUTE, together
 from mononn_core.graph import Node
 from mononn_core.machine import Machine
 from mononn_core.program.expr import Const, Expr, Var
@@ -17,8 +15,6 @@ from mononn_core.schedule.decisions import padded_stride, tile_step
 from mononn_core.schedule.schedule import Partition
 from mononn_core.schedule.stages import FusionGroup
 from mononn_core.schedule.views import Views, matrix_shape
-
-LARGEST_SEVEN_BITS = 64
 
 
 class PhaseBuilder(TaskBuilder):
@@ -31,14 +27,17 @@ class PhaseBuilder(TaskBuilder):
         storage: Mapping[str, str],
         products: Mapping[str, str],
         panels: Mapping[str, int] = MappingProxyType({}),
+        pairs: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """``products``: a contraction's result -> the type that its operands are multiplied in, where that is none of
         the Graph's. ``panels``: columns of the panels that a product's constant is to be packed in.
-        ``storage``: see :class:`mononn_core.schedule.binder.OperandBinder`."""
+        ``pairs``: see
+        :func:`mononn_core.schedule.narrow.in_pairs`. ``storage``: see
+        :class:`mononn_core.schedule.binder.OperandBinder`."""
         super().__init__(views, storage, COMPUTE)
         self.machine, self.products, self.panels = machine, products, panels
         self.lanes = machine.lanes(COMPUTE)
-        self._small: dict[str, bool] = {}
+        self.pairs = pairs
 
     def multiplied(self, node: Node) -> str:
         return self.products.get(node.output) or super().multiplied(node)
@@ -52,17 +51,8 @@ class PhaseBuilder(TaskBuilder):
         constant = self.views.graph.is_constant(node.inputs[1])
         return tile_step(terms, self.multiplied(node), self.machine) if constant else 0
 
-    def seven_bits(self, node: Node) -> bool:
-        """Whether a contraction multiplies bytes by constants from -64 to 64, and pairs of these products, which fit 16
-        bits, are what the machine adds up."""
-        value = self.views.graph.constants.get(node.inputs[1])
-        if value is None or self.multiplied(node) != "uint8" or self.types[node.inputs[1]].dtype != "int8":
-            return False
-        if not self.machine.multiplies_words:
-            return False
-        if node.inputs[1] not in self._small:
-            self._small[node.inputs[1]] = bool(np.abs(value.astype(WORD)).max(initial=0) <= LARGEST_SEVEN_BITS)
-        return self._small[node.inputs[1]]
+    def in_pairs(self, node: Node) -> str:
+        return self.pairs.get(node.output, "") if self.multiplied(node) == "uint8" else ""
 
     def dense(self, tensor: str, columns: int) -> bool:
         kind = self.types[tensor]

@@ -42,7 +42,7 @@ class Conv:
         together, channels = builder.terms(dtype), conv.x[3]
         dense = builder.dense(image_of(builder, stage).tensor, channels) and conv.group == conv.dilations[1] == 1
         joined = conv.kernel[1] if dense and channels % together else 1
-        small = builder.seven_bits(stage.root)
+        small = builder.in_pairs(stage.root) == "seven_bits"
         conv = replace(conv, dtype=dtype, together=together, joined=joined, seven_bits=small, dense=dense)
         return replace(conv, tile_step=partial(builder.tile_step, stage.root))
 

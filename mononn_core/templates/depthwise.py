@@ -21,7 +21,7 @@ from mononn_core.codegen.cuda_expressions import WIDTHS, CudaPrinter
 from mononn_core.codegen.cuda_lanes import store_width, write_element
 from mononn_core.codegen.cuda_storage import CudaStorage, inner_axes
 from mononn_core.codegen.storage import row_stride
-from mononn_core.element import BYTES, COMPUTE, itemsize
+from mononn_core.element import COMPUTE, SHORT, itemsize
 from mononn_core.graph import Graph, Node
 from mononn_core.program.expr import Expr
 from mononn_core.program.ir import Operand, Phase, Result, Task
@@ -144,7 +144,7 @@ class Depthwise(CudaWindowed[DepthwiseParams]):
         ldb = printer.pointers["b"].buffer.layout.dims[0][0][1] // params.together
         kernel = "mn::dot_depthwise" if is_narrow(phase, code) else "mn::depthwise"
         shape = f"Windows_, {rows}, {params.at_once}, {params.group}"
-        if not is_narrow(phase, code) and code.buffer(operand(phase.task, "a").buffer).dtype in BYTES:
+        if not is_narrow(phase, code) and code.buffer(operand(phase.task, "a").buffer).dtype in SHORT:
             function = f"mn::in_words({function})"
         return f"{kernel}<{shape}>({corners(phase, printer, code)}, {ldb}, {function});"
 

@@ -22,7 +22,7 @@ from mononn_core.program.template import operand
 from mononn_core.schedule.binder import OperandBinder
 from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.templates.matmul_cuda import CudaProduct
-from mononn_core.templates.product import right_operand
+from mononn_core.templates.product import PAIRS, right_operand
 from mononn_core.templates.product_tiles import TiledProduct
 
 
@@ -35,8 +35,8 @@ class Matmul(CudaProduct, CpuTemplate, TiledProduct):
         self, builder: PhaseBuilder, root: Node, size: tuple[int, int], binder: OperandBinder, at: tuple[Expr, ...]
     ) -> dict[str, Any]:
         right_operand(builder, root, size, binder, at)
-        step, small = builder.tile_step(root, size[0]), builder.seven_bits(root)
-        return {**({"tile_groups": step} if step else {}), **({"seven_bits": True} if small else {})}
+        step, pairs = builder.tile_step(root, size[0]), builder.in_pairs(root)
+        return {**({"tile_groups": step} if step else {}), **({"pairs": pairs} if pairs else {})}
 
     # -- C++ --------------------------------------------------------------------------------------------------------
 
@@ -71,7 +71,7 @@ class Matmul(CudaProduct, CpuTemplate, TiledProduct):
         counted = write_element(out, result, inner, ragged)
         lda, ldb = (row_stride(printer.pointers[o.role].buffer) for o in (a, b))
         left, right = f"{code.corner(printer, a)}, {lda}", code.corner(printer, b)
-        right = f"mn::seven_bits({right})" if params.seven_bits else right
+        right = f"mn::{PAIRS[params.pairs]}({right})" if params.pairs else right
         places = f"{left}, {right}" if narrow else f"{left}, {right}, {ldb}"
         function = "element_"
         outside = ragged and not _may_overread(b, printer)

@@ -16,20 +16,24 @@ from mononn_core.schedule.operands import Product, matmul_axes
 from mononn_core.schedule.stages import FusionGroup
 from mononn_core.schedule.views import matrix_shape
 
+PAIRS = {"seven_bits": "seven_bits", "most": "in_parts"}
+"""Pairs of products of bytes that fit 16 bits -> the vocabulary's view of such a right side."""
+
 
 @dataclass(frozen=True)
 class MatmulParams:
     """Of a CPU: ``panel``, the columns of a register tile of at most ``at_once`` rows, or 0 for tiles that no register
     tile fits (-1: not said); ``tile_groups``, the groups of terms that are multiplied together in tile registers (0: in
-    vectors); ``seven_bits`` promises bytes from -64 to 64 in b. Of a GPU: ``tile`` (rows, columns) of a
-    block ((0, 0): what covers the boxes), its ``warps`` along them, and ``kind`` of the products ("": of a's type)."""
+    vectors); ``pairs`` of products of bytes that fit 16 bits: "seven_bits" promises those from -64 to 64 in b, "most"
+    is right of any. Of a GPU: ``tile`` (rows, columns) of a block ((0, 0): what covers the boxes), its ``warps`` along
+    them, and ``kind`` of the products ("": of a's type)."""
 
     panel: int = -1
     at_once: int = 0
     tile: tuple[int, int] = (0, 0)
     warps: tuple[int, int] = (1, 1)
     kind: str = ""
-    seven_bits: bool = False
+    pairs: str = ""
     tile_groups: int = 0
 
 

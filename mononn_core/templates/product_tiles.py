@@ -58,9 +58,7 @@ class TiledProduct(CpuScheduled):
         assert stage.root is not None
         if _is_tiled(stage, builder):
             return TILED_ROWS
-        dtype = _left_type(stage, builder)
-        if dtype == "uint8" and builder.machine.multiplies_words:
-            dtype = COMPUTE  # pairs of products in 16 bits are added up with no more registers than floats
+        dtype = COMPUTE if builder.in_pairs(stage.root) else _left_type(stage, builder)
         return most_at_once(panel // builder.lanes, builder.machine, dtype)
 
     def rate(self, task: Task) -> float:

@@ -36,7 +36,7 @@ Array = np.ndarray[Any, Any]
 
 FEWEST = 8
 """Channels of a group, in and out, from which on the transforms pay."""
-TRANSFORMED = {COMPUTE: COMPUTE, "uint8": HALF_WORD}
+TRANSFORMED = {COMPUTE: COMPUTE, "uint8": HALF_WORD, HALF_WORD: HALF_WORD}
 """Type of an image's elements -> of its windows' transforms and of the weights'."""
 RATE = {COMPUTE: 1.0, HALF_WORD: 1.6}
 """Type of transforms -> their products in the time of one of float32 (measured)."""
@@ -105,7 +105,7 @@ class Winograd(Windowed[WindowParams]):
 
     Attributes:
         toom: what it transforms by.
-        read: the type of the images that it reads.
+        transformed: the type of its transforms.
     """
 
     name = "winograd"
@@ -113,7 +113,7 @@ class Winograd(Windowed[WindowParams]):
     parameters = WindowParams
     efficiency = 0.9
     toom: ClassVar[Toom] = toom_cook(0, 1, -1)
-    read: ClassVar[str] = COMPUTE
+    transformed: ClassVar[str] = COMPUTE
     row_step = 2
 
     # -- meaning ----------------------------------------------------------------------------------------------------
@@ -149,10 +149,10 @@ class Winograd(Windowed[WindowParams]):
     def panels(self, conv: Conv, lanes: int) -> tuple[int, ...]:
         """Two vectors of output channels, or one where there are no two; of input channels that are as many as a vector
         has. Of words, whose products are added up, and of groups they fill vectors."""
-        if conv.dtype != self.read or not applies(conv.windows(conv.x[2], conv.out[1])):
+        if TRANSFORMED.get(conv.dtype) != self.transformed or not applies(conv.windows(conv.x[2], conv.out[1])):
             return ()
         mine, width = conv.of_group
-        terms = together(TRANSFORMED[self.read])
+        terms = together(self.transformed)
         filled = lanes * terms
         if mine < filled or (terms > 1 and mine % filled):
             return ()
@@ -171,7 +171,7 @@ class Winograd(Windowed[WindowParams]):
         return (self.toom.products * w.shape[2], w.shape[3]), lambda: transformed_weights(w, self.toom)
 
     def weight_type(self, conv: Conv) -> str:
-        return TRANSFORMED[self.read]
+        return self.transformed
 
     def tag(self, conv: Conv) -> str:
         return f"@{self.name}"
@@ -200,7 +200,7 @@ class Winograd(Windowed[WindowParams]):
         count = tiles(params.rows, params.width, self.toom.step, params.dilations[0])
         c, m, share = channels.size[1], params.panel, params.panel / columns.bound[1]
         products = 2 * count * self.toom.products * c * m / share_of_peak(count, params.at_once)
-        products /= RATE[TRANSFORMED[self.read]]
+        products /= RATE[self.transformed]
         return 2 * 9 * params.rows * params.width * c * m / (products + transforms(count, c * share, m, self.toom))
 
     def ordered(self, phase: Phase) -> Phase:
@@ -213,7 +213,7 @@ class Winograd(Windowed[WindowParams]):
     def scratch_floats(self, task: Task, lanes: int) -> int:
         """Transformed windows, and the products that wait for their transform; both with what fills lines."""
         params, channels = self.params(task), operand(task, "a").box.size[1]
-        apart, terms, size = params.dilations[0], self.toom.products, itemsize(TRANSFORMED[self.read])
+        apart, terms, size = params.dilations[0], self.toom.products, itemsize(self.transformed)
         each = [tiles(r, w, self.toom.step) for r in parts(params.rows, apart) for w in parts(params.width, apart)]
         waiting = NEAR // itemsize(COMPUTE) + terms * params.at_once * params.panel
         lines = ceil(channels * size / LINE_BYTES)
@@ -223,14 +223,14 @@ class Winograd(Windowed[WindowParams]):
 
     def write_state(self, phase: Phase, code: CpuStorage) -> None:
         code.write_scratch(phase)
-        code.out.line(f"const {c_type(self.read)} *transformed_ = nullptr;  // the windows that lie in local_")
+        image = c_type(code.buffer(operand(phase.task, "a").buffer).dtype)
+        code.out.line(f"const {image} *transformed_ = nullptr;  // the windows that lie in local_")
 
     def call(self, phase: Phase, rows: int, function: str, printer: Printer, code: CpuStorage) -> str:
         params = self.params(phase.task)
         form = "Winograd" if params.dilations[0] == 1 else "DilatedWinograd"
-        kernel = (
-            f"mn::{form}<{c_type(self.read)}, Windows_, {rows}, {params.panel}, {params.at_once}, {self.toom.step}>"
-        )
+        image = c_type(code.buffer(operand(phase.task, "a").buffer).dtype)
+        kernel = f"mn::{form}<{image}, Windows_, {rows}, {params.panel}, {params.at_once}, {self.toom.step}>"
         code.assert_fits(phase, kernel)
         return f"{kernel}::run({corners(phase, printer, code)}, local_, transformed_, {function}, ahead_);"
 

@@ -29,15 +29,16 @@ SCALE = 4
 MOST_CHANNELS = (1 << 31) // (SCALE * 9 * 255 * 128)
 """Of a group: so many that an int32 holds the sums, whatever the bytes are."""
 
-DIRECT, SEVEN_BITS = 1.3, 1.9
-"""Products of bytes of a direct convolution, and of those with seven bits, in the time of one of float32 (measured)."""
+DIRECT, SEVEN_BITS, WORDS = 1.3, 1.9, 1.55
+"""Products of bytes of a direct convolution, of those with seven bits, and of those that are stored as words, in the
+time of one of float32 (measured)."""
 
 
 class WinogradBytes(Winograd):
     """See the module; b [products C, N] holds words, four times the weights' transforms."""
 
     name = "winograd_bytes"
-    read: ClassVar[str] = "uint8"
+    transformed: ClassVar[str] = HALF_WORD
 
     def compute(self, task: Task, running: Running) -> Array:
         a, b = (running.matrix(role).astype(WIDE) for role in self.roles)
@@ -47,7 +48,7 @@ class WinogradBytes(Winograd):
         return super().preference(stage, builder) if builder.machine.multiplies_words else None
 
     def direct_seconds(self, conv: Conv, machine: Machine) -> float:
-        rate = SEVEN_BITS if conv.seven_bits else DIRECT
+        rate = SEVEN_BITS if conv.seven_bits else WORDS if conv.dtype == HALF_WORD else DIRECT
         return conv.flops / (rate * machine.peak_flops_per_core * machine.cores)
 
     def panels(self, conv: Conv, lanes: int) -> tuple[int, ...]:

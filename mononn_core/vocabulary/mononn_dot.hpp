@@ -39,8 +39,8 @@ MN_INLINE Lanes<W>::I pairs(Words a, Words b) {
 #endif
 }
 
-template <> struct Dot<int16_t, int16_t> {
-  static constexpr int GROUP = 2, CHAINS = 8;
+struct DotWords {
+  static constexpr int GROUP = 2;
   static constexpr bool EXACT = true, OFFSET = false;
   using Sum = Lanes<W>::I;
   using Value = Words;
@@ -50,8 +50,24 @@ template <> struct Dot<int16_t, int16_t> {
     __builtin_memcpy(&two, p, 4);
     return (Words)(Sum{} + two);
   }
+};
+template <> struct Dot<int16_t, int16_t> : DotWords {
+  static constexpr int CHAINS = 8;
   MN_INLINE Row row(const int16_t *p) { return load<Words>((const float *)p); }
   MN_INLINE void add(Sum &c, Value a, Row b) { c += pairs(a, b); }
+};
+// Bytes that are stored as words already on one side, and widened by each load on the other.
+template <> struct Dot<int16_t, int8_t> : DotWords {
+  static constexpr int CHAINS = 2;
+  MN_INLINE Row row(const int8_t *p) {
+    return __builtin_convertvector(load<Packed<int8_t, 2 * W>::Type>((const float *)p), Words);
+  }
+  MN_INLINE void add(Sum &c, Value a, Row b) {
+    c += pairs(a, b);
+#if MN_PAIRS
+    asm("" : "+v"(c));  // or compilers add several groups up apart, for which registers do not suffice
+#endif
+  }
 };
 
 template <> struct Dot<uint8_t, int8_t> {
@@ -216,15 +232,14 @@ MN_INLINE void add_group(typename D::Sum (&c)[MR][NV], typename D::Sum (&offset)
     MN_UNROLL for (int j = 0; j < NV; ++j) D::add(offset[j], D::offset(), row[j]);
 }
 
-// Of other weights too most pairs of products fit 16 bits, whatever the bytes are: two weights of one sign that add up to 128
-// at most, and to -128 at least. Where MANY rows or more are multiplied by a panel, one weight of each other pair is first
-// left out of it, and multiplied apart: the same sums, in as many instructions as those of seven bits, and a few.
+// Weights of which most pairs of products fit 16 bits, whatever the bytes are: two of one sign that add up to 128 at most, and
+// to -128 at least. Where MANY rows or more are multiplied by a panel, one weight of each other pair is first left out of it,
+// and multiplied apart: the same sums, in as many instructions as those of seven bits, and a few.
+struct InParts {
+  int8_t value;
+};
+MN_INLINE const InParts *in_parts(const int8_t *p) { return (const InParts *)p; }
 constexpr int MANY = 13;
-#if MN_PAIRS && !MN_VNNI && defined(__SSSE3__)
-template <class TA, class TB> constexpr bool PARTED = std::is_same_v<TA, uint8_t> && std::is_same_v<TB, int8_t>;
-#else
-template <class TA, class TB> constexpr bool PARTED = false;
-#endif
 // Rows of register tiles of NV vectors where each group is taken apart into words instead.
 template <int NV> constexpr int APART = ((W == 16 ? 32 : 16) - 5 - 2 * NV) / NV > 1 ? ((W == 16 ? 32 : 16) - 5 - 2 * NV) / NV : 1;
 
@@ -337,26 +352,32 @@ MN_INLINE void dot_tile(const TA *__restrict A, long lda, const TB *__restrict B
 template <int M, int PANEL, int MOST, bool CHEAP, class TA, class TB, class Element>
 MN_INLINE void dot(const TA *A, long lda, const TB *B, long K, Element &&element) {
   using D = Dot<TA, TB>;
-  if constexpr (PARTED<TA, TB> && M >= MANY) {
-    using S = Shape<M, PANEL, MOST, 1>;
-    Parts<S::NV> parts;
-    long taken = -1;
-    in_runs<S, CHEAP, typename D::Sum>(K, 4 * parts.MOST, [&]<int MR>(long row, long k, long terms, int number, auto &c) __attribute__((always_inline)) {
-      const TB *b = B + k * PANEL;
-      const long groups = (terms + 3) / 4;
-      if (taken != k) parts.take(b, groups);
-      taken = k;
-      multiply_parts(A + row * lda + k, lda, parts, groups, c[0], fetch_of<S::BLOCKS, PANEL * 4>(number, b, groups));
-    }, element);
-    return;
-  }
-  constexpr int ROWS = PARTED<TA, TB> && MOST > APART<PANEL / W> ? APART<PANEL / W> : MOST;
-  using S = Shape<M, PANEL, ROWS, D::CHAINS>;
+  using S = Shape<M, PANEL, MOST, D::CHAINS>;
   in_runs<S, CHEAP, typename D::Sum>(K, D::EXACT ? K : RUN, [&]<int MR>(long row, long k, long terms, int number, auto &c) __attribute__((always_inline)) {
     const TB *b = B + k * PANEL;
     const auto fetch = fetch_of<S::BLOCKS, PANEL * D::GROUP>(number, b, (terms + D::GROUP - 1) / D::GROUP);
     multiply_groups<D, MR, S::NV, S::sums(MR)>(A + row * lda + k, lda, b, terms, c, fetch);
   }, element);
+}
+
+// The same, where most pairs of products fit 16 bits.
+template <int M, int PANEL, int MOST, bool CHEAP, class Element>
+MN_INLINE void dot(const uint8_t *A, long lda, const InParts *B, long K, Element &&element) {
+  const int8_t *bytes = &B->value;
+  if constexpr (M < MANY) {
+    dot<M, PANEL, APART<PANEL / W> < MOST ? APART<PANEL / W> : MOST, CHEAP>(A, lda, bytes, K, element);
+  } else {
+    using S = Shape<M, PANEL, MOST, 1>;
+    Parts<S::NV> parts;
+    long taken = -1;
+    in_runs<S, CHEAP, Lanes<W>::I>(K, 4 * parts.MOST, [&]<int MR>(long row, long k, long terms, int number, auto &c) __attribute__((always_inline)) {
+      const int8_t *b = bytes + k * PANEL;
+      const long groups = (terms + 3) / 4;
+      if (taken != k) parts.take(b, groups);
+      taken = k;
+      multiply_parts(A + row * lda + k, lda, parts, groups, c[0], fetch_of<S::BLOCKS, PANEL * 4>(number, b, groups));
+    }, element);
+  }
 }
 
 // The COUNT runs of neighbouring terms in a kernel row: the GROUPS of each, of which WHOLE are computed alike.

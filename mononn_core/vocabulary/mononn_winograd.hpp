@@ -66,6 +66,9 @@ template <> struct Transformed<uint8_t> {
   }
   MN_INLINE Lanes<W>::I result(Sum v) { return (Lanes<W>::I)v >> 2; }
 };
+template <> struct Transformed<int16_t> : Transformed<uint8_t> {  // bytes that are stored as words
+  MN_INLINE Vector pixels(const int16_t *p) { return load<Vector>((const float *)p); }
+};
 
 // ROWS rows of G::OW output pixels, of TA, of a 3x3 convolution of stride 1, in tiles of STEP x STEP pixels (the last ones
 // may be partly empty). Weights are transformed, G g G^T, and packed as those of a kernel of T x T: [T][T][C][PANEL] a panel.

@@ -57,8 +57,13 @@ LEVELS = {
     "neon": Level(Machine.named("neon")),
     "scalar": Level(Machine.named("scalar")),
 }
-KINDS = {"int8": ("uint8_t", "int8_t", "int32_t"), "bf16": ("mn::bf16", "mn::bf16", "float")}
-GROUP = {"int8": 4, "bf16": 2}
+KINDS = {
+    "int8": ("uint8_t", "int8_t", "int32_t"),
+    "words": ("int16_t", "int8_t", "int32_t"),
+    "bf16": ("mn::bf16", "mn::bf16", "float"),
+}
+PRODUCT_KINDS = {**KINDS, "parts": KINDS["int8"]}
+GROUP = {"int8": 4, "words": 2, "bf16": 2, "parts": 4}
 
 
 @dataclass(frozen=True)
@@ -110,14 +115,14 @@ EXPORT {name}(const {a} *a, long lda, const {b} *b, long k, long n, {sum} *out) 
   for (long p = 0; p < n; p += {panel}) {{
     auto element = [&](long y, long x, auto v) {{ mn::store<decltype(v)>(out + y * n + p + x, v); }};
     auto edge = [&](long y, long x, auto v) {{ mn::ragged(y, x, n - p, v, element); }};
-    mn::dot<{m}, {panel}, {most}, {cheap}>(a, lda, b + p * groups * {group}, k, edge);
+    mn::dot<{m}, {panel}, {most}, {cheap}>(a, lda, {view}(b + p * groups * {group}), k, edge);
   }}
 }}
 """
 TILE = """
 EXPORT {name}(const {a} *a, const {b} *b, {sum} *out) {{
   auto element = [&](long y, long x, auto v) {{ mn::store<decltype(v)>(out + y * {panel} + x, v); }};
-  mn::dot<{m}, {panel}, {most}, {cheap}>(a, 784, b, 768, element);
+  mn::dot<{m}, {panel}, {most}, {cheap}>(a, 784, {view}(b), 768, element);
 }}
 """
 CONVOLUTION = """
@@ -175,7 +180,8 @@ def identifier(prefix: str, label: str, kind: str) -> str:
 
 
 def _types(kind: str) -> dict[str, Any]:
-    return {**dict(zip(("a", "b", "sum"), KINDS[kind], strict=True)), "group": GROUP[kind]}
+    types = dict(zip(("a", "b", "sum"), PRODUCT_KINDS[kind], strict=True))
+    return {**types, "group": GROUP[kind], "view": "mn::in_parts" if kind == "parts" else ""}
 
 
 def product_source(name: str, case: Product, kind: str, lanes: int, text: str = PRODUCT) -> str:
@@ -191,8 +197,8 @@ def convolution_source(name: str, case: Case, kind: str, most: int, joined: bool
 
 
 def lanewise(level: Level, case: Case, kind: str) -> bool:
-    """Whether groups of the case fill vectors of the level, and words of bf16."""
-    whole = kind == "int8" or case.group % GROUP[kind] == 0
+    """Whether groups of the case fill vectors of the level, and words of bf16; there is no such form of words."""
+    whole = kind == "int8" or (kind == "bf16" and case.group % GROUP[kind] == 0)
     return whole and level.lanes >= 4 and (case.group == 1 or case.group < level.lanes)
 
 
@@ -205,9 +211,10 @@ def lanewise_source(name: str, case: Case, kind: str, level: Level) -> str:
 
 def source(level: Level) -> str:
     parts = [PROLOGUE]
-    for kind in KINDS:
+    for kind in PRODUCT_KINDS:
         for label, product in PRODUCTS.items():
             parts.append(product_source(identifier("product", label, kind), product, kind, level.lanes))
+    for kind in KINDS:
         for label, case in DEPTHWISE.items():
             if lanewise(level, case, kind):
                 parts.append(lanewise_source(identifier("lanewise", label, kind), case, kind, level))
@@ -254,19 +261,19 @@ def panels(b: np.ndarray, kind: str, panel: int) -> np.ndarray:
 
 
 def sides(kind: str, a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Activations and weights of a kind, of int8 the whole range, and many of both ends of it."""
+    """Activations and weights of a kind, of bytes the whole range, and many of both ends of it."""
     random = np.random.default_rng(3)
     if kind == "bf16":
         a, b = (random.standard_normal(shape, dtype=np.float32) for shape in (a_shape, b_shape))
         return a.astype(ml_dtypes.bfloat16), b.astype(ml_dtypes.bfloat16)
     ends = random.random(a_shape) < 0.3, random.random(b_shape) < 0.3
-    a = np.where(ends[0], 255, random.integers(0, 256, a_shape)).astype(np.uint8)
+    a = np.where(ends[0], 255, random.integers(0, 256, a_shape)).astype(np.int16 if kind == "words" else np.uint8)
     b = np.where(ends[1], random.choice([-128, 127], b_shape), random.integers(-128, 128, b_shape)).astype(np.int8)
     return a, b
 
 
 def check(out: np.ndarray, expected: np.ndarray, kind: str, terms: int) -> None:
-    if kind == "int8":
-        np.testing.assert_array_equal(out, expected)
-    else:
+    if kind == "bf16":
         np.testing.assert_allclose(out, expected, rtol=1e-5, atol=2e-6 * terms**0.5)
+    else:
+        np.testing.assert_array_equal(out, expected)

@@ -22,6 +22,7 @@ from tests.core.narrow import (
     JOINED,
     KINDS,
     LEVELS,
+    PRODUCT_KINDS,
     PRODUCTS,
     PROLOGUE,
     TERMS,
@@ -45,7 +46,7 @@ from tests.core.test_codegen_conv import Case, reference
 
 
 @pytest.mark.parametrize("label", PRODUCTS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PRODUCT_KINDS)
 @pytest.mark.parametrize("level", LEVELS)
 def test_product(level: str, kind: str, label: str) -> None:
     """What stands past a row's terms is 255 or NaN."""
@@ -55,20 +56,21 @@ def test_product(level: str, kind: str, label: str) -> None:
     n = max(1, 3 * panel - panel // 2 - 1)
     for k in TERMS:
         a, b = sides(kind, (case.m, k), (k, n))
-        padded = np.full((case.m, k + 3), 255 if kind == "int8" else np.nan, a.dtype)
+        padded = np.full((case.m, k + 3), np.nan if kind == "bf16" else 255, a.dtype)
         padded[:, :k] = a
         packed = panels(b, kind, panel)
-        out = np.full((case.m, n), 77, np.int32 if kind == "int8" else np.float32)
+        out = np.full((case.m, n), 77, np.float32 if kind == "bf16" else np.int32)
         run(pointer(padded), ctypes.c_long(k + 3), pointer(packed), ctypes.c_long(k), ctypes.c_long(n), pointer(out))
         check(out, a.astype(float) @ b.astype(float), kind, k)
 
 
 @pytest.mark.parametrize("weight", [-128, 127])
+@pytest.mark.parametrize("kind", ["int8", "parts"])
 @pytest.mark.parametrize("level", LEVELS)
-def test_extremes(level: str, weight: int) -> None:
+def test_extremes(level: str, kind: str, weight: int) -> None:
     """Sums of products that are all the largest there are, which 16-bit sums could not hold."""
     case, k = PRODUCTS["one tile"], 1026
-    run = getattr(functions(level), identifier("product", "one tile", "int8"))
+    run = getattr(functions(level), identifier("product", "one tile", kind))
     panel = case.vectors * LEVELS[level].lanes
     a, b = np.full((case.m, k + 2), 255, np.uint8), np.full((k, panel), weight, np.int8)
     packed, out = panels(b, "int8", panel), np.zeros((case.m, panel), np.int32)
@@ -100,11 +102,11 @@ def test_convolution(level: str, kind: str, how: str, label: str) -> None:
     run = getattr(functions(level), identifier(how, label, kind))
     pixels = (*case.input_shape, case.c)
     a, b = sides(kind, pixels, (*case.kernel, case.c, case.n))
-    garbage = 255 if kind == "int8" else np.nan
+    garbage = np.nan if kind == "bf16" else 255
     stored = np.full(int(np.prod(case.input_shape)) * case.lda + 3, garbage, a.dtype)
     stored[:-3].reshape(*case.input_shape, case.lda)[..., : case.c] = a
     packed = grouped(b.reshape(case.kernel[0], -1, case.n) if how == "joined" else b, kind)
-    out = np.full((case.rows, case.width, case.n), 77, np.int32 if kind == "int8" else np.float32)
+    out = np.full((case.rows, case.width, case.n), 77, np.float32 if kind == "bf16" else np.int32)
     run(pointer(stored), pointer(packed), pointer(out))
     check(out, reference(case, a, b.astype(float)), kind, int(np.prod(case.kernel)) * case.c)
 
@@ -119,7 +121,7 @@ def test_groups_side_by_side(level: str, kind: str, label: str) -> None:
         pytest.skip("vectors or words of this level hold no whole group")
     run = getattr(functions(level), identifier("lanewise", label, kind))
     a, b = sides(kind, (*case.input_shape, case.lda), (*case.kernel, case.group, case.c))
-    garbage = 255 if kind == "int8" else np.nan
+    garbage = np.nan if kind == "bf16" else 255
     a[..., case.c :] = garbage
     n, rows = np.arange(case.c), -(-case.group // word) * word
     words = np.zeros((*case.kernel, rows, case.lda), b.dtype)
@@ -127,33 +129,34 @@ def test_groups_side_by_side(level: str, kind: str, label: str) -> None:
         words[:, :, n // case.group * case.group % word + c, n] = b[:, :, c]
     packed = np.ascontiguousarray(words.reshape(*case.kernel, rows // word, word, case.lda).swapaxes(-1, -2))
     stored = np.append(a.reshape(-1), np.full(64, garbage, a.dtype))
-    out = np.full((case.rows, case.width, case.c), 77, np.int32 if kind == "int8" else np.float32)
+    out = np.full((case.rows, case.width, case.c), 77, np.float32 if kind == "bf16" else np.int32)
     run(pointer(stored), pointer(packed), pointer(out))
     check(out, reference(case, a, b.astype(float)), kind, int(np.prod(case.kernel)) * case.group)
 
 
 GUARDED = """
 import ctypes, mmap, sys
-library, name, m, k, size = ctypes.CDLL(sys.argv[1]), *sys.argv[2:3], *map(int, sys.argv[3:])
+library, name, m, k, size = ctypes.CDLL(sys.argv[1]), *sys.argv[2:3], *map(int, sys.argv[3:6])
 mapping = mmap.mmap(-1, 1 << 16)
 start = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
 libc = ctypes.CDLL(None, use_errno=True)
 assert libc.mprotect(ctypes.c_void_p(start + (1 << 15)), ctypes.c_size_t(1 << 15), 0) == 0
-a = start + (1 << 15) - m * k * size - int(3 * (size == 1))
+a = start + (1 << 15) - m * k * size - int(sys.argv[6])
 b, out = ((ctypes.c_char * (1 << 16))() for _ in range(2))
 getattr(library, name)(ctypes.c_void_p(a), ctypes.c_long(k), b, ctypes.c_long(k), ctypes.c_long(1), out)
 """
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PRODUCT_KINDS)
 @pytest.mark.parametrize("level", LEVELS)
 def test_end_of_memory(level: str, kind: str, tmp_path: Path) -> None:
-    """Rows that end where memory does (of int8, three bytes earlier) are read without a fault."""
+    """Rows that end where memory does (of bytes three, of words two bytes earlier) are read without a fault."""
     functions(level)
     (tmp_path / "dot.so").write_bytes(LEVELS[level].compile(source(LEVELS[level])))
     for k in (1, 5, 29, 64, 99):
-        name, size = identifier("product", "one tile", kind), 1 if kind == "int8" else 2
-        words = [str(tmp_path / "dot.so"), name, str(PRODUCTS["one tile"].m), str(k), str(size)]
+        name, size = identifier("product", "one tile", kind), 4 // GROUP[kind]
+        past = {"words": 2, "bf16": 0}.get(kind, 3)
+        words = [str(tmp_path / "dot.so"), name, *map(str, (PRODUCTS["one tile"].m, k, size, past))]
         assert subprocess.run([sys.executable, "-c", GUARDED, *words], check=False).returncode == 0
 
 
@@ -266,6 +269,8 @@ def test_other_machines(level: str) -> None:
         ("avx2 avxvnni", "int8", "vpdpbusd", 6, (1, 1)),
         ("avx512", "int8", "vpmaddwd", 11, (2, 4)),
         ("avx2", "int8", "vpmaddwd", 3, (2, 4)),
+        ("avx512", "words", "vpmaddwd", 13, (1, 1)),
+        ("avx2", "words", "vpmaddwd", 5, (1, 1)),
         ("avx512", "bf16", "vfmadd", 12, (2, 3)),
         ("avx2", "bf16", "vfmadd", 4, (2, 3)),
     ],

@@ -17,7 +17,6 @@ from tests.core.narrow import (
     CONVOLUTIONS,
     GROUP,
     JOINED,
-    KINDS,
     Level,
     Product,
     check,
@@ -97,7 +96,7 @@ def _dense() -> list[str]:
 
 def _source() -> str:
     parts = [PROLOGUE]
-    for kind in KINDS:
+    for kind in TYPES:
         for label, product in PRODUCTS.items():
             for step in sorted({_step(k, kind) for k in TERMS}):
                 name = identifier("product", f"{label} {step}", kind)
@@ -130,7 +129,7 @@ def functions(level: str) -> Any:
 
 
 @pytest.mark.parametrize("label", PRODUCTS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("level", LEVELS)
 def test_product(level: str, kind: str, label: str) -> None:
     """What stands past a row's terms is 255 or NaN."""
@@ -151,7 +150,7 @@ def test_product(level: str, kind: str, label: str) -> None:
 @pytest.mark.parametrize(
     ("how", "label"), [*(("conv", label) for label in CASES), *(("joined", label) for label in JOINED)]
 )
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("level", LEVELS)
 def test_convolution(level: str, kind: str, how: str, label: str) -> None:
     """What stands past the channels, and past the last pixel, is 255 or NaN."""

@@ -164,11 +164,14 @@ def test_the_virtual_machine_agrees(network, level: str) -> None:  # type: ignor
     assert steps.max() < 1.01 and (steps > 0.01).mean() < 0.01
 
 
-def test_quantised_tensors_are_stored_narrow() -> None:
-    """Of the perceptron's activations only the result is float32 in memory; weights are bytes."""
-    stages = compiler.lower(perceptron(), threads=2, machine=Machine.named("avx2"))
+@pytest.mark.parametrize(("more", "types"), [({"avxvnni"}, {"uint8"}), (set[str](), {"uint8", "int16"})])
+def test_quantised_tensors_are_stored_narrow(more: set[str], types: set[str]) -> None:
+    """Of the perceptron's activations only the result is float32 in memory; weights are bytes. Where words are
+    multiplied, left sides are stored as such, and what is only added is not."""
+    avx2 = Machine.named("avx2")
+    stages = compiler.lower(perceptron(), threads=2, machine=replace(avx2, features=avx2.features | more))
     stored = {b.dtype for b in stages.program.buffers if b.space == "arena"}
-    assert stored == {"uint8"}
+    assert stored == types
     packed = {b.dtype for b in stages.program.buffers if b.space == "weight" and "@" in b.id}
     assert packed == {"int8"}
 

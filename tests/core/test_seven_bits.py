@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import ModelProto, TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from mononn_core import compiler
 from mononn_core.machine import Machine
 from mononn_core.program.interpret import run
+from mononn_core.program.template import operand
 from mononn_core.runtime.session import Session
 from tests.core.models import model, node
 
@@ -49,8 +50,10 @@ def test_sums_are_exact(level: str, largest: int, seven: bool) -> None:
         pytest.skip(f"this processor has no {level}")
     serialized, feeds, wanted = network(largest, np.random.default_rng(largest))
     stages = compiler.lower(serialized, threads=2, machine=machine)
-    promised = [bool(p.task.params.get("seven_bits")) for p in stages.program.phases() if p.task.template != "nest"]
-    assert promised == [seven] * 3 and ("mn::seven_bits(" in stages.source) is seven
+    params = [p.task.params for p in stages.program.phases() if p.task.template != "nest"]
+    assert ["seven_bits" in (p.get("pairs"), *p) for p in params] == [seven] * 3 and (
+        "mn::seven_bits(" in stages.source
+    ) is seven
     given = {name: value.reshape(stages.program.buffer(name).shape) for name, value in feeds.items()}
     seen = run(stages.program, given, stages.lowered.weights, workers=2)
     with Session(compiler.build(stages), threads=2) as session:
@@ -65,3 +68,76 @@ def test_other_processors_multiply_bytes() -> None:
     avx2 = Machine.named("avx2")
     for machine in (replace(avx2, features=avx2.features | {"avxvnni"}), Machine.named("neon")):
         assert "seven_bits" not in compiler.lower(serialized, threads=2, machine=machine).source
+
+
+def few_large(random: np.random.Generator, share: float, *shape: int) -> np.ndarray:  # type: ignore[type-arg]
+    """Bytes of seven bits, but for so many."""
+    return np.where(random.random(shape) < share, 127, random.integers(-50, 51, shape)).astype(np.int8)
+
+
+@pytest.mark.parametrize(
+    ("rows", "large", "most"),
+    [
+        (64, 0.002, True),
+        (63, 0.002, False),  # too few rows
+        (64, 0.05, False),  # too many vectors would be multiplied twice
+    ],
+)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_few_pairs_that_do_not_fit(transposed: bool, rows: int, large: float, most: bool) -> None:
+    """Are multiplied beside the others, where that takes less than words of 16 bits."""
+    random = np.random.default_rng(5)
+    w = np.where(random.random((101, 37)) < large, 127, random.integers(-50, 51, (101, 37))).astype(np.int8)
+    feeds = {"x": random.integers(0, 256, (rows, 101)).astype(np.float32)}
+    nodes = [
+        helper.make_node("DynamicQuantizeLinear", ["x"], ["a", "s", "z"]),
+        helper.make_node("Transpose", ["w"], ["v"], perm=[1, 0]),
+        helper.make_node("MatMulInteger", ["a", "v" if transposed else "w"], ["m"]),
+    ]
+    constants = {"w": np.ascontiguousarray(w.T) if transposed else w}
+    proto = model(nodes if transposed else nodes[::2], [("x", "float32", (rows, 101))], ["m"], constants)
+    stages = compiler.lower(proto.SerializeToString(), threads=2, machine=Machine.named("avx2"))
+    (product,) = (p.task for p in stages.program.phases() if p.task.template == "matmul")
+    assert product.params.get("pairs", "") == ("most" if most else "")
+    assert stages.program.buffer(operand(product, "a").buffer).dtype == ("uint8" if most else "int16")
+    answers(stages, feeds, proto)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_bytes_are_stored_as_words(beside: bool) -> None:
+    """Whatever made them: a cast, a pool, a concatenation; but not beside words that are the network's own."""
+    random = np.random.default_rng(6)
+    weights = {"k": random.integers(-128, 128, (32, 24, 3, 3)).astype(np.int8)}
+    inputs = [("x", "float32", (1, 12, 9, 9)), ("y", "float32", (1, 12, 9, 9)), ("h", "int16", (1, 12, 9, 9))]
+    nodes = [
+        helper.make_node("Cast", ["x"], ["a"], to=TensorProto.UINT8),
+        helper.make_node("MaxPool", ["a"], ["b"], kernel_shape=[2, 2]),
+        helper.make_node("Cast", ["h" if beside else "y"], ["c"], to=TensorProto.UINT8),
+        helper.make_node("MaxPool", ["c"], ["d"], kernel_shape=[2, 2]),
+        helper.make_node("Concat", ["b", "d"], ["e"], axis=1),
+        helper.make_node("ConvInteger", ["e", "k"], ["r"], pads=[1] * 4),
+    ]
+    feeds = {name: random.integers(0, 256, shape).astype(dtype) for name, dtype, shape in inputs}
+    if beside:
+        feeds["h"] -= 77  # a cast to bytes keeps the lower ones
+    used = [i for i in inputs if i[0] != ("y" if beside else "h")]
+    proto = model(nodes, used, ["r"], weights)
+    stages = compiler.lower(proto.SerializeToString(), threads=2, machine=Machine.named("avx2"))
+    (conv,) = (p.task for p in stages.program.phases() if p.task.template == "conv")
+    assert stages.program.buffer(operand(conv, "a").buffer).dtype == ("uint8" if beside else "int16")
+    answers(stages, {name: feeds[name] for name, *_ in used}, proto)
+
+
+def answers(stages: compiler.Stages, feeds: Arrays, proto: ModelProto) -> None:
+    """The virtual machine and, where it can run, the compiled function give ONNX's own answers."""
+    wanted = ReferenceEvaluator(proto).run(None, feeds)
+    given = {name: value.reshape(stages.program.buffer(name).shape) for name, value in feeds.items()}
+    seen = run(stages.program, given, stages.lowered.weights, workers=2)
+    for output, want in zip(proto.graph.output, wanted, strict=True):
+        np.testing.assert_array_equal(seen[output.name].reshape(want.shape), want)
+    if not stages.machine.features <= Machine.probe().features:
+        return
+    with Session(compiler.build(stages), threads=2) as session:
+        found = session.run(feeds)
+    for output, want in zip(proto.graph.output, wanted, strict=True):
+        np.testing.assert_array_equal(found[output.name], want)
