@@ -10,6 +10,8 @@ CORES ?= all
 CONFIG ?= workflows/config.yaml
 MODELS ?= 20000
 BIN := .venv/bin
+# Where an environment says so, each process would compile all that it imports again: PyTorch and transformers, 10 s.
+unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile --retries 1 --timeout 20
 TIMED = started=$$SECONDS; trap 'echo "installation: $$((SECONDS - started)) s ($@)"' EXIT;
 
