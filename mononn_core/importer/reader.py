@@ -48,9 +48,13 @@ class Imported:
     """An ONNX model that was read once; errors are :func:`load`'s.
 
     A file's large constants stay in it, mapped: it must not be overwritten while the model, or a Graph of it, is used.
+
+    Attributes:
+        path: of the file; None where bytes were given.
     """
 
     def __init__(self, source: str | Path | bytes) -> None:
+        self.path = None if isinstance(source, bytes) else Path(source)
         self.model, large = read_structure(source)
         self._stored = initializers(self.model.graph, large)
         self._nodes: list[OnnxNode] | None = None
