@@ -118,4 +118,4 @@ def multiplied(storage: Storage, phase: Phase) -> str:
     roles = get(phase.task.template).roles[:2]
     types = [storage.buffer(operand(phase.task, role).buffer).dtype for role in roles]
     widest = max(types, key=itemsize, default="")
-    return LEFT.get(types[1] if widest == HALF_WORD else widest, widest)
+    return LEFT.get(types[-1] if widest == HALF_WORD else widest, widest)

@@ -55,6 +55,7 @@ def started(model: Path, systems: Sequence[str], environment: Path, folder: Path
     return {starter.label: starter for starter in record.starters}
 
 
+@pytest.mark.slow
 def test_programs_and_python_give_the_reference_s_answers(
     bert_folder: Path, driver_environment: Path, tmp_path: Path
 ) -> None:

@@ -22,6 +22,7 @@ from tests.core.transformer import tiny_transformer
 
 ORACLE = Oracle()
 ALL = {**CASES, "tiny_transformer": tiny_transformer}
+NAMES = [*CASES, pytest.param("tiny_transformer", marks=pytest.mark.slow)]
 
 
 @cache
@@ -39,7 +40,7 @@ def refusal(program: Program) -> str:
     return ""
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", NAMES)
 def test_wrong_programs_are_refused(name: str) -> None:
     assert [(m.name, m.site) for m in broken(name) if not refusal(m.program)] == []
 
@@ -58,7 +59,7 @@ def test_a_refusal_names_phase_buffer_origin_and_rule() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", NAMES)
 def test_neutral_rewrites_are_accepted_and_change_nothing(name: str) -> None:
     case = ALL[name]()
     for site, program in rewrites(case.program):
@@ -83,7 +84,7 @@ ORDER = ("barrier_dropped", "phase_moved_across_barrier", "phases_swapped", "own
 PLACE = ("arena_offset_shifted", "arena_offset_on_another_buffer", "operand_reads_another_buffer")
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_machine_finds_a_schedule_that_shows_the_race(name: str) -> None:
     """What the verifier calls unordered really goes wrong on the virtual machine in some legal schedule."""
     case = ALL[name]()
@@ -99,7 +100,7 @@ def goes_wrong(case: Case, program: Program, seed: int) -> bool:
         return True
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", NAMES)
 def test_what_the_oracle_finds_harmless_is_accepted(name: str) -> None:
     """The verifier is exact about order and coverage, not merely safe."""
     program = ALL[name]().program

@@ -309,6 +309,7 @@ def test_what_is_no_schedule_is_refused(text: str, reason: str) -> None:
         Schedule.read(text)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(sorted(NETWORKS)), st.sampled_from([2, 3]), st.integers(0, 1 << 30))
 def test_what_a_search_makes_is_legal_and_dearer(name: str, owners: int, seed: int) -> None:

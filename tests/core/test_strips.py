@@ -75,6 +75,7 @@ def blocks(draw: st.DrawFn) -> list[Layer]:
     return [*layers[:2], draw(st.sampled_from([layers[2], windows]))]
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @example(block(), 1, 24, 1, 0)
 @example(block(strides=(2, 2)), 1, 24, 2, 0)

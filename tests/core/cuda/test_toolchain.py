@@ -140,7 +140,7 @@ extern "C" __global__ void f(float *p) { p[1] = mn::to_tf32(p[0]); }
     assert len(masked) == 1 and lines[at].split()[1].rstrip(",") in masked[0]
 
 
-@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+@pytest.mark.parametrize("precision", [pytest.param("fp16", marks=pytest.mark.slow), "fp32"])
 def test_what_blocks_hand_to_each_other_is_read_through_the_coherent_path(precision: str) -> None:
     """No non-coherent load; of loads whose memory the compiler could not tell only those of addresses; and at every
     barrier of the grid one release, by a fence and an addition, and one acquire (PTX), which empties the first-level
