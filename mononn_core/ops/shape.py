@@ -9,6 +9,7 @@ tile(x; repeats)        trilu(x; k, upper)      the upper or lower triangle of t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from math import prod
 from typing import Any
 
@@ -140,18 +141,27 @@ def _concat_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
     return (TensorType(head.dtype, (*head.shape[:axis], total, *head.shape[axis + 1 :])),)
 
 
+FEW = 16
+"""Parts of a concatenation that are told apart one after the other."""
+
+
 def _concat_point(readers: Readers, types: Sequence[TensorType], out: TensorType, attrs: Attrs, index: Index) -> Expr:
     axis = integer(attrs, "axis")
-    ends = [sum(t.shape[axis] for t in types[: k + 1]) for k in range(len(types))]
-    value: Expr | None = None
-    for k in reversed(range(len(types))):
-        if types[k].shape[axis] == 0:
-            continue
+    ends = tuple(accumulate(t.shape[axis] for t in types))
+
+    def element(k: int) -> Expr:
         local = guarded(add(index[axis], types[k].shape[axis] - ends[k]), types[k].shape[axis])
-        element = readers[k]((*index[:axis], local, *index[axis + 1 :]))
-        value = element if value is None else Select(op("lt", index[axis], Const(ends[k])), element, value)
-    assert value is not None, "a concatenation of empty tensors has no element"
-    return value
+        return readers[k]((*index[:axis], local, *index[axis + 1 :]))
+
+    def chosen(parts: Sequence[int]) -> Expr:
+        """Of a few parts one after the other is asked for, of many each time the middle one."""
+        if len(parts) == 1:
+            return element(parts[0])
+        first = 1 if len(parts) <= FEW else len(parts) // 2
+        here = op("lt", index[axis], Const(ends[parts[first - 1]]))
+        return Select(here, chosen(parts[:first]), chosen(parts[first:]))
+
+    return chosen([k for k, t in enumerate(types) if t.shape[axis] > 0])
 
 
 movement(

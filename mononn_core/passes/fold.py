@@ -3,7 +3,8 @@
 1. A node whose inputs are all constants is evaluated, unless its result is much larger than they are
    (:func:`mononn_core.ops.builder.worth_folding`).
 2. A tensor without elements is as good as a constant, as an input and as a result.
-3. The weight of a convolution or a product is evaluated whatever its size: it is stored packed in any case.
+3. The weight of a convolution, a product or a recurrence is evaluated whatever its size: it is stored packed in any
+   case.
 """
 
 from __future__ import annotations
@@ -19,18 +20,22 @@ from mononn_core.ops.builder import fold
 from mononn_core.ops.common import numpy_dtype
 from mononn_core.passes.rewrite import Rewriter, rewrite
 
-WEIGHTED = ("conv", "matmul")
+WEIGHTED = ("conv", "matmul", "recurrence")
 
 
 def weights(graph: Graph) -> frozenset[str]:
-    """Tensors that movements alone turn into a convolution's or a product's second operand."""
+    """Tensors that movements and elementwise operators alone make of constants, as such nodes' second operand."""
+    made = set(graph.constants)
+    for node in graph.nodes:
+        if registry.get(node.op).kind in ("movement", "elementwise") and made.issuperset(filter(None, node.inputs)):
+            made.update(node.outputs)
     found: set[str] = set()
     for node in reversed(graph.nodes):
         if node.op in WEIGHTED:
             found.add(node.inputs[1])
-        elif registry.get(node.op).kind == "movement" and found.intersection(node.outputs):
+        elif found.intersection(node.outputs) and made.issuperset(node.outputs):
             found.update(node.inputs)
-    return frozenset(found)
+    return frozenset(found & made)
 
 
 def evaluate(rewriter: Rewriter, node: Node, heavy: frozenset[str]) -> str | None:

@@ -136,3 +136,14 @@ def test_hundreds_of_operators_one_after_the_other(first: str) -> None:
     x = np.random.default_rng(0).standard_normal((2, COLUMNS)).astype(np.float32)
     with Session(compiler.build(stages), threads=2) as session:
         np.testing.assert_allclose(session.run({"x": x})["y"], evaluate(stages.graph, {"x": x})["y"], atol=1e-5)
+
+
+def test_hundreds_of_parts_in_another_order() -> None:
+    """Which part an element lies in is found in few steps: the compiler recurses over them."""
+    b, parts = Builder("parts"), 300
+    rows = [b.add("Slice", "x", *(b.ints(n) for n in (k, k + 1, 0, 1))) for k in range(parts)]
+    b.add("Slice", b.add("Concat", *reversed(rows), axis=0), *(b.ints(n) for n in (3, parts, 0, 1)), output="y")
+    x = np.random.default_rng(0).standard_normal((parts, 5)).astype(np.float32)
+    stages = compiler.lower(b.model({"x": (TensorProto.FLOAT, x.shape)}, {"y": (parts - 3, 5)}), threads=2)
+    with Session(compiler.build(stages), threads=2) as session:
+        np.testing.assert_array_equal(session.run({"x": x})["y"], x[::-1][3:])

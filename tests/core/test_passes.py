@@ -57,6 +57,22 @@ def test_folding_does_not_blow_constants_up() -> None:
     unchanged(fold.run, net.graph(net("mul", wide, wide)))
 
 
+def test_weights_are_folded_whatever_their_size() -> None:
+    """As integers on a scale that are written out; not what is no weight, or not of constants alone."""
+    net, size = Net(), int((FOLD_LIMIT / 2) ** 0.5)
+    x, scale = net.input(3, size), net.input(size, size)
+
+    def real(seed: int) -> str:
+        whole = np.random.default_rng(seed).integers(-128, 128, (size, size))
+        return net(
+            "mul", net("sub", net("cast", net.const(whole, "int8"), to="float32"), net.const(3.0)), net.const(0.1)
+        )
+
+    y = net("matmul", x, net("transpose", real(0), perm=(1, 0)))
+    z = net("matmul", x, net("mul", scale, real(1)))
+    becomes(fold.run, net.graph(y, z, net("add", scale, real(2))), matmul=2, mul=3, cast=2, sub=2, add=1)
+
+
 def test_what_is_picked_from_a_constant_may_be_larger_than_what_else_is_folded() -> None:
     """A table of biases and where each pair of positions finds its own."""
     net = Net()
