@@ -41,6 +41,7 @@ def test_the_catalogue_has_all_nine_with_the_ends_of_their_files() -> None:
         assert [v.name for v in graph.output] == list(ZOO[name].outputs)
 
 
+@pytest.mark.slow
 def test_squeezenet_has_weights_a_reference_and_answers_of_its_inputs(tmp_path: Path) -> None:
     record = write_catalogued_model("light-squeezenet", "seeded", 0, tmp_path, tmp_path)
     model = onnx.load(tmp_path / "model.onnx")

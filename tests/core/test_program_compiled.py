@@ -57,7 +57,7 @@ def test_the_machine_agrees_with_the_graph(name: str, threads: int) -> None:
             np.testing.assert_allclose(outputs[key].reshape(want.shape), want, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "encoder")) for n in MODELS])
 def test_mutants_are_refused(name: str) -> None:
     found = list(mutants(lowered(name, 2).program, ORACLE, EACH))
     assert len(found) >= 100
