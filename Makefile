@@ -10,7 +10,7 @@ CORES ?= all
 CONFIG ?= workflows/config.yaml
 MODELS ?= 20000
 BIN := .venv/bin
-# Where an environment says so, each process would compile all that it imports again: PyTorch and transformers, 10 s.
+# Where an environment says so, each process would compile all that it imports again, PyTorch and transformers too.
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile --retries 1 --timeout 20
 TIMED = started=$$SECONDS; trap 'echo "installation: $$((SECONDS - started)) s ($@)"' EXIT;

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -31,16 +33,19 @@ class Proofs:
     def __init__(self, model: Imported, shapes: Sequence[Shapes]) -> None:
         self._model, self._shapes = model, list(shapes)
         self.prover: subprocess.Popen[bytes] | None = None
-        if model.path is not None and len(shapes) > 1 and len(shapes) * len(model.model.graph.node) >= BESIDE:
-            command = [sys.executable, "-c", PROVER.format(sys.path)]
-            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-            try:
-                self.prover = subprocess.Popen(command, **pipes)  # type: ignore[call-overload]
-            except OSError:  # this is no interpreter's process
-                return
+        large = len(shapes) > 1 and len(shapes) * len(model.model.graph.node) >= BESIDE
+        python = Path(sys.executable or "").name.startswith(("python", "pypy"))  # else an application's own program
+        if model.path is not None and large and python:
+            self._start([str(model.path.absolute()), self._shapes])
+
+    def _start(self, given: Any) -> None:
+        command = [sys.executable, "-c", PROVER.format(sys.path)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        with contextlib.suppress(OSError):  # it cannot be run, or has ended already
+            self.prover = subprocess.Popen(command, **pipes)  # type: ignore[call-overload]
             assert self.prover is not None and self.prover.stdin is not None
-            self.prover.stdin.write(json.dumps([str(model.path.absolute()), self._shapes]).encode())
-            self.prover.stdin.close()
+            with self.prover.stdin as stream:
+                stream.write(json.dumps(given).encode())
 
     def __enter__(self) -> Self:
         return self

@@ -2,7 +2,7 @@
 
 For groups of G channels b is [KH KW G, C]: the sum over i, j and c < G of a[(y sh + i dh) pitch + x sw + j dw,
 n // G G + c] b[(i KW + j) G + c, n]. Bytes are multiplied in words of four channels, the first of them that of channel
-n // G G, by zero where they are another group's; or as float32 (`exact_in_floats` in `schedule/groups.py`). On a GPU
+n // G G, by zero where they are another group's; or as float32 (`exact_in_floats` in `schedule/narrow.py`). On a GPU
 a thread has some pixels of an image row, which share what they read.
 """
 

@@ -39,6 +39,7 @@ MN_INLINE Lanes<W>::I pairs(Words a, Words b) {
 #endif
 }
 
+// Of words on the left, which hold two terms a lane.
 struct DotWords {
   static constexpr int GROUP = 2;
   static constexpr bool EXACT = true, OFFSET = false;

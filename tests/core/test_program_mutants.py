@@ -84,7 +84,7 @@ ORDER = ("barrier_dropped", "phase_moved_across_barrier", "phases_swapped", "own
 PLACE = ("arena_offset_shifted", "arena_offset_on_another_buffer", "operand_reads_another_buffer")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL)
 def test_the_machine_finds_a_schedule_that_shows_the_race(name: str) -> None:
     """What the verifier calls unordered really goes wrong on the virtual machine in some legal schedule."""
     case = ALL[name]()
@@ -100,7 +100,7 @@ def goes_wrong(case: Case, program: Program, seed: int) -> bool:
         return True
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL)
 def test_what_the_oracle_finds_harmless_is_accepted(name: str) -> None:
     """The verifier is exact about order and coverage, not merely safe."""
     program = ALL[name]().program

@@ -50,10 +50,10 @@ def test_sums_are_exact(level: str, largest: int, seven: bool) -> None:
         pytest.skip(f"this processor has no {level}")
     serialized, feeds, wanted = network(largest, np.random.default_rng(largest))
     stages = compiler.lower(serialized, threads=2, machine=machine)
-    params = [p.task.params for p in stages.program.phases() if p.task.template != "nest"]
-    assert ["seven_bits" in (p.get("pairs"), *p) for p in params] == [seven] * 3 and (
-        "mn::seven_bits(" in stages.source
-    ) is seven
+    product, *convolutions = (p.task.params for p in stages.program.phases() if p.task.template != "nest")
+    assert (product.get("pairs") == "seven_bits") is seven
+    assert [bool(conv.get("seven_bits")) for conv in convolutions] == [seven] * 2
+    assert ("mn::seven_bits(" in stages.source) is seven
     given = {name: value.reshape(stages.program.buffer(name).shape) for name, value in feeds.items()}
     seen = run(stages.program, given, stages.lowered.weights, workers=2)
     with Session(compiler.build(stages), threads=2) as session:
@@ -68,11 +68,6 @@ def test_other_processors_multiply_bytes() -> None:
     avx2 = Machine.named("avx2")
     for machine in (replace(avx2, features=avx2.features | {"avxvnni"}), Machine.named("neon")):
         assert "seven_bits" not in compiler.lower(serialized, threads=2, machine=machine).source
-
-
-def few_large(random: np.random.Generator, share: float, *shape: int) -> np.ndarray:  # type: ignore[type-arg]
-    """Bytes of seven bits, but for so many."""
-    return np.where(random.random(shape) < share, 127, random.integers(-50, 51, shape)).astype(np.int8)
 
 
 @pytest.mark.parametrize(

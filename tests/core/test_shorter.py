@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,15 +53,36 @@ def test_a_process_beside_finds_the_same(path: Path, beside: list[int | None]) -
     assert beside == [0]
 
 
-@pytest.mark.parametrize("program", ["false", "/nowhere/python"])
+@pytest.mark.parametrize(
+    ("program", "ended"), [("python", 1), ("deaf/python", 1), ("nowhere/python", None), ("studio", None)]
+)
+@pytest.mark.parametrize("patience", [0, 0.2])
 def test_where_there_is_none_this_one_proves(
-    program: str, path: Path, beside: list[int | None], monkeypatch: pytest.MonkeyPatch
+    patience: float,
+    program: str,
+    ended: int | None,
+    path: Path,
+    beside: list[int | None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sys, "executable", program)
+    """One that fails, or ends before it is told anything; none at all; an application's own program."""
+    (path.parent / "deaf").mkdir()
+    for name, text in (("python", "cat > /dev/null; exit 1"), ("deaf/python", "exec <&-; exit 1"), ("studio", "")):
+        (path.parent / name).write_text(f"#!/bin/sh\n{text}\n")
+        (path.parent / name).chmod(0o755)
+    started = subprocess.Popen
+
+    def slowly(*arguments: Any, **options: Any) -> Any:
+        process = started(*arguments, **options)
+        time.sleep(patience)
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", slowly)
+    monkeypatch.setattr(sys, "executable", str(path.parent / program))
     with shorter.Proofs(Imported(path), LENGTHS) as proofs:
         found = proofs.found()
     assert found == shorter.prove(Imported(path), LENGTHS)
-    assert beside == [1 if program == "false" else None]
+    assert beside == [ended]
 
 
 def test_it_ends_where_the_compiler_fails(
