@@ -52,7 +52,7 @@ def recurrent(ctx: Context) -> tuple[str, ...]:
         coupled=bool(ctx.attr("input_forget", 0)),
         after=after,
     )
-    apart = ctx.reshape(states, (STATES[kind], steps, rows, directions, units))
+    apart = ctx.reshape(states, (ctx.type(states).shape[0], steps, rows, directions, units))
     y = part(ctx, apart, 0, 0, 1)
     ends = [_ends(ctx, part(ctx, apart, 0, s, 1), reverse) for s in range(STATES[kind])]
     if ctx.has(4):

@@ -6,7 +6,8 @@ kind "rnn", "gru" or "lstm" with G = 1, 3 or 4 gates in ONNX's order, H units, D
 starts at the last step), B sequences of T steps. x [T, B, D G H]: products of the inputs, input biases added;
 r [D, H, G H]; h and, of an LSTM, c [D, B, H]: the states before the first step; optional ("", as c elsewhere):
 b [D, G H], added to the products by r; p [D, 3 H], peepholes of the gates i, o, f; lengths [B], integers: later steps
-keep the state. The states [S, T, B, D H] after every step: h, and of an LSTM c.
+keep the state. The states [S, T, B, D H] after every step: h, and of an LSTM c; of a GRU that multiplies the state in
+front of its last product also what that product takes, reset * h, and the update gate.
 
 ``activations``: names of operators, or "identity", of every direction one after the other, between commas;
 ``clip`` > 0 bounds what an activation sees; ``coupled``: the forget gate is 1 - i; ``after``: the reset gate multiplies
@@ -50,7 +51,9 @@ class Cell:
         names, count = text(attrs, "activations").split(","), len(ACTIVATIONS[self.kind])
         self.activations = names[direction * count :][:count]
         self.limit = number(attrs, "clip")
-        self.coupled, self.after = bool(attrs["coupled"]), bool(attrs["after"])
+        self.coupled = bool(attrs["coupled"])
+        self.twice = self.kind == "gru" and not attrs["after"]
+        self.stored = self.states + (2 if self.twice else 0)
 
     def step(
         self,
@@ -61,13 +64,28 @@ class Cell:
         peepholes: Sequence[V] = (),
         product: Callable[[V], V] | None = None,
     ) -> tuple[V, ...]:
-        """The states after a step. ``x`` and ``r``: what the input and the state give each gate; ``product``: what a
-        state gives a GRU's last gate, where its product is not in ``r``."""
+        """The states after a step, and what else is stored. ``x`` and ``r``: what the input and the state give each
+        gate; ``product``: what a state gives a GRU's last gate, where its product is not in ``r``."""
         if self.kind == "rnn":
             return (self._apply(do, 0, do.add("add", x[0], r[0])),)
-        if self.kind == "gru":
-            return (self._gru(do, x, r, states[0], product),)
-        return self._lstm(do, x, r, states[1], peepholes)
+        if self.kind == "lstm":
+            return self._lstm(do, x, r, states[1], peepholes)
+        if product is None:
+            update, reset = self._opened(do, x, r)
+            return (self.renewed(do, x[2], do.add("mul", reset, r[2]), states[0], update),)
+        seen, update = self.before_product(do, x, r, states[0])
+        return (self.renewed(do, x[2], product(seen), states[0], update), seen, update)
+
+    def before_product(self, do: Making[V], x: Sequence[V], r: Sequence[V], h: V) -> tuple[V, V]:
+        """Of a GRU that multiplies twice a step: what its last product takes, and the update gate."""
+        update, reset = self._opened(do, x, r)
+        return do.add("mul", reset, h), update
+
+    def renewed(self, do: Making[V], x: V, inner: V, h: V, update: V) -> V:
+        """A GRU's state after a step: ``x`` and ``inner`` are what the input and the state give its last gate."""
+        new = self._apply(do, 1, do.add("add", x, inner))
+        kept = do.add("mul", do.add("sub", do.one(update), update), new)
+        return do.add("add", kept, do.add("mul", update, h))
 
     def _apply(self, do: Making[V], which: int, v: V) -> V:
         if self.limit > 0:
@@ -75,15 +93,9 @@ class Cell:
         name = self.activations[which]
         return v if name == "identity" else do.add(name, v)
 
-    def _gru(self, do: Making[V], x: Sequence[V], r: Sequence[V], h: V, product: Callable[[V], V] | None) -> V:
-        update, reset = (self._apply(do, 0, do.add("add", x[g], r[g])) for g in range(2))
-        if product is None:
-            inner = do.add("mul", reset, r[2])
-        else:
-            inner = product(do.add("mul", reset, h))
-        new = self._apply(do, 1, do.add("add", x[2], inner))
-        kept = do.add("mul", do.add("sub", do.one(update), update), new)
-        return do.add("add", kept, do.add("mul", update, h))
+    def _opened(self, do: Making[V], x: Sequence[V], r: Sequence[V]) -> list[V]:
+        """A GRU's update and reset gates."""
+        return [self._apply(do, 0, do.add("add", x[g], r[g])) for g in range(2)]
 
     def _lstm(self, do: Making[V], x: Sequence[V], r: Sequence[V], c: V, peepholes: Sequence[V]) -> tuple[V, ...]:
         def gate(number: int, seen: V) -> V:
@@ -133,7 +145,6 @@ class Unrolled:
         bias = None if b is None else self._one(b, d)
         peepholes = [self._part(self._one(p, d), 0, g * units, units) for g in range(3)] if p is not None else []
         states = tuple(self._one(first, d) for first in firsts[: cell.states])
-        separate = cell.kind == "gru" and not cell.after
 
         def product(state: Any, first: int, count: int) -> Any:
             found = do.add("matmul", state, self._part(weights, 1, first * units, count * units))
@@ -142,15 +153,16 @@ class Unrolled:
         outputs: list[tuple[Any, ...]] = [()] * self.steps
         for t in reversed(range(self.steps)) if back else range(self.steps):
             seen = self._reshape(self._part(self._part(x, 0, t, 1), 2, d * width, width), (self.rows, width))
-            found = product(states[0], 0, 2 if separate else cell.gates)
+            found = product(states[0], 0, 2 if cell.twice else cell.gates)
             gates = range(cell.gates)
             xs = [self._part(seen, 1, g * units, units) for g in gates]
-            rs = [self._part(found, 1, g * units, units) for g in (range(2) if separate else gates)]
-            new = cell.step(do, xs, rs, states, peepholes, (lambda v: product(v, 2, 1)) if separate else None)
+            rs = [self._part(found, 1, g * units, units) for g in (range(2) if cell.twice else gates)]
+            new = cell.step(do, xs, rs, states, peepholes, (lambda v: product(v, 2, 1)) if cell.twice else None)
             if lengths is not None:
                 alive = do.add("greater", self._reshape(lengths, (self.rows, 1)), do.number(t, lengths))
-                new = tuple(do.add("where", alive, a, b) for a, b in zip(new, states, strict=True))
-            outputs[t] = states = new
+                kept = (do.add("where", alive, a, b) for a, b in zip(new, states, strict=False))
+                new = (*kept, *new[len(states) :])
+            outputs[t], states = new, new[: cell.states]
         return outputs
 
     def _one(self, tensor: Any, index: int) -> Any:
@@ -210,7 +222,7 @@ def _infer(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType
     for found, shape in wanted:
         if found is not None and found.shape != shape:
             raise ShapeError(f"a tensor {found} of a recurrence should have shape {shape}")
-    return (TensorType(x.dtype, (STATES[kind], steps, rows, directions * units)),)
+    return (TensorType(x.dtype, (Cell(attrs, 0).stored, steps, rows, directions * units)),)
 
 
 def _evaluate(xp: Any, inputs: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:

@@ -90,15 +90,13 @@ def infer(node: Node, types: Sequence[TensorType | None]) -> tuple[TensorType, .
 def is_template(node: Node, graph: Graph) -> bool:
     """Whether a hand-written template computes ``node``: float32 contractions, convolutions by constants, products of
     unsigned by signed integers of 8 bits, constant ones, by weights of few bits, attention of integers, sorting along
-    the last axis, scattered runs, and recurrences by constants whose products are all of the state before a step."""
+    the last axis, scattered runs, and recurrences by constants."""
     types = [graph.types[n] for n in node.inputs if n]
     if node.op == "order":
         return node.attrs["axis"] == types[0].rank - 1
     if node.op == "recurrence":
         floats = all(graph.types[n].dtype == COMPUTE for n in node.inputs[:6] if n)
-        return (
-            floats and graph.is_constant(node.inputs[1]) and (node.attrs["kind"] != "gru" or bool(node.attrs["after"]))
-        )
+        return floats and graph.is_constant(node.inputs[1])
     if node.op == "conv" and not graph.is_constant(node.inputs[1]):
         return False
     if [t.dtype for t in types] == ["uint8", "int8"] and graph.is_constant(node.inputs[1]):

@@ -1,7 +1,7 @@
 """Recurrences in the form that a target takes.
 
-1. Written step by step where no template computes them: on a GPU, where the weights are data or no float32, or where a
-   gate's product needs another gate of the same step. A sequence is then of few steps.
+1. Written step by step where no template computes them: on a GPU, and where the weights are data or no float32. A
+   sequence is then of few steps.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 A tile has an accumulator for every gate; the rest of the cell (:class:`mononn_core.ops.recurrent.Cell`) is an
 expression of them. b is packed in blocks of units, their gates side by side. Steps follow one another in a loop;
-owners meet behind every step only where they share the units of a direction. Every other step walks the blocks
-backwards: then what the cache still holds of the weights is found there.
+owners meet behind every product only where they share the units of a direction. Every other step walks the blocks
+backwards: then what the cache still holds of the weights is found there. A GRU whose reset gate multiplies the state in
+front of the last gate's product has two products a step.
 """
 
 from __future__ import annotations
@@ -55,26 +56,42 @@ class RecurrenceParams:
 
 
 @dataclass(frozen=True)
+class _Product:
+    """Of a step: what ``gates`` gates from ``start`` on take, in blocks of ``block`` units, of what is stored in place
+    ``source`` of the states: the step before it, or ``within`` the step."""
+
+    start: int
+    gates: int
+    block: int
+    source: int = 0
+    within: bool = False
+
+
+@dataclass(frozen=True)
 class _Shape:
-    """Of a node: steps, sequences, directions, units; and of its panels, gates and units of a block."""
+    """Of a node: steps, sequences, directions, units and gates, and a step's products, one after the other."""
 
     steps: int
     rows: int
     directions: int
     units: int
     gates: int
-    block: int
+    products: tuple[_Product, ...]
 
     @staticmethod
     def of(node: Node, builder: PhaseBuilder) -> _Shape:
         (steps, rows, _), (directions, units, _) = (builder.types[node.inputs[i]].shape for i in (X, R))
-        gates = Cell(node.attrs, 0).gates
-        return _Shape(steps, rows, directions, units, gates, max(1, VECTORS // gates) * builder.lanes)
+        cell, lanes = Cell(node.attrs, 0), builder.lanes
 
-    @property
-    def blocks(self) -> int:
+        def product(start: int, gates: int, source: int = 0) -> _Product:
+            return _Product(start, gates, max(1, VECTORS // gates) * lanes, source, source > 0)
+
+        products = (product(0, 2), product(2, 1, cell.states)) if cell.twice else (product(0, cell.gates),)
+        return _Shape(steps, rows, directions, units, cell.gates, products)
+
+    def blocks(self, product: _Product) -> int:
         """Of a direction."""
-        return ceil(self.units / self.block)
+        return ceil(self.units / product.block)
 
 
 class _Elements:
@@ -145,7 +162,7 @@ class Recurrence(Template[RecurrenceParams], CpuTemplate, CpuScheduled):
             found.append(Partition("batch", owners))
         if s.rows % owners == 0:
             found.append(Partition("rows", owners))
-        if s.blocks >= owners:
+        if min(map(s.blocks, s.products)) >= owners:
             found.append(Partition("columns", owners))
         flops = registry.get(self.op).flops
         assert flops is not None
@@ -156,18 +173,17 @@ class Recurrence(Template[RecurrenceParams], CpuTemplate, CpuScheduled):
         )
 
     def build(self, builder: PhaseBuilder, stage: FusionGroup, decided: GroupSchedule, name: str) -> Phase:
-        """The first step of the first direction."""
-        return _Steps(builder, stage, decided.partition, name).phase(0, first=True)
+        """The first product of the first step of the first direction."""
+        steps = _Steps(builder, stage, decided.partition, name)
+        return steps.phase(steps.shape.products[0], 0, first=True)
 
     def items(self, builder: PhaseBuilder, stage: FusionGroup, decided: GroupSchedule, name: str) -> tuple[Item, ...]:
         steps = _Steps(builder, stage, decided.partition, name)
-        directions = range(steps.shape.directions)
-        firsts = tuple(steps.phase(d, first=True) for d in directions)
         if steps.shape.steps == 1:
-            return firsts
+            return steps.step(first=True)
         meet = (Barrier(0),) if decided.partition.kind == "columns" else ()
-        body = (*meet, *(steps.phase(d, first=False) for d in directions))
-        return (*firsts, Loop(STEP, steps.shape.steps - 1, body, ""))
+        body = (*meet, *steps.step(first=False))
+        return (*steps.step(first=True), Loop(STEP, steps.shape.steps - 1, body, ""))
 
     # -- C++ --------------------------------------------------------------------------------------------------------
 
@@ -199,8 +215,17 @@ class _Steps:
         self.inputs = (*stage.root.inputs, *("",) * (INPUTS - len(stage.root.inputs)))
         self.name, self.shape = name, _Shape.of(stage.root, builder)
 
-    def phase(self, d: int, first: bool) -> Phase:
-        """The first step of direction ``d``, or all others."""
+    def step(self, first: bool) -> tuple[Item, ...]:
+        """The first step of every direction, or all others."""
+        found: list[Item] = []
+        for product in self.shape.products:
+            if product.within and self.partition.kind == "columns":
+                found.append(Barrier(0))
+            found.extend(self.phase(product, d, first) for d in range(self.shape.directions))
+        return tuple(found)
+
+    def phase(self, product: _Product, d: int, first: bool) -> Phase:
+        """A product of the first step of direction ``d``, or of all others."""
         s, partition = self.shape, self.partition
         owners = partition.owners if partition.kind in ("rows", "columns") else 1
         rows, units = s.rows, s.units
@@ -210,29 +235,30 @@ class _Steps:
             rows = s.rows // owners
             m0 = Var(OWNER) * rows
         elif partition.kind == "columns":
-            units = ceil(s.blocks / owners) * s.block
+            units = ceil(s.blocks(product) / owners) * product.block
             u0 = Var(OWNER) * units
         binder = self.builder.binder({OWNER: owners})
         if not first:
             binder.outer[STEP] = (0, s.steps - 2)
         t, before = self._times(d, first)
-        self._product(binder, d, None if first else before, (m0, u0), (rows, units))
+        known = None if first else before
+        self._operands(binder, product, d, t if product.within else known, (m0, u0), (rows, units))
         inner = {"m": (0, rows - 1), "n": (0, units - 1)}
         row = binder.position("row", m0 + axis("m", rows), s.rows)
         unit = binder.position("unit", u0 + axis("n", units), s.units)
-        values = self._values(d, None if first else before, (t, row, unit))
         results = []
-        for state, value in enumerate(values):
-            at = matrix_index(self._kind.shape, (Const(state), t, row, unit + d * s.units))
+        for place, value in self._values(product, d, known, (t, row, unit)).items():
+            at = matrix_index(self._kind.shape, (Const(place), t, row, unit + d * s.units))
             bound_value = binder.stored(self.stage.stored, binder.bind(value, inner))
-            role = binder.output(self.stage.stored, at, inner, f"out{state}")
-            results.append(Result(f"out{state}", ("m", "n"), role, bound_value))
-        most = most_at_once(s.gates * s.block // self.builder.lanes, self.builder.machine)
-        params = {"gates": s.gates, "block": s.block, "at_once": most, "rows": s.rows}
+            role = binder.output(self.stage.stored, at, inner, f"out{place}")
+            results.append(Result(f"out{place}", ("m", "n"), role, bound_value))
+        most = most_at_once(product.gates * product.block // self.builder.lanes, self.builder.machine)
+        params = {"gates": product.gates, "block": product.block, "at_once": most, "rows": s.rows}
         operands = tuple(self._within(o, d) for o in binder.operands)
         task = Task(Recurrence.name, operands, params, tuple(results))
-        name = f"{self.name}_{'first' if first else 'step'}{d}"
-        flops = 2 * s.rows * s.units * s.units * s.gates
+        number = str(s.products.index(product) or "")
+        name = f"{self.name}_{'first' if first else 'step'}{d}{number and '_' + number}"
+        flops = 2 * s.rows * s.units * s.units * product.gates
         found = self.builder.phase(name, self.stage, partition, {OWNER: owners}, task, flops)
         if partition.kind != "batch":
             return found
@@ -258,70 +284,77 @@ class _Steps:
         rows, columns = one.box.bound
         return replace(one, box=replace(one.box, bound=(rows, min(columns, (d + 1) * self.shape.units))))
 
-    def _product(
+    def _operands(
         self,
         binder: OperandBinder,
+        product: _Product,
         d: int,
-        before: Expr | None,
+        time: Expr | None,
         at: tuple[Expr, Expr],
         size: tuple[int, int],
     ) -> None:
-        """Declare the state at time ``before`` (None: before the first step) and the weights."""
+        """Declare what is multiplied, stored at ``time`` (None: the state before the first step), and the weights."""
         s, (m0, u0), (rows, units) = self.shape, at, size
-        if before is None:
+        if time is None:
             seen = RowsView.of(self.builder.views, self.inputs[H])
             assert seen is not None, "what cannot be read in place is stored"
             tensor = seen.tensor
             corner: tuple[Expr, Expr] = (m0 + (seen.row + d * s.rows), Const(seen.column))
         else:
             tensor = self.stage.stored
-            corner = matrix_index(self._kind.shape, (Const(0), before, m0, Const(d * s.units)))
+            corner = matrix_index(self._kind.shape, (Const(product.source), time, m0, Const(d * s.units)))
         whole = matrix_shape(self.builder.types[tensor].shape)
         column = evaluate_index(corner[1], {})
         place = tuple(simplify(e, binder.outer) for e in corner)
         binder.add("a", tensor, Box(place, (rows, s.units), (whole[0], column + s.units)))
-        matrix = _side_by_side(self._weights(d), s)
+        matrix = _side_by_side(self._weights(product, d), product)
         rows, columns = matrix.shape
-        packed = self.builder.pack(
-            self.node, f"{self.inputs[R]}/{d}", s.gates * s.block, (rows, columns), lambda: matrix
-        )
-        width = ceil(units / s.block) * s.block * s.gates
-        first = simplify(u0 * s.gates, binder.outer)
+        label = f"{self.inputs[R]}/{d}/{product.start}"
+        packed = self.builder.pack(self.node, label, product.gates * product.block, (rows, columns), lambda: matrix)
+        width = ceil(units / product.block) * product.block * product.gates
+        first = simplify(u0 * product.gates, binder.outer)
         binder.add("b", packed.id, Box((Const(0), first), (s.units, width), packed.shape), packed=True)
 
-    def _weights(self, d: int) -> np.ndarray[Any, Any]:
-        """[H, G H]."""
-        found: np.ndarray[Any, Any] = self.builder.views.graph.constants[self.inputs[R]][d]
-        return found
+    def _weights(self, product: _Product, d: int) -> np.ndarray[Any, Any]:
+        """[H, G H] of the product's gates."""
+        whole: np.ndarray[Any, Any] = self.builder.views.graph.constants[self.inputs[R]][d]
+        return whole[:, product.start * self.shape.units :][:, : product.gates * self.shape.units]
 
-    def _values(self, d: int, before: Expr | None, at: tuple[Expr, Expr, Expr]) -> tuple[Expr, ...]:
-        """The states of element (time, row, unit) after the step."""
+    def _values(self, product: _Product, d: int, before: Expr | None, at: tuple[Expr, Expr, Expr]) -> dict[int, Expr]:
+        """What the product stores of element (time, row, unit), by place among the states."""
         s, views, (t, row, unit), inputs = self.shape, self.builder.views, at, self.inputs
-        cell, width = Cell(self.node.attrs, d), s.gates * s.units
-        x = [views.read(inputs[X], (t, row, unit + (d * width + g * s.units))) for g in range(s.gates)]
-        r: list[Expr] = [Acc(part=g) for g in range(s.gates)]
+        cell, do, column = Cell(self.node.attrs, d), _Elements(), unit + d * s.units
+        gates = range(product.start, product.start + product.gates)
+        x = [views.read(inputs[X], (t, row, unit + (d * s.gates + g) * s.units)) for g in gates]
+        r: list[Expr] = [Acc(part=g) for g in range(product.gates)]
         if inputs[B]:
-            r = [op("add", v, views.read(inputs[B], (Const(d), unit + g * s.units))) for g, v in enumerate(r)]
+            r = [op("add", r[i], views.read(inputs[B], (Const(d), unit + g * s.units))) for i, g in enumerate(gates)]
         if before is None:
             states = [views.read(inputs[n], (Const(d), row, unit)) for n in (H, C)[: cell.states]]
         else:
-            places = ((Const(n), before, row, unit + d * s.units) for n in range(cell.states))
+            places = ((Const(n), before, row, column) for n in range(cell.states))
             states = [views.element(self.stage.stored, place) for place in places]
-        peepholes = [views.read(inputs[P], (Const(d), unit + g * s.units)) for g in range(3)] if inputs[P] else []
-        found = cell.step(_Elements(), x, r, states, peepholes)
-        if not inputs[LENGTHS]:
-            return found
-        length = as_index(views.read(inputs[LENGTHS], (row,)))
-        return tuple(Select(op("gt", length, t), new, old) for new, old in zip(found, states, strict=True))
+        found: tuple[Expr, ...]
+        if cell.twice and not product.within:
+            return dict(enumerate(cell.before_product(do, x, r, states[0]), cell.states))
+        if cell.twice:
+            update = views.element(self.stage.stored, (Const(cell.states + 1), t, row, column))
+            found = (cell.renewed(do, x[0], r[0], states[0], update),)
+        else:
+            peepholes = [views.read(inputs[P], (Const(d), unit + g * s.units)) for g in range(3)] if inputs[P] else []
+            found = cell.step(do, x, r, states, peepholes)
+        if inputs[LENGTHS]:
+            length = as_index(views.read(inputs[LENGTHS], (row,)))
+            found = tuple(Select(op("gt", length, t), new, old) for new, old in zip(found, states, strict=True))
+        return dict(enumerate(found))
 
 
-def _side_by_side(weights: np.ndarray[Any, Any], s: _Shape) -> np.ndarray[Any, Any]:
+def _side_by_side(weights: np.ndarray[Any, Any], product: _Product) -> np.ndarray[Any, Any]:
     """[H, G H] as [H, blocks, G, block], units beyond the last one zero: [H, blocks G block]."""
-    gates = weights.reshape(s.units, s.gates, s.units)
-    whole = np.pad(gates, ((0, 0), (0, 0), (0, s.blocks * s.block - s.units)))
-    return np.ascontiguousarray(
-        whole.reshape(s.units, s.gates, s.blocks, s.block).transpose(0, 2, 1, 3).reshape(s.units, -1)
-    )
+    gates = weights.reshape(len(weights), product.gates, -1)
+    padded = np.pad(gates, ((0, 0), (0, 0), (0, -gates.shape[2] % product.block)))
+    parts = padded.reshape(*gates.shape[:2], -1, product.block).transpose(0, 2, 1, 3)
+    return np.ascontiguousarray(parts.reshape(len(weights), -1))
 
 
 TEMPLATE = Recurrence()

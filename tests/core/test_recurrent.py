@@ -23,7 +23,7 @@ from mononn_core.ops.evaluate import run as evaluate
 from mononn_core.options import Options
 from mononn_core.passes import pipeline
 from mononn_core.program.interpret import run as interpret
-from mononn_core.program.ir import Loop
+from mononn_core.program.ir import Loop, Phase
 from mononn_core.program.verify import verify
 from mononn_core.runtime.session import Session
 from mononn_core.schedule.groups import CpuGroups
@@ -94,6 +94,8 @@ CASES: dict[str, tuple[Any, ...]] = {
     "lstm, all there is": ("LSTM", (6, 3, 4, 17), "bidirectional", ("b", "l", "h", "p")),
     "lstm backwards": ("LSTM", (4, 2, 4, 40), "reverse", ("l",)),
     "gru": ("GRU", (5, 4, 8, 33), "bidirectional", ("b", "h", "l")),
+    "gru, reset in front": ("GRU", (5, 3, 8, 20), "bidirectional", ("b", "h", "l")),
+    "gru, reset in front, plain": ("GRU", (4, 1, 8, 70), "reverse", ()),
     "rnn": ("RNN", (6, 5, 8, 70), "bidirectional", ("b", "l")),
     "one step": ("LSTM", (1, 2, 4, 16), "bidirectional", ("b", "h")),
 }
@@ -131,7 +133,8 @@ def session(stages: CpuStages) -> Session:
 
 
 def net_of(kind: str, sizes: tuple[int, int, int, int], reverse: tuple[int, ...], optional: tuple[str, ...]) -> Graph:
-    """A recurrence alone; sizes: steps, sequences, units, 0. ``optional``: of "b", "p", "lengths"."""
+    """A recurrence alone; sizes: steps, sequences, units, 0. ``optional``: of "b", "p", "lengths", "before" (a GRU's
+    reset gate in front of the product)."""
     (steps, rows, units, _), gates, directions = sizes, GATES[kind.upper()], len(reverse)
     net, random = Net(), np.random.default_rng(units)
     weights = random.standard_normal((directions, units, gates * units)).astype(np.float32) / np.sqrt(units)
@@ -153,7 +156,7 @@ def net_of(kind: str, sizes: tuple[int, int, int, int], reverse: tuple[int, ...]
         activations=",".join(names * directions),
         clip=0.0,
         coupled=False,
-        after=True,
+        after="before" not in optional,
     )
     return net.graph(found)
 
@@ -183,15 +186,15 @@ def dealt(graph: Graph, machine: str, threads: int, kind: str) -> CpuStages:
 @given(st.data())
 def test_the_virtual_machine_gives_the_operators_answer(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(("rnn", "gru", "lstm")))
-    steps, rows, units = (data.draw(st.integers(1, n)) for n in (5, 5, 40))
+    steps, rows, units = (data.draw(st.integers(1, n)) for n in (5, 5, 140))
     reverse = data.draw(st.sampled_from(((0,), (1,), (0, 1), (1, 1))))
-    optional = data.draw(st.lists(st.sampled_from(("b", "p", "lengths")), unique=True))
+    optional = data.draw(st.lists(st.sampled_from(("b", "p", "lengths", "before")), unique=True))
     graph = net_of(kind, (steps, rows, units, 0), reverse, tuple(optional))
     threads = data.draw(st.integers(1, 3))
-    kinds = ["single", *(k for k, n in (("rows", rows), ("batch", len(reverse))) if threads > 1 and n % threads == 0)]
-    stages = dealt(
-        graph, data.draw(st.sampled_from(("avx512", "avx2", "scalar"))), threads, data.draw(st.sampled_from(kinds))
-    )
+    machine = data.draw(st.sampled_from(("avx512", "avx2", "scalar")))
+    ways = {"rows": rows % threads == 0, "batch": len(reverse) % threads == 0, "columns": units > 64 * (threads - 1)}
+    kinds = ["single", *(way for way, fits in ways.items() if threads > 1 and fits)]
+    stages = dealt(graph, machine, threads, data.draw(st.sampled_from(kinds)))
     given = values_of(graph, 3)
     shaped = {name: value.reshape(stages.program.buffer(name).shape) for name, value in given.items()}
     (found,) = interpret(stages.program, shaped, stages.lowered.weights, 2).values()
@@ -203,6 +206,8 @@ COMPILED = [
     ("lstm", (7, 1, 72, 0), (0, 1), ("b", "lengths")),
     ("lstm", (9, 6, 36, 0), (0,), ("p",)),
     ("gru", (7, 5, 50, 0), (0, 1), ("b",)),
+    ("gru", (8, 2, 150, 0), (1,), ("b", "before", "lengths")),
+    ("gru", (6, 1, 40, 0), (0, 1), ("before",)),
     ("rnn", (7, 4, 100, 0), (1,), ("lengths",)),
 ]
 
@@ -242,24 +247,24 @@ def test_owners_of_a_direction_each_do_not_meet() -> None:
     assert [phase.assign.owner.value for phase in loop.body] == [0, 1]  # type: ignore[union-attr]
 
 
-def test_a_reset_gate_in_front_of_the_product_is_written_step_by_step() -> None:
-    model, given = recurrent("GRU", (5, 3, 8, 20), "bidirectional", ("b", "h", "l"))
-    graph = load(model)
-    assert "recurrence" not in operators(pipeline.run(graph))
-    wanted = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, given)
-    for value, want in zip(session(lowered(graph)).run(given).values(), wanted, strict=True):
-        np.testing.assert_allclose(value, want, rtol=1e-5, atol=1e-6)
+def test_a_reset_gate_in_front_of_the_product_takes_two_products_a_step() -> None:
+    program = lowered(net_of("gru", (300, 1, 200, 0), (0,), ("before",))).program
+    (loop,) = (item for item in program.body if isinstance(item, Loop))
+    assert [type(item).__name__ for item in loop.body] == ["Barrier", "Phase"] * 2
+    first, second = (item for item in loop.body if isinstance(item, Phase))
+    assert (len(first.task.results), len(second.task.results)) == (2, 1)
 
 
-def test_a_gpu_gets_the_steps_one_by_one_and_no_more_than_it_can_take() -> None:
-    model, given = recurrent("LSTM", (4, 2, 8, 20), "bidirectional")
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_a_gpu_gets_the_steps_one_by_one_and_no_more_than_it_can_take(kind: str) -> None:
+    model, given = recurrent(kind, (4, 2, 8, 20), "bidirectional")
     graph = load(model)
     after = pipeline.run(graph, "cuda")
     assert "recurrence" not in operators(after)
     for value, want in zip(evaluate(after, given).values(), evaluate(graph, given).values(), strict=True):
         np.testing.assert_allclose(value, want, rtol=1e-5, atol=1e-6)
     with pytest.raises(UnsupportedError, match="a recurrence of 300 steps is not compiled for this target"):
-        pipeline.run(load(recurrent("LSTM", (300, 2, 8, 20))[0]), "cuda")
+        pipeline.run(load(recurrent(kind, (300, 2, 8, 20))[0]), "cuda")
 
 
 @pytest.mark.parametrize(
