@@ -266,9 +266,10 @@ def _dynamic_lstm(f: Body) -> Outputs:
 
 def _columns(f: Body, position: int, scale: int) -> str:
     """Weights [D, N, M] on a scale and a zero point for each of D, or for each of D and M, as real [D, M, N]."""
-    parts = [f[position]]
-    for point in (scale, scale + 1):
-        shape = f.shape(point)
-        parts.append(f.reshape(f[point], shape[0], 1, -1) if len(shape) == 2 else f.reshape(f[point], -1, 1, 1))
-    whole, size, zero = (f("Cast", part, to=onnx.TensorProto.FLOAT) for part in parts)
-    return f("Transpose", f("Mul", f("Sub", whole, zero), size), perm=[0, 2, 1])
+    directions, _, columns = f.shape(position)
+    size, zero = (
+        f.reshape(f("Expand", f.reshape(f[n], directions, -1), f.integers(directions, columns)), -1)
+        for n in (scale, scale + 1)
+    )
+    rows = f.reshape(f("Transpose", f[position], perm=[0, 2, 1]), directions * columns, -1)
+    return f.reshape(f("DequantizeLinear", rows, size, zero, axis=0), directions, columns, -1)

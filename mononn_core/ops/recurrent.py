@@ -1,13 +1,14 @@
 """Recurrent layers: one cell applied step after step, and the arithmetic of that cell.
 
-    recurrence(x, r, h, c, b, p, lengths; kind, reverse, activations, clip, coupled, after) -> states
+    recurrence(x, r, h, c, b, p, lengths, s; kind, reverse, activations, clip, coupled, after) -> states
 
 kind "rnn", "gru" or "lstm" with G = 1, 3 or 4 gates in ONNX's order, H units, D directions (``reverse``: 1 for one that
 starts at the last step), B sequences of T steps. x [T, B, D G H]: products of the inputs, input biases added;
 r [D, H, G H]; h and, of an LSTM, c [D, B, H]: the states before the first step; optional ("", as c elsewhere):
 b [D, G H], added to the products by r; p [D, 3 H], peepholes of the gates i, o, f; lengths [B], integers: later steps
-keep the state. The states [S, T, B, D H] after every step: h, and of an LSTM c; of a GRU that multiplies the state in
-front of its last product also what that product takes, reset * h, and the update gate.
+keep the state; s [D, G H]: r is int8, and products by it are multiplied by s. The states [S, T, B, D H] after every
+step: h, and of an LSTM c; of a GRU that multiplies the state in front of its last product also what that product takes,
+reset * h, and the update gate.
 
 ``activations``: names of operators, or "identity", of every direction one after the other, between commas;
 ``clip`` > 0 bounds what an activation sees; ``coupled``: the forget gate is 1 - i; ``after``: the reset gate multiplies
@@ -29,8 +30,8 @@ GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 STATES = {"rnn": 1, "gru": 1, "lstm": 2}
 ACTIVATIONS = {"rnn": ("tanh",), "gru": ("sigmoid", "tanh"), "lstm": ("sigmoid", "tanh", "tanh")}
 """kind -> its activations where none are said."""
-X, R, H, C, B, P, LENGTHS = range(7)
-INPUTS = 7
+X, R, H, C, B, P, LENGTHS, SCALE = range(8)
+INPUTS = 8
 """Positions of the inputs, and how many there are."""
 V = TypeVar("V")
 
@@ -115,6 +116,7 @@ class Written(Making[V], Protocol[V]):
     """Where whole tensors are computed."""
 
     def shape(self, name: V) -> tuple[int, ...]: ...
+    def dtype(self, name: V) -> str: ...
     def number(self, value: int, like: V) -> V: ...
 
 
@@ -140,14 +142,18 @@ class Unrolled:
     def _direction(self, d: int, back: bool) -> list[tuple[Any, ...]]:
         """Of each step, in order of time, the states [B, H]."""
         do, cell, units = self.do, Cell(self.attrs, d), self.units
-        x, r, *firsts, b, p, lengths = self.inputs
+        x, r, *firsts, b, p, lengths, scale = self.inputs
         weights, width = self._one(r, d), cell.gates * units
+        if scale is not None:
+            scale, weights = self._one(scale, d), do.add("cast", weights, to=do.dtype(x))
         bias = None if b is None else self._one(b, d)
         peepholes = [self._part(self._one(p, d), 0, g * units, units) for g in range(3)] if p is not None else []
         states = tuple(self._one(first, d) for first in firsts[: cell.states])
 
         def product(state: Any, first: int, count: int) -> Any:
             found = do.add("matmul", state, self._part(weights, 1, first * units, count * units))
+            if scale is not None:
+                found = do.add("mul", found, self._part(scale, 0, first * units, count * units))
             return found if bias is None else do.add("add", found, self._part(bias, 0, first * units, count * units))
 
         outputs: list[tuple[Any, ...]] = [()] * self.steps
@@ -202,13 +208,18 @@ class _Arrays:
     def shape(self, name: Any) -> tuple[int, ...]:
         return tuple(name.shape)
 
+    def dtype(self, name: Any) -> str:
+        return str(name.dtype)
+
 
 def _infer(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
     given: list[TensorType | None] = [*types, *[None] * (INPUTS - len(types))]
-    (x, r, h, c), (b, p, lengths) = given[:B], given[B:]
+    (x, r, h, c), (b, p, lengths, scale) = given[:B], given[B:]
     kind, directions = text(attrs, "kind"), len(integers(attrs, "reverse"))
     if x is None or r is None or h is None or x.rank != 3 or r.rank != 3 or (c is None) == (kind == "lstm"):
         raise ShapeError(f"a recurrence has inputs [T, B, D G H], weights [D, H, G H] and states, not {x} and {r}")
+    if (r.dtype == "int8") != (scale is not None):
+        raise ShapeError(f"weights of a recurrence of type {r.dtype} are{'' if scale is None else ' not'} on a scale")
     (steps, rows, _), units, gates = x.shape, r.shape[1], GATES[kind]
     wanted = (
         (x, (steps, rows, directions * gates * units)),
@@ -218,6 +229,7 @@ def _infer(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType
         (c, (directions, rows, units)),
         (p, (directions, 3 * units)),
         (lengths, (rows,)),
+        (scale, (directions, gates * units)),
     )
     for found, shape in wanted:
         if found is not None and found.shape != shape:

@@ -95,8 +95,9 @@ def is_template(node: Node, graph: Graph) -> bool:
     if node.op == "order":
         return node.attrs["axis"] == types[0].rank - 1
     if node.op == "recurrence":
-        floats = all(graph.types[n].dtype == COMPUTE for n in node.inputs[:6] if n)
-        return floats and graph.is_constant(node.inputs[1])
+        r, *others = (n for n in (*node.inputs[1:6], node.inputs[0], *node.inputs[7:]) if n)
+        floats = all(graph.types[n].dtype == COMPUTE for n in others)
+        return floats and graph.types[r].dtype in (COMPUTE, "int8") and graph.is_constant(r)
     if node.op == "conv" and not graph.is_constant(node.inputs[1]):
         return False
     if [t.dtype for t in types] == ["uint8", "int8"] and graph.is_constant(node.inputs[1]):

@@ -109,6 +109,7 @@ FORMS = {"cpu": CPU_FORMS, "cuda": CUDA_FORMS, "cuda-emulated": CUDA_FORMS}
 
 INTEGERS: tuple[tuple[str, Pass], ...] = (
     ("attention", attention.integers),
+    ("recurrent", recurrent.integers),
     ("integers", quantised.integers),
     ("weight_only", weight_only.run),
 )

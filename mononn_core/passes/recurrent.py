@@ -2,15 +2,21 @@
 
 1. Written step by step where no template computes them: on a GPU, and where the weights are data or no float32. A
    sequence is then of few steps.
+2. On a CPU weights of 8 bits on a scale, one of each column, stay as they are, where integers less their zero point are
+   int8 still: a step reads a quarter of the bytes, and sums are multiplied by the scale.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from mononn_core.element import COMPUTE
 from mononn_core.errors import UnsupportedError
 from mononn_core.graph import Graph, Node
-from mononn_core.ops.recurrent import INPUTS, Unrolled, X
+from mononn_core.ops.quantise import beyond
+from mononn_core.ops.recurrent import INPUTS, SCALE, R, Unrolled, X
 from mononn_core.ops.registry import is_template
 from mononn_core.passes.rewrite import Rewriter, rewrite
 
@@ -36,6 +42,9 @@ class _Nodes:
     def shape(self, name: str) -> tuple[int, ...]:
         return self.rewriter.type(name).shape
 
+    def dtype(self, name: str) -> str:
+        return self.rewriter.type(name).dtype
+
 
 def _unroll(rewriter: Rewriter, node: Node) -> str:
     steps = rewriter.type(node.inputs[X]).shape[0]
@@ -58,6 +67,27 @@ def on_cpu(graph: Graph) -> Graph:
         return _unroll(rewriter, node) if wanted else None
 
     return rewrite(graph, [unserved])
+
+
+def integers(graph: Graph) -> Graph:
+    """``graph`` with recurrences by weights of 8 bits: case 2."""
+
+    def stored(rewriter: Rewriter, node: Node) -> str | None:
+        source = rewriter.producer(node.inputs[R], "dequantize") if node.op == "recurrence" else None
+        if source is None or len(node.inputs) > SCALE:
+            return None
+        values = [v for n in source.inputs if (v := rewriter.constant(n)) is not None]
+        if len(values) < len(source.inputs) or rewriter.type(source.output).dtype != COMPUTE:
+            return None
+        q, scale, *zero = values
+        whole, steps = q.astype(np.int32) - (zero[0].astype(np.int32) if zero else 0), np.broadcast_to(scale, q.shape)
+        if (steps != steps[:, :1]).any() or beyond(whole, (0, 1, 2)):
+            return None
+        inputs = [*node.inputs, *[""] * (SCALE - len(node.inputs))]
+        inputs[R] = rewriter.make(whole.astype(np.int8))
+        return rewriter.add("recurrence", *inputs, rewriter.make(steps[:, 0]), **dict(node.attrs))
+
+    return rewrite(graph, [stored])
 
 
 def on_gpu(graph: Graph) -> Graph:

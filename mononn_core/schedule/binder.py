@@ -172,7 +172,15 @@ class TaskBuilder(ABC):
         own, narrow = self.types[node.inputs[1]].dtype, self.multiplied(node)
         dtype = multiplied or (own if narrow in (*BYTES, HALF_WORD) else narrow)
         terms = self.terms(multiplied or narrow)
-        known = f"{name}@{panel}" + (f"x{terms}" if terms > 1 else "")
+        return self.in_panels(
+            f"{name}@{panel}" + (f"x{terms}" if terms > 1 else ""), panel, shape, dtype, matrix, terms
+        )
+
+    def in_panels(
+        self, known: str, panel: int, shape: tuple[int, int], dtype: str, matrix: Matrix, terms: int = 1
+    ) -> Buffer:
+        """The buffer ``known`` of a constant matrix of ``shape`` in panels of ``panel`` columns, ``terms`` rows side by
+        side."""
         if known not in self.packed:
             self.packed[known] = (panel_buffer(known, shape, panel, dtype, terms), matrix)
         return self.packed[known][0]

@@ -4,7 +4,8 @@ A tile has an accumulator for every gate; the rest of the cell (:class:`mononn_c
 expression of them. b is packed in blocks of units, their gates side by side. Steps follow one another in a loop;
 owners meet behind every product only where they share the units of a direction. Every other step walks the blocks
 backwards: then what the cache still holds of the weights is found there. A GRU whose reset gate multiplies the state in
-front of the last gate's product has two products a step.
+front of the last gate's product has two products a step. Weights of 8 bits are widened by each load where an owner
+reads more of them in a step than its second-level cache would hold as float32.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from mononn_core.codegen.cpu_storage import CpuStorage, CpuTemplate
 from mononn_core.codegen.cstyle import Printer
 from mononn_core.codegen.epilogues import write_elements
 from mononn_core.codegen.storage import row_stride
+from mononn_core.element import COMPUTE
 from mononn_core.graph import Node, TensorType
 from mononn_core.ops import registry
 from mononn_core.ops.common import as_index, integers
-from mononn_core.ops.recurrent import INPUTS, LENGTHS, B, C, Cell, H, P, R, X
+from mononn_core.ops.recurrent import INPUTS, LENGTHS, SCALE, B, C, Cell, H, P, R, X
 from mononn_core.program.expr import Acc, Const, Expr, Select, Var, evaluate_index, op
 from mononn_core.program.ir import Barrier, Box, Item, Loop, Operand, Phase, Result, Task
 from mononn_core.program.rules import matrix_dims
@@ -309,11 +311,24 @@ class _Steps:
         binder.add("a", tensor, Box(place, (rows, s.units), (whole[0], column + s.units)))
         matrix = _side_by_side(self._weights(product, d), product)
         rows, columns = matrix.shape
-        label = f"{self.inputs[R]}/{d}/{product.start}"
-        packed = self.builder.pack(self.node, label, product.gates * product.block, (rows, columns), lambda: matrix)
+        label, panel = f"{self.inputs[R]}/{d}/{product.start}", product.gates * product.block
+        if self.inputs[SCALE]:
+            packed = self.builder.in_panels(
+                f"{label}@{panel}", panel, (rows, columns), self._bytes_or_floats, lambda: matrix
+            )
+        else:
+            packed = self.builder.pack(self.node, label, panel, (rows, columns), lambda: matrix)
         width = ceil(units / product.block) * product.block * product.gates
         first = simplify(u0 * product.gates, binder.outer)
         binder.add("b", packed.id, Box((Const(0), first), (s.units, width), packed.shape), packed=True)
+
+    @property
+    def _bytes_or_floats(self) -> str:
+        """The type of weights of 8 bits."""
+        shared = self.partition.owners if self.partition.kind in ("batch", "columns") else 1
+        s = self.shape
+        floats = 4 * s.directions * s.gates * s.units**2 / shared
+        return "int8" if floats > self.builder.machine.l2_bytes else COMPUTE
 
     def _weights(self, product: _Product, d: int) -> np.ndarray[Any, Any]:
         """[H, G H] of the product's gates."""
@@ -327,6 +342,10 @@ class _Steps:
         gates = range(product.start, product.start + product.gates)
         x = [views.read(inputs[X], (t, row, unit + (d * s.gates + g) * s.units)) for g in gates]
         r: list[Expr] = [Acc(part=g) for g in range(product.gates)]
+        if inputs[SCALE]:
+            r = [
+                op("mul", r[i], views.read(inputs[SCALE], (Const(d), unit + g * s.units))) for i, g in enumerate(gates)
+            ]
         if inputs[B]:
             r = [op("add", r[i], views.read(inputs[B], (Const(d), unit + g * s.units))) for i, g in enumerate(gates)]
         if before is None:

@@ -25,7 +25,7 @@ from mononn_core.program.expr import Expr
 from mononn_core.program.ir import Box, Phase, Task
 from mononn_core.program.simplify import from_linear, linear
 from mononn_core.program.template import Array, Elements, Extent, Running, Template, operand, sides
-from mononn_core.schedule.binder import OperandBinder, panel_buffer
+from mononn_core.schedule.binder import OperandBinder
 from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.schedule.stages import FusionGroup
 from mononn_core.schedule.template import Ways
@@ -177,10 +177,8 @@ class WeightOnly(Template[WeightOnlyParams], CpuTemplate, TiledProduct):
 
 def _weight(builder: PhaseBuilder, name: str, panel: int, matrix: np.ndarray) -> str:
     """A constant matrix in panels of its columns."""
-    if name not in builder.packed:
-        shape = (matrix.shape[0], matrix.shape[1])
-        builder.packed[name] = (panel_buffer(name, shape, panel, str(matrix.dtype)), lambda: matrix)
-    return builder.packed[name][0].id
+    shape = (matrix.shape[0], matrix.shape[1])
+    return builder.in_panels(name, panel, shape, str(matrix.dtype), lambda: matrix).id
 
 
 def packed(digits: np.ndarray, bits: int, lanes: int) -> np.ndarray:

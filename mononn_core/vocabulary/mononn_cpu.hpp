@@ -77,18 +77,26 @@ template <int TILES, long ROW, bool SHORT = false, class T> MN_INLINE auto fetch
   return Fetch<T, LINES, EVERY>{16 * ROW, B + rows * ROW + tile * (rows * ROW / TILES), HOP};
 }
 
+// W neighbouring numbers of a panel.
+template <class E> MN_INLINE V row_now(const E *p) {
+  if constexpr (std::is_same_v<E, float>) return load_now(p);
+  typename Packed<E, W>::Type numbers;
+  __builtin_memcpy(&numbers, p, sizeof numbers);
+  return widen<V, E>(numbers);
+}
+
 // c = A B for MR rows and NV vectors of columns, A rows lda apart, B rows ldb apart and read once each: the sums stay in
 // registers. KU independent sums (of every KU-th k) hide the multiply-add latency of small tiles.
-template <int MR, int NV, int KU, class Fetching>
-MN_INLINE void multiply(const float *__restrict A, long lda, const float *__restrict B, long ldb, long K, V (&c)[KU][MR][NV],
+template <int MR, int NV, int KU, class TB, class Fetching>
+MN_INLINE void multiply(const float *__restrict A, long lda, const TB *__restrict B, long ldb, long K, V (&c)[KU][MR][NV],
                         Fetching fetch) {
   MN_UNROLL for (int u = 0; u < KU; ++u)
     MN_UNROLL for (int i = 0; i < MR; ++i)
       MN_UNROLL for (int j = 0; j < NV; ++j) c[u][i][j] = V{};
   auto step = [&](int u) __attribute__((always_inline)) {
-    const float *b = B + u * ldb;
+    const TB *b = B + u * ldb;
     V row[NV];
-    MN_UNROLL for (int j = 0; j < NV; ++j) row[j] = load_now(b + j * W);
+    MN_UNROLL for (int j = 0; j < NV; ++j) row[j] = row_now(b + j * W);
     fetch.template row<NV * W>(b, u);
     MN_UNROLL for (int i = 0; i < MR; ++i) {
       const V a = splat_now(A[i * lda + u]);
@@ -112,8 +120,8 @@ MN_INLINE void multiply(const float *__restrict A, long lda, const float *__rest
 constexpr long RUN = 1024;
 
 // MR x (NV vectors) of C = A B, handed to ``epilogue`` in registers.
-template <int MR, int NV, int KU, class Epilogue, class Fetching>
-MN_INLINE void tile(const float *__restrict A, long lda, const float *__restrict B, long ldb, long K, Epilogue &&epilogue,
+template <int MR, int NV, int KU, class TB, class Epilogue, class Fetching>
+MN_INLINE void tile(const float *__restrict A, long lda, const TB *__restrict B, long ldb, long K, Epilogue &&epilogue,
                     Fetching fetch) {
   V c[KU][MR][NV];
   multiply<MR, NV, KU>(A, lda, B, ldb, K < RUN ? K : RUN, c, fetch);
@@ -130,9 +138,9 @@ MN_INLINE void tile(const float *__restrict A, long lda, const float *__restrict
   }
   epilogue(c[0]);
 }
-template <int MR, int NV, int KU, class Epilogue>
-MN_INLINE void tile(const float *__restrict A, long lda, const float *__restrict B, long ldb, long K, Epilogue &&epilogue) {
-  tile<MR, NV, KU>(A, lda, B, ldb, K, epilogue, fetch_own<float>(ldb));
+template <int MR, int NV, int KU, class TB, class Epilogue>
+MN_INLINE void tile(const float *__restrict A, long lda, const TB *__restrict B, long ldb, long K, Epilogue &&epilogue) {
+  tile<MR, NV, KU>(A, lda, B, ldb, K, epilogue, fetch_own<TB>(ldb));
 }
 
 // M rows and a panel of columns in register tiles of at most MOST rows, cut evenly. CHAINS independent sums hide the

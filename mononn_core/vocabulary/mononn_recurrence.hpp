@@ -27,16 +27,16 @@ MN_INLINE void each_gate(V (&c)[MR][NV], long row, long n, long end, Element &&e
       each_unit(row + i, n + u * W, end, element, load<V>(sums[i] + (G * EACH + u) * W)...);
 }
 
-// ROWS rows of A (the state) [ROWS, K] by ``units`` units of B, packed in blocks of BLOCK units, their GATES side by side;
-// element(m, n, v...) takes the sums of W neighbouring units of row m from unit n on.
-template <int GATES, int BLOCK, int ROWS, int MOST, class Element>
-static inline void recurrence(const float *A, long lda, const float *B, long K, long units, bool backwards, Element &&element) {
+// ROWS rows of A (the state) [ROWS, K] by ``units`` units of B, floats or whole numbers of 8 bits, packed in blocks of BLOCK
+// units, their GATES side by side; element(m, n, v...) takes the sums of W neighbouring units of row m from unit n on.
+template <int GATES, int BLOCK, int ROWS, int MOST, class TB, class Element>
+static inline void recurrence(const float *A, long lda, const TB *B, long K, long units, bool backwards, Element &&element) {
   constexpr int PANEL = GATES * BLOCK;
   using S = Shape<ROWS, PANEL, MOST>;
   const long blocks = (units + BLOCK - 1) / BLOCK;
   for (long i = 0; i < blocks; ++i) {
     const long block = backwards ? blocks - 1 - i : i;
-    const float *panel = B + block * K * PANEL;
+    const TB *panel = B + block * K * PANEL;
     auto finish_tile = [&](auto &c, long row) __attribute__((always_inline)) {
       each_gate<GATES>(c, row, block * BLOCK, units, element, Counted<GATES>{});
     };

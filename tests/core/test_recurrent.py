@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from hypothesis import given, settings
@@ -134,18 +136,21 @@ def session(stages: CpuStages) -> Session:
 
 def net_of(kind: str, sizes: tuple[int, int, int, int], reverse: tuple[int, ...], optional: tuple[str, ...]) -> Graph:
     """A recurrence alone; sizes: steps, sequences, units, 0. ``optional``: of "b", "p", "lengths", "before" (a GRU's
-    reset gate in front of the product)."""
+    reset gate in front of the product), "8" (weights of 8 bits on a scale a column)."""
     (steps, rows, units, _), gates, directions = sizes, GATES[kind.upper()], len(reverse)
     net, random = Net(), np.random.default_rng(units)
     weights = random.standard_normal((directions, units, gates * units)).astype(np.float32) / np.sqrt(units)
+    scale = (np.abs(weights).max(1) / 127).astype(np.float32)
+    whole = np.round(weights / scale[:, None])
     inputs = [
         net.input(steps, rows, directions * gates * units),
-        net.const(weights),
+        net.const(whole, "int8") if "8" in optional else net.const(weights),
         net.input(directions, rows, units),
         net.input(directions, rows, units) if kind == "lstm" else "",
         net.input(directions, gates * units) if "b" in optional else "",
         net.input(directions, 3 * units) if "p" in optional and kind == "lstm" else "",
         net.input(rows, dtype="int32") if "lengths" in optional else "",
+        net.const(scale) if "8" in optional else "",
     ]
     names = {"rnn": ("tanh",), "gru": ("sigmoid", "tanh"), "lstm": ("sigmoid", "tanh", "tanh")}[kind]
     found = net(
@@ -173,13 +178,18 @@ def values_of(graph: Graph, seed: int) -> dict[str, Array]:
     }
 
 
+def small(name: str) -> Machine:
+    """The machine ``name`` with a second-level cache that holds no weights."""
+    return replace(Machine.named(name), l2_bytes=4096)
+
+
 def dealt(graph: Graph, machine: str, threads: int, kind: str) -> CpuStages:
     """The recurrence dealt as ``kind`` says."""
     options = Options(threads=threads)
-    groups = CpuGroups(pipeline.prepare(pipeline.run(graph), "cpu"), options, Machine.named(machine))
+    groups = CpuGroups(pipeline.prepare(pipeline.run(graph), "cpu"), options, small(machine))
     own = next(s.own for s in groups.stages if s.root is not None and s.root.op == "recurrence")
     fixed = {own: GroupSchedule(own, "recurrence", Partition(kind, threads))}
-    return lowered(graph, machine, threads, CpuScheduler(groups).decide(fixed))
+    return lower_imported(graph, options, small(machine), CpuScheduler(groups).decide(fixed))
 
 
 @settings(max_examples=60, deadline=None)
@@ -188,7 +198,7 @@ def test_the_virtual_machine_gives_the_operators_answer(data: st.DataObject) -> 
     kind = data.draw(st.sampled_from(("rnn", "gru", "lstm")))
     steps, rows, units = (data.draw(st.integers(1, n)) for n in (5, 5, 140))
     reverse = data.draw(st.sampled_from(((0,), (1,), (0, 1), (1, 1))))
-    optional = data.draw(st.lists(st.sampled_from(("b", "p", "lengths", "before")), unique=True))
+    optional = data.draw(st.lists(st.sampled_from(("b", "p", "lengths", "before", "8")), unique=True))
     graph = net_of(kind, (steps, rows, units, 0), reverse, tuple(optional))
     threads = data.draw(st.integers(1, 3))
     machine = data.draw(st.sampled_from(("avx512", "avx2", "scalar")))
@@ -209,12 +219,14 @@ COMPILED = [
     ("gru", (8, 2, 150, 0), (1,), ("b", "before", "lengths")),
     ("gru", (6, 1, 40, 0), (0, 1), ("before",)),
     ("rnn", (7, 4, 100, 0), (1,), ("lengths",)),
+    ("lstm", (5, 1, 90, 0), (0,), ("b", "8")),
+    ("gru", (4, 3, 120, 0), (0, 1), ("before", "8")),
 ]
 
 
 @cache
 def compiled(number: int, machine: str) -> Session:
-    return session(lowered(net_of(*COMPILED[number]), machine))
+    return session(lower_imported(net_of(*COMPILED[number]), Options(threads=2), small(machine)))
 
 
 @pytest.mark.parametrize("machine", RUNNABLE)
@@ -253,6 +265,40 @@ def test_a_reset_gate_in_front_of_the_product_takes_two_products_a_step() -> Non
     assert [type(item).__name__ for item in loop.body] == ["Barrier", "Phase"] * 2
     first, second = (item for item in loop.body if isinstance(item, Phase))
     assert (len(first.task.results), len(second.task.results)) == (2, 1)
+
+
+def quantised(scale: Array, zero: int, kind: str = "uint8", reach: int = 100) -> bytes:
+    """An LSTM of 32 units whose recurrent weights are of 8 bits, ``reach`` around a zero point, on a scale [4 * 32] or
+    one for all."""
+    model = onnx.load_from_string(recurrent("LSTM", (4, 1, 8, 32))[0])
+    graph = model.graph
+    (stored,) = (t for t in graph.initializer if t.name == "r")
+    whole = np.random.default_rng(0).integers(zero - reach, zero + reach, (1, 128, 32))
+    whole = whole.clip(np.iinfo(kind).min, np.iinfo(kind).max).astype(kind)
+    stored.CopyFrom(numpy_helper.from_array(whole, "q"))
+    graph.initializer.append(numpy_helper.from_array(scale, "scale"))
+    graph.initializer.append(numpy_helper.from_array(np.full(scale.shape, zero, kind), "zero"))
+    graph.node.insert(0, helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["r"], axis=1))
+    return model.SerializeToString()
+
+
+def test_weights_of_8_bits_stay_as_they_are() -> None:
+    scale = np.random.default_rng(1).uniform(0.001, 0.002, 128).astype(np.float32)
+    for model in (quantised(scale, 3, "int8"), quantised(scale, 120), quantised(scale[:1].reshape(()), 0, "int8")):
+        graph, given = load(model), recurrent("LSTM", (4, 1, 8, 32))[1]
+        stages = lower_imported(graph, Options(threads=2), small("avx2"))
+        assert [b.dtype for b in stages.program.buffers if b.shape == (32, 128) and b.space == "weight"] == ["int8"]
+        wanted = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, given)
+        for value, want in zip(session(stages).run(given).values(), wanted, strict=True):
+            np.testing.assert_allclose(value, want, rtol=1e-5, atol=1e-6)
+
+
+def test_weights_of_8_bits_are_floats_where_a_cache_holds_them_or_bytes_do_not() -> None:
+    scale = np.full(128, 0.001, np.float32)
+    roomy = lowered(load(quantised(scale, 128)))
+    far = lower_imported(load(quantised(scale, 150, reach=140)), Options(), small("avx2"))
+    for stages in (roomy, far):
+        assert {b.dtype for b in stages.program.buffers if b.space == "weight"} == {"float32"}
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
