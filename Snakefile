@@ -2,7 +2,7 @@
 import sys
 
 from mononn_bench.files import ROOT
-from mononn_bench.workflow.machine import require_settled
+from mononn_bench.workflow.machine import require_settled, sleep_while_jobs_run
 from mononn_bench.workflow.plan import plan_of, stale_tables
 
 
@@ -42,6 +42,7 @@ rule all:
 
 onstart:
     require_settled(config, local=workflow.local_exec)
+    sleep_while_jobs_run(workflow)
 
 
 onerror:

@@ -55,6 +55,13 @@ def settled(filled: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def sleep_while_jobs_run(workflow: Any) -> None:
+    """Have Snakemake's scheduler wake up when a local job ends, and at no other time: to keep to a number of jobs a
+    second it wakes up in every one of them for each past job, which would disturb what is timed."""
+    if workflow.local_exec:
+        workflow.scheduler.job_rate_limiter = None
+
+
 def require_settled(mapping: Mapping[str, Any], *, local: bool) -> None:
     """Raises OtherMachineError where jobs run elsewhere and this machine would have to answer for theirs."""
     asked = unsettled(mapping)

@@ -25,8 +25,6 @@ LOOK_S = 10.0
 ENDING_S = 30.0
 """How long Snakemake may take to end its jobs when it is interrupted."""
 INTERRUPTED = 130
-ENDING_SOON = ("--max-jobs-per-timespan", "1000/1s")
-"""For what is not timed: the profile's setting, which disturbs timing less, has a run end up to 20 s later."""
 
 
 class BusyError(BenchError):
@@ -107,8 +105,7 @@ def _snakemake(options: argparse.Namespace, target: str, plan: Plan) -> int:
     Raises KeyboardInterrupt once Snakemake, which the terminal interrupts too, has ended its jobs.
     """
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", options.cores]
-    command += ["--configfile", str(options.configfile), *(ENDING_SOON if target == "environments" else ())]
-    command += ["--config", *settled_options(plan), "--", target]
+    command += ["--configfile", str(options.configfile), "--config", *settled_options(plan), "--", target]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     progress = Progress(steps_to_make(plan), plan.cache / DURATIONS)
     with subprocess.Popen(

@@ -1,6 +1,8 @@
 """The machine that measures: a plan that states it asks none, and no other machine adds to its results."""
 
 import re
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -103,3 +105,27 @@ def test_snakemakes_own_linter_finds_nothing_but_that_it_knows_no_virtual_enviro
     found = re.findall(r"^    \* (.*)$", result.stdout + result.stderr, re.MULTILINE)
     assert set(found) == {"Specify a conda environment or container for each rule.:"}
     assert len(found) == 15, "one a rule that runs something"
+
+
+SLEEPS = """
+import threading
+from mononn_bench.workflow.machine import sleep_while_jobs_run
+rule all:
+    input: "1", "2", "3"
+rule one:
+    output: "{n}"
+    resources: machine=1000
+    shell: "sleep 0.2; touch {output}"
+onstart:
+    call(workflow)
+onsuccess:
+    print("timers", sum(isinstance(t, threading.Timer) for t in threading.enumerate()))
+"""
+
+
+@pytest.mark.parametrize("call", ["sleep_while_jobs_run", "str"])
+def test_the_scheduler_has_no_timers_while_jobs_run(tmp_path, call):
+    (tmp_path / "Snakefile").write_text(SLEEPS.replace("call(", f"{call}("))
+    command = [sys.executable, "-m", "snakemake", "--cores", "2", "--resources", "machine=1000"]
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert ("timers 0" in said.stdout) == (call != "str"), said.stdout + said.stderr
