@@ -42,6 +42,10 @@ class Runs:
     starts: Array
     ends: Array
 
+    def moved(self, elements: int) -> Runs:
+        """So many elements further on."""
+        return Runs(self.starts + elements, self.ends + elements)
+
 
 @dataclass(frozen=True)
 class Reads:

@@ -10,7 +10,7 @@ these three.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy as np
 from mononn_core.program.footprint import Footprint, Reads, Runs, Site, joined, runs_of, union
 from mononn_core.program.ir import Barrier, Buffer, Loop, Phase, Program
 from mononn_core.program.memory import CONSTANT, dim_tables, shadow_unit
+from mononn_core.program.rounds import Rounds
 from mononn_core.program.rules import depends, refuse
 from mononn_core.program.scalar import Array
 
@@ -121,6 +122,14 @@ class Classes:
         writes = [Access(w.operand.role, *joined(w.runs.starts, w.runs.ends, numbers[w.tasks])) for w in f.writes]
         return Classes(f, tuple(map(tuple, keys.tolist())), tuple(reads), tuple(writes))
 
+    def moved(self, by: Mapping[str, int], times: int) -> Classes:
+        """What the same tasks touch so many elements further on, of each operand."""
+        reads, writes = (
+            tuple(Access(a.role, a.runs.moved(by[a.role] * times), a.classes) for a in part)
+            for part in (self.reads, self.writes)
+        )
+        return replace(self, reads=reads, writes=writes)
+
 
 @dataclass(frozen=True)
 class Executed:
@@ -134,8 +143,8 @@ class Executed:
 class Order:
     """Walks the trace of a Program and refuses the first broken rule; see the module's docstring."""
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
+    def __init__(self, program: Program, alike: Rounds) -> None:
+        self.program, self.alike = program, alike
         self.numbers = {b.id: n for n, b in enumerate(program.buffers)}
         self.outputs = {b.id: whole(b) for b in program.buffers if b.space == "output"}
         self.opened = dict.fromkeys(self.numbers, NOTHING)
@@ -177,6 +186,10 @@ class Order:
     def touched(self, phase: Phase, loop: dict[str, int]) -> Classes:
         """What the phase touches; executions of phases that differ in the names of buffers alone, in the same pattern,
         share it."""
+        moves = self.alike.moves(phase) if loop else None
+        (number,) = loop.values() if moves is not None else (0,)
+        if moves is not None and number:
+            return self.touched(phase, dict.fromkeys(loop, 0)).moved(moves, number)
         names = [self.program.resolve(o.buffer, loop) for o in phase.task.operands]
         kinds = tuple((b.dtype, b.shape, b.layout, b.space) for b in map(self.program.buffer, names))
         form = (self._form(phase), kinds, tuple(map(names.index, names)), self.rounds.get(phase.id))

@@ -22,6 +22,7 @@ from mononn_core.program import ordering, wellformed, worker_local
 from mononn_core.program.expr import Acc
 from mononn_core.program.footprint import Site
 from mononn_core.program.ir import Operand, Phase, Program, Split
+from mononn_core.program.rounds import Rounds
 from mononn_core.program.rules import depends, matrix_dims, phases_with_loops, refuse
 from mononn_core.program.template import get
 
@@ -29,17 +30,18 @@ from mononn_core.program.template import get
 def verify(program: Program) -> None:
     """Raise VerifyError, naming phase, buffer, ONNX node and rule, when ``program`` is not legal."""
     wellformed.check(program)
-    seen = set[object]()
+    seen, alike = set[object](), Rounds(program)
     for item, loop in program.trace():
         if isinstance(item, Phase):
-            key = (item.id, tuple(loop.values()) if any(depends(item, n) for n in loop) else ())
+            changes = alike.moves(item) is None and any(depends(item, n) for n in loop)
+            key = (item.id, tuple(loop.values()) if changes else ())
             if key not in seen:
                 seen.add(key)
                 _check_contraction(Site(program, item, loop))
     for phase, _ in phases_with_loops(program):
         if phase.task.split is not None:
             _check_split(program, phase, phase.task.split)
-    ordering.Order(program).check()
+    ordering.Order(program, alike).check()
     worker_local.check(program)
 
 

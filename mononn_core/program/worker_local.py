@@ -38,8 +38,8 @@ def check(program: Program) -> None:
                 raise refuse("live buffers do not overlap", f"local buffer {a.id!r} shares bytes with another", item)
     _check_slots(trace, used, _slots(program, trace))
     seen = set[object]()
-    for item, loop in trace:
-        if isinstance(item, Phase):
+    for (item, loop), private in zip(trace, used, strict=True):
+        if isinstance(item, Phase) and private:
             key = (item.id, tuple(loop.values()) if any(depends(item, n) for n in loop) else ())
             if key not in seen:
                 seen.add(key)
