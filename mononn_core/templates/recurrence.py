@@ -313,9 +313,8 @@ class _Steps:
         rows, columns = matrix.shape
         label, panel = f"{self.inputs[R]}/{d}/{product.start}", product.gates * product.block
         if self.inputs[SCALE]:
-            packed = self.builder.in_panels(
-                f"{label}@{panel}", panel, (rows, columns), self._bytes_or_floats, lambda: matrix
-            )
+            kind = self._bytes_or_floats
+            packed = self.builder.in_panels(f"{label}@{panel}/{kind}", panel, (rows, columns), kind, lambda: matrix)
         else:
             packed = self.builder.pack(self.node, label, panel, (rows, columns), lambda: matrix)
         width = ceil(units / product.block) * product.block * product.gates
