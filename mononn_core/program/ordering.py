@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from mononn_core.program.footprint import Footprint, Reads, Runs, Site, joined, runs_of, union
-from mononn_core.program.ir import Barrier, Buffer, Loop, Phase, Program
+from mononn_core.program.ir import Barrier, Buffer, Phase, Program
 from mononn_core.program.memory import CONSTANT, dim_tables, shadow_unit
 from mononn_core.program.rounds import Rounds
-from mononn_core.program.rules import depends, refuse
+from mononn_core.program.rules import depends, phases_with_loops, refuse
 from mononn_core.program.scalar import Array
 
 NOTHING = -1
@@ -153,14 +153,13 @@ class Order:
         self.totals = {c.id: np.zeros(int(np.prod(c.shape)), np.int64) for c in program.counters}
         self.segment = Segment(0, 0)
         self.cache: dict[object, Classes] = {}
-        loops = [item for item in program.body if isinstance(item, Loop)]
-        self.rounds = {p.id: loop.count for loop in loops for p in loop.body if isinstance(p, Phase)}
+        self.rounds = {name: loop.count for name, loop in alike.loops.items()}
         self.forms = dict[str, int]()
         """Phase -> the number of its form."""
         self.form_numbers = dict[str, int]()
         """Form, as text -> its number."""
         self.loads_stay = dict[Hashable, bool]()
-        self.uses_loop = {p.id: depends(p, loop.var) for loop in loops for p in loop.body if isinstance(p, Phase)}
+        self.uses_loop = {p.id: depends(p, loop.var) for p, loop in phases_with_loops(program) if loop is not None}
         self.shadow = Shadow(program, self._runs())
 
     def check(self) -> None:

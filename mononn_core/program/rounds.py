@@ -13,6 +13,7 @@ from mononn_core.program.footprint import Site
 from mononn_core.program.ir import Loop, Phase, Program
 from mononn_core.program.memory import dim_tables
 from mononn_core.program.proof import provable
+from mononn_core.program.rules import phases_with_loops
 from mononn_core.program.simplify import linear
 
 
@@ -21,8 +22,7 @@ class Rounds:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        loops = [item for item in program.body if isinstance(item, Loop)]
-        self.loops = {item.id: loop for loop in loops for item in loop.body if isinstance(item, Phase)}
+        self.loops = {phase.id: loop for phase, loop in phases_with_loops(program) if loop is not None}
         self._moves = dict[str, Mapping[str, int] | None]()
 
     def moves(self, phase: Phase) -> Mapping[str, int] | None:

@@ -178,9 +178,9 @@ def values_of(graph: Graph, seed: int) -> dict[str, Array]:
     }
 
 
-def small(name: str) -> Machine:
-    """The machine ``name`` with a second-level cache that holds no weights."""
-    return replace(Machine.named(name), l2_bytes=4096)
+def small(name: str, l2_bytes: int = 4096) -> Machine:
+    """The machine ``name`` with a second-level cache that holds no weights, or few."""
+    return replace(Machine.named(name), l2_bytes=l2_bytes)
 
 
 def dealt(graph: Graph, machine: str, threads: int, kind: str) -> CpuStages:
@@ -295,16 +295,12 @@ def test_weights_of_8_bits_stay_as_they_are() -> None:
 
 def test_owners_who_share_the_weights_of_8_bits_may_have_room_for_floats() -> None:
     net = net_of("lstm", (3, 2, 64, 0), (0,), ("8",))  # 64 KiB of floats
-    groups = CpuGroups(pipeline.prepare(pipeline.run(net), "cpu"), Options(threads=2), half_room())
+    groups = CpuGroups(pipeline.prepare(pipeline.run(net), "cpu"), Options(threads=2), small("avx2", 40 << 10))
     own = next(s.own for s in groups.stages if s.root is not None and s.root.op == "recurrence")
     for kind, dtype in (("columns", "float32"), ("rows", "int8"), ("columns", "float32")):
         items = groups.items(GroupSchedule(own, "recurrence", Partition(kind, 2)))
         weights = {o.buffer for p in items if isinstance(p, Phase) for o in p.task.operands if o.role == "b"}
         assert {groups.builder.packed[name][0].dtype for name in map(str, weights)} == {dtype}
-
-
-def half_room() -> Machine:
-    return replace(Machine.named("avx2"), l2_bytes=40 << 10)
 
 
 def test_weights_of_8_bits_are_floats_where_a_cache_holds_them_or_bytes_do_not() -> None:
