@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
@@ -174,7 +174,7 @@ class _CudaPrinter(CudaSync):
         out = self.out
         out.line()
         with out.block(self._opening(ENTRY, "")):
-            out.line("mn::Turn now_{mn::block(), -1};")
+            self._begin(list(self.program.phases()))
             out.line("int ordinal = 0;")
             out.line(f"mn::Trace trace{{call.trace, {self.executed}}};")
             for item in self.program.body:
@@ -189,6 +189,11 @@ class _CudaPrinter(CudaSync):
     def _opening(self, name: str, more: str) -> str:
         bounds = f"__launch_bounds__({self.threads}, 1)"
         return f'extern "C" __global__ void {bounds} {name}(const __grid_constant__ mononn_gpu_call call{more}) {{'
+
+    def _begin(self, phases: Sequence[Phase]) -> None:
+        if any(cuda_template(p).stages(p, self) for p in phases):
+            self.out.line("mn::open_stages();")
+        self.out.line("mn::Turn now_{mn::block(), -1};")
 
     def _leave(self) -> None:
         if self.counters:
@@ -238,7 +243,7 @@ class _CudaPrinter(CudaSync):
         out = self.out
         out.line()
         with out.block(self._opening(name, ", uint32_t iteration")):
-            out.line("mn::Turn now_{mn::block(), -1};")
+            self._begin(interval)
             out.line(f"int ordinal = {ordinal};")
             out.line(f"mn::Trace trace{{call.trace, {self.executed}}};")
             if loop:

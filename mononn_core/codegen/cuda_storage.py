@@ -40,6 +40,10 @@ class CudaTemplate(ABC):
         """Shared memory that a task stages operands in; raises UnsupportedError where the block cannot compute it."""
         return 0
 
+    def stages(self, phase: Phase, code: CudaStorage) -> bool:
+        """Whether the vocabulary's stages bring operands."""
+        return False
+
     @abstractmethod
     def write_cuda(self, phase: Phase, printer: CudaPrinter, code: CudaStorage) -> None:
         """Print one task; one whose ``early`` operand may have been fetched finds the bool ``early_``."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from mononn_core.codegen.cuda_expressions import CudaPrinter
 from mononn_core.codegen.cuda_storage import CudaStorage, cuda_template
-from mononn_core.codegen.storage import row_stride
 from mononn_core.program.ir import Barrier, Loop, Phase, Prefetch, Signal, Wait
 from mononn_core.program.template import operand
 
@@ -74,12 +74,14 @@ class CudaSync(CudaStorage):
         template = cuda_template(target.phase)
         if whole and template.early == prefetch.role:
             if not arrived:
+                self.out.line("mn::stage_fence();")
                 self.out.line("mn::sync_block();  // what lies there has been read")
             template.write_fetch(target.phase, printer, self)
             self.out.line(f"now_.fetched = ordinal + {target.distance};")
         else:
             rows = self.extent(source, len(source.box.size) - 2, printer)
-            size = f"({rows}) * {row_stride(pointer.buffer) * pointer.buffer.itemsize}"
+            steps, *inner = pointer.buffer.layout.dims[-2]
+            size = f"({rows}) * {steps[1] // prod(f for f, _ in inner) * pointer.buffer.itemsize}"
             self.out.line(f"mn::hint({corner}, mn::min({size}, {HINT_BYTES}));")
 
     def decode(self, phase: Phase, task: str) -> None:

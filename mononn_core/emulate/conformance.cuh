@@ -137,6 +137,28 @@ MN_DEVICE void barriers(uint32_t *out, unsigned char *shared, int t) {
   if (t == 0) out[384] = shared_address(shared + 48) - shared_address(shared);
 }
 
+// Two stages under way at once, by all threads and by three warps; then another where the first has landed and stores were.
+MN_DEVICE void stages(uint32_t *out, unsigned char *shared, const uint32_t *in, int t) {
+  uint32_t *words = (uint32_t *)shared;
+  uint64_t *landed = (uint64_t *)(shared + 2032);
+  if (t == 0) stage_open(landed, 128), stage_open(landed + 1, 96);
+  stage_fence();
+  sync_block();
+  stage_copy(shared, in, 1024, landed, t, 128);
+  if (t >= 32) stage_copy(shared + 1024, in + 300, 480, landed + 1, t - 32, 96);
+  stage_wait(landed, 0);
+  out[t] = words[t ^ 31], out[128 + t] = words[128 + (t ^ 31)];
+  stage_wait(landed + 1, 0);
+  out[256 + t] = t < 120 ? words[256 + t] : 0;
+  sync_block();
+  words[t] = 7;
+  stage_fence();
+  sync_block();
+  stage_copy(shared, in + 1024, 512, landed, t, 128);
+  stage_wait(landed, 1);
+  out[384 + t] = words[127 - t];
+}
+
 // 16 bytes a lane to global memory; two additions to one word.
 MN_DEVICE void stores(uint32_t *out, uint32_t *counter, int lane) {
   store_16(out + 4 * lane, quad{lane * 4u, lane * 4u + 1, lane * 4u + 2, lane * 4u + 3});
@@ -184,6 +206,8 @@ extern "C" __global__ void __launch_bounds__(128) mononn_conformance(const __gri
   out += 65536 + 6 * WORDS;
   barriers(out, shared, t);
   out += 512;
+  sync_block();
+  stages(out + 2020, shared, call.in, t);
   sync_block();
   if (t >= 32) return;
   shuffles(out, call.in, lane);

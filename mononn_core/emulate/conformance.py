@@ -65,6 +65,7 @@ SECTIONS = (
     Section("mma tf32 rounded", 128, ("mma_tf32",), 2.0**-18),
     Section("copies", 480, ("cp_async_16", "cp_async_16_some", "cp_async_4", "cp_async_commit", "cp_async_wait")),
     Section("stores", 132, ("store_16", "atomic_add_relaxed")),
+    Section("stages", 512, ("stage_open", "stage_copy", "stage_wait", "stage_fence")),
     Section("once", 2, ("set_once",)),
 )  # fmt: skip
 """In the order of the output buffer; ``once`` is a buffer of its own and stands last."""

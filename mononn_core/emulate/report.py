@@ -12,12 +12,22 @@ from mononn_core.emulate.symbols import Lines
 OPERATIONS = (
     "",
     *("sync_warp", "shuffle", "shuffle_xor", "ldmatrix", "ldmatrix .trans", "mma_16<f16>", "mma_16<bf16>", "mma_tf32"),
-    *("sync_block", "sync_some", "load_acquire", "pause", "a load again and again", "the kernel's end"),
+    *(
+        "sync_block",
+        "sync_some",
+        "load_acquire",
+        "pause",
+        "stage_copy",
+        "stage_wait",
+        "a load again and again",
+        "the kernel's end",
+    ),
 )
 """Names of runtime/state.hpp's ``Op``."""
 KINDS = {
     CONSTANT["RACE"]: ("race", errors.RaceError),
     CONSTANT["SOURCE"]: ("race", errors.RaceError),
+    CONSTANT["UNFENCED"]: ("race", errors.RaceError),
     CONSTANT["DEADLOCK"]: ("deadlock", errors.DeadlockError),
     CONSTANT["MISALIGNED"]: ("misaligned", errors.MisalignedError),
     CONSTANT["BOUNDS"]: ("bounds", errors.BoundsError),
@@ -160,6 +170,8 @@ class Describer:
             return f"race on {where}: {access} of {event.size} bytes by {who} is not ordered after {other}"
         if event.kind == CONSTANT["SOURCE"]:
             return f"race: {where} was written while a copy of it by {who} was under way"
+        if event.kind == CONSTANT["UNFENCED"]:
+            return f"race: {who} copies to {where}, with no stage_fence behind a write by {self._who(event.second)}"
         if event.kind == CONSTANT["MISALIGNED"]:
             return f"misaligned {access} by {who}: {where} is no multiple of {event.value} bytes"
         if event.kind == CONSTANT["BOUNDS"]:

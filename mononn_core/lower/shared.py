@@ -12,8 +12,8 @@ from mononn_core.program.ir import Buffer, Layout, Phase, Program
 from mononn_core.program.memory import PRIVATE
 from mononn_core.program.rules import changed
 
-REDUCE_BYTES = 256
-"""What the vocabulary's block reductions use, at the start of shared memory."""
+FIXED_BYTES = 256 + 128
+"""What the vocabulary's block reductions use, at the start of shared memory, and the words that stages land on."""
 ALIGN = 128
 
 
@@ -60,7 +60,7 @@ def place(program: Program, threads: int) -> Program:
 
     whole = changed(program, moved)
     others = tuple(b for b in program.buffers if b.space != PRIVATE)
-    nbytes = max((p.end for p in places.values()), default=REDUCE_BYTES)
+    nbytes = max((p.end for p in places.values()), default=FIXED_BYTES)
     return replace(whole, buffers=(*others, *placed.values()), scratch_bytes=nbytes)
 
 
@@ -69,7 +69,7 @@ def _places(program: Program, code: CudaStorage) -> dict[str, SharedPlace]:
     fetched."""
     phases = {p.id: p for p in program.phases()}
     order = [i.id for i, _ in program.trace() if isinstance(i, Phase)]
-    start = dict.fromkeys(phases, REDUCE_BYTES)
+    start = dict.fromkeys(phases, FIXED_BYTES)
     for _ in range(len(phases) + 1):  # what was fetched may itself lie behind something
         before = dict(start)
         places = {name: _place(phase, start[name], code) for name, phase in phases.items()}

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from mononn_core.element import BF16, COMPUTE, F16, F32, itemsize
+from mononn_core.program.ir import Buffer
 
 KINDS = {"f16": F16, "bf16": BF16, "tf32x3": F32}
 """Kind of a product -> the type of its operands. "tf32x3": three products of tf32 halves of float32 operands."""
@@ -22,6 +23,11 @@ FRAGMENT = (16, 8)
 def kind_of(dtype: str) -> str:
     """The kind of products of ``dtype``; "tf32x3" for whatever has none."""
     return next((kind for kind, operands in KINDS.items() if operands == dtype), "tf32x3")
+
+
+def in_fragments(buffer: Buffer) -> bool:
+    """Whether a right-hand side lies in fragments of 16 x 8, as its stages are read: see ``fragment_buffer``."""
+    return buffer.space == "weight" and len(buffer.layout.dims[-1]) == 3
 
 
 def bank_stride(columns: int, size: int) -> int:
@@ -40,11 +46,14 @@ def filled_bytes(rows: int, k: int, size: int) -> int:
     return rows * (ceil(k / 64) * 64 * size + 16)
 
 
-def product_bytes(tile: tuple[int, int], step: int, stages: int, groups: int, size: int, filled: bool) -> int:
+def product_bytes(
+    tile: tuple[int, int], step: int, stages: int, groups: int, size: int, filled: bool, staged: bool
+) -> int:
     """A product's task of ``tile`` rows and columns: ``stages`` of ``step`` terms, or the sums of ``groups`` of warps
-    that share a tile's terms, whichever is larger. A ``filled`` left side lies beside them."""
+    that share a tile's terms, whichever is larger. A ``filled`` left side lies beside them; a ``staged`` right side
+    lies in fragments, without gaps."""
     rows, columns = tile
-    b_row = bank_stride(columns, size) if size == 2 else sum_stride(columns)
+    b_row = columns if staged else bank_stride(columns, size) if size == 2 else sum_stride(columns)
     a_size = 0 if filled else rows * bank_stride(step, size)
     ring = stages * (a_size + step * b_row) * size
     return max(ring, groups * rows * sum_stride(columns) * itemsize(COMPUTE))

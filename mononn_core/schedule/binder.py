@@ -120,6 +120,15 @@ def panel_buffer(buffer: str, shape: tuple[int, int], panel: int, dtype: str = C
     return Buffer(buffer, dtype, shape, layout, "weight")
 
 
+def fragment_buffer(buffer: str, shape: tuple[int, int], panel: int, dtype: str) -> Buffer:
+    """A constant right-hand side [k, n] packed in panels of ``panel`` columns, a multiple of 8: the fragments of 16 x 8
+    of 16 rows side by side, then those of the next 16; zero-padded to whole panels and fragments."""
+    k, n = shape
+    panels, steps, row = ceil(n / panel), ceil(k / 16), 16 * panel
+    layout = Layout((((steps, row), (16, 8)), ((panels, steps * row), (panel // 8, 128), (8, 1))), panels * steps * row)
+    return Buffer(buffer, dtype, shape, layout, "weight")
+
+
 class TaskBuilder(ABC):
     """What both targets' phases are built from. ``packed`` collects the packed weights they use: id to (buffer, what
     gives the logical matrix)."""
@@ -175,6 +184,10 @@ class TaskBuilder(ABC):
         return self.in_panels(
             f"{name}@{panel}" + (f"x{terms}" if terms > 1 else ""), panel, shape, dtype, matrix, terms
         )
+
+    def pack_product(self, node: Node, name: str, panel: int, shape: tuple[int, int], matrix: Matrix) -> Buffer:
+        """The same of a product's."""
+        return self.pack(node, name, panel, shape, matrix)
 
     def in_panels(
         self, known: str, panel: int, shape: tuple[int, int], dtype: str, matrix: Matrix, terms: int = 1

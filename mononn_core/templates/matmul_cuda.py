@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, prod
 
 from mononn_core.codegen.cuda_expressions import CudaPrinter
 from mononn_core.codegen.cuda_lanes import store_width, write_element
@@ -16,7 +16,7 @@ from mononn_core.program.expr import Acc, Cast, Const, Expr, Load, Var, minimum
 from mononn_core.program.ir import Box, For, Mainloop, Operand, Phase, Result, Split, Statement, Store, Task
 from mononn_core.program.simplify import simplify
 from mononn_core.program.template import operand
-from mononn_core.program.tensor_core import FRAGMENT, KINDS, kind_of, product_bytes
+from mononn_core.program.tensor_core import FRAGMENT, KINDS, in_fragments, kind_of, product_bytes
 from mononn_core.schedule.binder import BATCH, BLOCK, PANEL, PART, OperandBinder, unit_axes
 from mononn_core.schedule.cuda.builder import CudaBuilder
 from mononn_core.schedule.cuda.parts import SUFFIX
@@ -34,10 +34,14 @@ STAGES, STEP_BYTES = 3, 128
 """Where a Program says nothing: stages of the ring, and bytes of the terms in each."""
 
 
+FRAGMENT_TERMS = 16
+"""Of a fragment of 16-bit operands."""
+
+
 @dataclass(frozen=True)
 class KernelTile:
     """How a block computes a task: see ``mn::Matmul``. ``groups`` of warps share a tile's terms; ``local``: row stride
-    in elements of an a in shared memory, or 0."""
+    in elements of an a in shared memory, or 0; ``staged``: b lies in fragments, and stages bring it."""
 
     kind: str
     rows: int
@@ -47,12 +51,15 @@ class KernelTile:
     stages: int
     groups: int
     local: int
+    staged: bool
 
     @property
     def bytes(self) -> int:
         """Shared memory of the ring and of the groups' sums."""
         size = itemsize(KINDS[self.kind])
-        return product_bytes((self.rows, self.columns), self.step, self.stages, self.groups, size, self.local > 0)
+        return product_bytes(
+            (self.rows, self.columns), self.step, self.stages, self.groups, size, self.local > 0, self.staged
+        )
 
     @property
     def type(self) -> str:
@@ -101,7 +108,8 @@ class CudaProduct(ProductTemplate, CudaTemplate, CudaScheduled):
         else:
             at_root = p.out_index(batch, row, column, builder.types[root.output].shape)
             result = replace(builder.epilogue(stage, binder, at_root, inner, ("m", "n")), bounds=bounds)
-        loop = Mainloop("k", builder.target.step, tile.stages, "cp_async")
+        packed = any(str(o.buffer) in builder.packed for o in binder.operands)
+        loop = Mainloop("k", builder.target.step(packed), tile.stages, "cp_async")
         local = tuple(str(o.buffer) for o in binder.operands if o.role == "a" and planned.fill is not None)
         params = tile.params(builder.target.kind)
         task = Task(self.name, tuple(binder.operands), params, (result,), body, mainloop=loop, split=split, local=local)
@@ -111,6 +119,9 @@ class CudaProduct(ProductTemplate, CudaTemplate, CudaScheduled):
 
     def shared_bytes(self, phase: Phase, code: CudaStorage) -> int:
         return self.block_tile(phase, code).bytes
+
+    def stages(self, phase: Phase, code: CudaStorage) -> bool:
+        return self.block_tile(phase, code).staged
 
     def block_tile(self, phase: Phase, code: CudaStorage) -> KernelTile:
         """How a task is computed; raises UnsupportedError where the block's warps cannot cover it."""
@@ -135,7 +146,8 @@ class CudaProduct(ProductTemplate, CudaTemplate, CudaScheduled):
             )
         if left.dtype != KINDS[kind]:
             raise UnsupportedError(f"phase {phase.id!r}: a product in {kind} cannot read {left.dtype} operands")
-        return KernelTile(kind, rows, columns, step, (wm, wn), stages, groups, local)
+        staged = in_fragments(code.buffer(b.buffer))
+        return KernelTile(kind, rows, columns, step, (wm, wn), stages, groups, local, staged)
 
     def write_cuda(self, phase: Phase, printer: CudaPrinter, code: CudaStorage) -> None:
         task, tile = phase.task, self.block_tile(phase, code)
@@ -151,15 +163,14 @@ class CudaProduct(ProductTemplate, CudaTemplate, CudaScheduled):
         code.out.line(f"static_assert(Product::BYTES <= {tile.bytes});")
         rows, limit = _bounds(task, a, b, printer, code)
         left = f"{code.corner(printer, a)}, {row_stride(printer.pointers['a'].buffer)}, {rows}"
-        right = _right(b, printer, code)
-        code.out.line(f"Product::run({code.template_place(phase)}, {left}, {right}, {limit}, early_, element_);")
+        right, place = _right(b, printer, code), code.template_place(phase)
+        code.out.line(f"Product::run({place}, {left}, {right}, {limit}, early_, now_.stage, element_);")
         code.out.line("early_ = false;")
 
     def write_fetch(self, phase: Phase, printer: CudaPrinter, code: CudaStorage) -> None:
-        right = _right(operand(phase.task, self.early), printer, code)
-        code.out.line(
-            f"{self._kernel(phase, printer, code, fetch=True)}::fetch({code.template_place(phase)}, {right});"
-        )
+        right, place = _right(operand(phase.task, self.early), printer, code), code.template_place(phase)
+        kernel = self._kernel(phase, printer, code, fetch=True)
+        code.out.line(f"{kernel}::fetch({place}, {right}, now_.stage);")
 
     def _kernel(self, phase: Phase, printer: CudaPrinter, code: CudaStorage, fetch: bool = False) -> str:
         """The vocabulary's instance. Where only b is at hand (to ``fetch`` it early) the rest does not matter."""
@@ -167,13 +178,13 @@ class CudaProduct(ProductTemplate, CudaTemplate, CudaScheduled):
         a, b = operand(task, "a"), operand(task, "b")
         wide = 1 if fetch else _epilogue_width(task, tile, printer)
         align = 16 if tile.local or fetch else min(16, code.row_alignment(a, printer))
-        b_align = min(16, code.row_alignment(b, printer))
+        b_align = 16 if tile.staged else min(16, code.row_alignment(b, printer))
         wm, wn = tile.warps
         depth = code.extent(b, len(b.box.size) - 2, printer)
         whole = "true" if depth.isdigit() and int(depth) % tile.step == 0 else "false"
         return (
             f"mn::Matmul<{tile.type}, {tile.rows}, {tile.columns}, {tile.step}, {wm}, {wn}, {tile.groups}, "
-            f"{tile.stages}, {whole}, {wide}, {tile.local}, {align}, {b_align}>"
+            f"{tile.stages}, {whole}, {wide}, {tile.local}, {align}, {b_align}, {'true' if tile.staged else 'false'}>"
         )
 
 
@@ -248,9 +259,10 @@ def _right(b: Operand, printer: CudaPrinter, code: CudaStorage) -> str:
     """The arguments that say where b lies: pointer, row stride, columns that can be read, k."""
     buffer = printer.pointers["b"].buffer
     dim = len(buffer.shape) - 1
-    panels = len(buffer.layout.dims[dim]) > 1
-    columns = str(buffer.layout.dims[dim][-1][0]) if panels else code.extent(b, dim, printer)
-    return f"{code.corner(printer, b)}, {row_stride(buffer)}, {columns}, {code.extent(b, dim - 1, printer)}"
+    panel = prod(factor for factor, _ in buffer.layout.dims[dim][1:])
+    columns = str(panel) if len(buffer.layout.dims[dim]) > 1 else code.extent(b, dim, printer)
+    stride = panel if in_fragments(buffer) else row_stride(buffer)
+    return f"{code.corner(printer, b)}, {stride}, {columns}, {code.extent(b, dim - 1, printer)}"
 
 
 def _bounds(task: Task, a: Operand, b: Operand, printer: CudaPrinter, code: CudaStorage) -> tuple[str, str]:
@@ -267,7 +279,7 @@ def _bounds(task: Task, a: Operand, b: Operand, printer: CudaPrinter, code: Cuda
 def _zero_tail(a: Operand, tile: KernelTile, printer: CudaPrinter, code: CudaStorage) -> None:
     """Columns of a local a between its last one and the end of the last step become zero."""
     depth = int(a.box.size[-1])
-    whole = up(depth, tile.step)
+    whole = up(depth, FRAGMENT_TERMS if tile.staged else tile.step)
     if whole > depth:
         pointer = f"({tile.type} *){printer.pointers['a'].name}"
         code.out.line(f"mn::zero_columns<{tile.type}, {tile.rows}, {depth}, {whole}, {tile.local}>({pointer});")

@@ -90,7 +90,7 @@ def right_operand(
     if builder.views.graph.is_constant(b) and p.batch == 1:
         matrix = builder.views.graph.constants[b].reshape(types[b].shape[-2:])
         name, shown = (f"{b}^T", matrix.T) if p.transpose_b else (b, matrix)
-        packed = builder.pack(root, name, panel, (p.k, p.n), lambda: shown)
+        packed = builder.pack_product(root, name, panel, (p.k, p.n), lambda: shown)
         binder.add("b", packed.id, Box((k0, n0), (terms, panel), (p.k, p.n)), packed=True)
         return
     tensor, row, column = builder.view(b, matmul_axes(root, 1, types), {"batch": batch})

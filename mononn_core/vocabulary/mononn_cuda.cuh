@@ -8,11 +8,31 @@ namespace mn {
 constexpr int THREADS = MONONN_THREADS, WARPS = THREADS / 32;
 constexpr int REDUCE_BYTES = 256;  // the first bytes of shared memory: one partial result a warp
 static_assert(THREADS % 32 == 0 && THREADS <= 1024, "whole warps");
+// Behind them lie the words that stages land on, taken in turns; at most so many stages are under way.
+constexpr int LANDINGS = 16;
+// Who copies stages: not the first warp, where there are others: its first thread may have a barrier to wait at.
+constexpr int FIRST_COPIER = WARPS > 1 ? 32 : 0, COPIERS = THREADS - FIRST_COPIER;
 
 MN_DEVICE int lane() { return thread() & 31; }
 MN_DEVICE int warp() { return thread() >> 5; }
 MN_DEVICE constexpr int larger(int a, int b) { return a > b ? a : b; }
 MN_DEVICE constexpr int round_up(int n, int step) { return (n + step - 1) / step * step; }
+
+// ---- stages -----------------------------------------------------------------------------------------------------------
+// Of the block's stage ``n``.
+MN_DEVICE uint64_t *landing(uint32_t n) { return (uint64_t *)(shared_memory() + REDUCE_BYTES) + n % LANDINGS; }
+// Before a kernel's first stage.
+MN_DEVICE void open_stages() {
+  if (thread() == 0) {
+    for (int i = 0; i < LANDINGS; ++i) stage_open(landing(i), COPIERS);
+  }
+  sync_block();
+}
+// Starts stage ``n``; all threads come.
+MN_DEVICE void start_stage(void *to, const void *from, int bytes, uint32_t n) {
+  if (thread() >= FIRST_COPIER) stage_copy(to, from, bytes, landing(n), thread() - FIRST_COPIER, COPIERS);
+}
+MN_DEVICE void await_stage(uint32_t n) { stage_wait(landing(n), n / LANDINGS % 2); }
 
 // ---- synchronisation of the grid ------------------------------------------------------------------------------------
 // Words of ``sync`` are a cache line apart: the barrier, the blocks that have left, then the Program's counters. All
@@ -61,15 +81,17 @@ MN_DEVICE void leave(uint32_t *sync, int counters) {
     store_release(sync + LINE, 0);
   }
 }
-// Where a block is: its next task in the phase at hand, the executed phase whose first weights are under way, and
-// whether it has arrived at the next barrier.
+// Where a block is: its next task in the phase at hand, the executed phase whose first weights are under way, stages that
+// it has waited for, and whether it has arrived at the next barrier.
 struct Turn {
   int task, fetched;
+  uint32_t stage = 0;
   bool arrived = false;
   uint32_t before = 0;
   // What follows until ``barrier`` touches nothing that other blocks read or write. Copies from memory that are under
   // way would hold the fence up, so none begins before its end.
   MN_DEVICE void arrive(uint32_t *sync) {
+    stage_fence();
     publish();
     sync_block();
     before = announce(sync), arrived = true;

@@ -125,6 +125,53 @@ template <int N> MN_DEVICE void cp_async_wait() { asm volatile("cp.async.wait_gr
 // Ask for the line of ``p`` in the second-level cache.
 MN_DEVICE void prefetch_l2(const void *p) { asm volatile("prefetch.global.L2 [%0];" : : "l"(p)); }
 
+// ---- stages: copies from global to shared memory that land all at once, and are waited for by whoever reads them -------
+// ``landed``, 8 bytes of shared memory, counts what has landed (PTX ISA, "mbarrier"): 0, 1, 2, ... stages, one at a time.
+// sm_90 and later have bulk copies, which one thread asks for; before them every copier brings its share by cp.async.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define MN_BULK_COPIES
+constexpr bool BULK = true;
+#else
+constexpr bool BULK = false;
+#endif
+// Before the first stage, by one thread; a barrier shows it to others. ``copiers``: threads that copy each stage.
+MN_DEVICE void stage_open(uint64_t *landed, int copiers) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" : : "r"(shared_address(landed)), "r"(BULK ? 1 : copiers) : "memory");
+#ifdef MN_BULK_COPIES
+  asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" : : : "memory");
+#endif
+}
+// The next stage: ``bytes`` (a multiple of 16, both sides 16-byte aligned) by the ``copiers`` threads whose ``own`` are 0, 1,
+// 2, ... What other threads have stored where it lands must lie behind their ``stage_fence`` and a barrier.
+MN_DEVICE void stage_copy(void *to, const void *from, int bytes, uint64_t *landed, int own, int copiers) {
+#ifdef MN_BULK_COPIES
+  if (own != 0) return;
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" : : "r"(shared_address(landed)), "r"(bytes) : "memory");
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+               : : "r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(landed)) : "memory");
+#else
+  for (int at = own * 16; at < bytes; at += copiers * 16) cp_async_16((unsigned char *)to + at, (const unsigned char *)from + at);
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" : : "r"(shared_address(landed)) : "memory");
+#endif
+}
+// Until stage ``n`` has landed, of which ``parity`` is n % 2; the stage before it must have been waited for. This thread then
+// sees what it brought.
+MN_DEVICE void stage_wait(uint64_t *landed, uint32_t parity) {
+#ifdef MN_BULK_COPIES
+  asm volatile("{\n.reg .pred p;\nagain: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p bra again;\n}"
+               : : "r"(shared_address(landed)), "r"(parity) : "memory");
+#else
+  asm volatile("{\n.reg .pred p;\nagain: mbarrier.test_wait.parity.shared.b64 p, [%0], %1;\n@!p bra again;\n}"
+               : : "r"(shared_address(landed)), "r"(parity) : "memory");
+#endif
+}
+// This thread's stores to shared memory come before stages that land in their place; a barrier comes in between.
+MN_DEVICE void stage_fence() {
+#ifdef MN_BULK_COPIES
+  asm volatile("fence.proxy.async.shared::cta;" : : : "memory");
+#endif
+}
+
 // ---- tensor cores (PTX ISA, "Matrix Fragments for mma.m16n8k16 / m16n8k8" and "ldmatrix") -----------------------------
 // Matrices of 8 rows of 16 bytes: lane l gives the address of row l % 8 of matrix l / 8, 16-byte aligned.
 MN_DEVICE void ldmatrix_x4(uint32_t (&r)[4], const void *row) {

@@ -52,6 +52,10 @@ uint32_t mn_emu_shared_address(const void *p);
 void mn_emu_copy(void *to, const void *from, int size, int bytes);  // size bytes, zeros after the first ``bytes``
 void mn_emu_copy_commit(void);
 void mn_emu_copy_wait(int groups);
+void mn_emu_stage_open(uint64_t *landed, int copiers);
+void mn_emu_stage_copy(void *to, const void *from, int bytes, uint64_t *landed, int own, int copiers);
+void mn_emu_stage_wait(const uint64_t *landed, uint32_t parity) MN_EMU_CONVERGENT;
+void mn_emu_stage_fence(void);
 mn_emu_words4 mn_emu_ldmatrix(const void *row, int count, int transposed) MN_EMU_CONVERGENT;
 mn_emu_floats4 mn_emu_mma_f16(float, float, float, float, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t,
                               uint32_t) MN_EMU_CONVERGENT;
@@ -141,6 +145,14 @@ MN_DEVICE void cp_async_4(void *to, const void *from, bool valid = true) { mn_em
 MN_DEVICE void cp_async_commit() { mn_emu_copy_commit(); }
 template <int N> MN_DEVICE void cp_async_wait() { mn_emu_copy_wait(N); }
 MN_DEVICE void prefetch_l2(const void *p) { mn_emu_prefetch(p); }
+
+// ---- stages: copies from global to shared memory that land all at once, and are waited for by whoever reads them -------
+MN_DEVICE void stage_open(uint64_t *landed, int copiers) { mn_emu_stage_open(landed, copiers); }
+MN_DEVICE void stage_copy(void *to, const void *from, int bytes, uint64_t *landed, int own, int copiers) {
+  mn_emu_stage_copy(to, from, bytes, landed, own, copiers);
+}
+MN_DEVICE void stage_wait(uint64_t *landed, uint32_t parity) { mn_emu_stage_wait(landed, parity); }
+MN_DEVICE void stage_fence() { mn_emu_stage_fence(); }
 
 // ---- tensor cores (PTX ISA, "Matrix Fragments for mma.m16n8k16 / m16n8k8" and "ldmatrix") -----------------------------
 MN_DEVICE void ldmatrix_x4(uint32_t (&r)[4], const void *row) {

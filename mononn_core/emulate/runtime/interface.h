@@ -33,6 +33,7 @@ enum mn_emu_kind {
   MN_EMU_TIME,         // out of time
   MN_EMU_USAGE,        // a primitive was given something it does not take
   MN_EMU_SOURCE,       // the source of a copy under way was written
+  MN_EMU_UNFENCED,     // a stage lands where a thread has stored without a stage_fence since
 };
 
 struct mn_emu_actor {

@@ -11,6 +11,7 @@ extern "C" void mn_emu_fiber_main() {
   Fiber *me = current;
   set_waiting(me, Wait::exited, Op::exit, 0);
   --E->live, --me->block->live, ++E->progress;
+  if (!me->block->live) stages_end(me->block);
   me->warp->live &= ~(1u << me->lane);
   if (!me->warp->live) bank_meet(me->warp);
   // lanes that wait for this one, or a block barrier that it will never reach
@@ -48,7 +49,7 @@ static bool prepare(Emulator *e, const mn_emu_request *r) {
   if (e->stacks_bytes < e->fiber_count * kStackBytes) return false;
   memset(e->shared, 0xff, stride * r->blocks);  // NaN in every type
   for (uint32_t b = 0; b < e->block_count; ++b)
-    e->blocks[b] = {e->warps + b * e->warps_per_block, static_cast<int>(b), e->shared + b * stride, 0, r->threads, {}};
+    e->blocks[b] = {e->warps + b * e->warps_per_block, static_cast<int>(b), e->shared + b * stride, 0, r->threads, {}, {}};
   for (uint32_t w = 0; w < e->warp_count; ++w) {
     Warp *warp = &e->warps[w];
     warp->fibers = e->fibers + w * kLanes, warp->block = &e->blocks[w / e->warps_per_block];
@@ -70,6 +71,10 @@ static void finish(Emulator *e) {
   for (uint32_t i = 0; e->fibers && i < e->fiber_count; ++i) {
     e->fibers[i].copies.release();
     e->fibers[i].bank_log.release();
+  }
+  for (uint32_t b = 0; e->blocks && b < e->block_count; ++b) {
+    for (Stage &stage : e->blocks[b].stages) drop(stage.view), stage.copies.release();
+    e->blocks[b].stages.release();
   }
   if (e->shared) munmap(e->shared, e->shared_bytes);
   e->shared = nullptr;

@@ -1,6 +1,6 @@
 // What the emulator's mononn_ptx.cuh declares.
 #pragma once
-#include "atomics.hpp"
+#include "stages.hpp"
 
 using namespace emu;
 
@@ -27,6 +27,13 @@ EXPORT void mn_emu_copy(void *to, const void *from, int size, int bytes) {
 }
 EXPORT void mn_emu_copy_commit() { ++current->group; }
 EXPORT void mn_emu_copy_wait(int groups) { copy_wait(static_cast<uint32_t>(groups)); }
+EXPORT void mn_emu_stage_open(uint64_t *landed, int copiers) { stage_open(landed, static_cast<uint32_t>(copiers), CALLER); }
+EXPORT void mn_emu_stage_copy(void *to, const void *from, int bytes, uint64_t *landed, int own, int copiers) {
+  stage_copy(static_cast<unsigned char *>(to), static_cast<const unsigned char *>(from), static_cast<uint32_t>(bytes),
+             landed, static_cast<uint32_t>(own), static_cast<uint32_t>(copiers), CALLER);
+}
+EXPORT void mn_emu_stage_wait(const uint64_t *landed, uint32_t parity) { stage_wait(landed, parity, CALLER); }
+EXPORT void mn_emu_stage_fence() { stage_fence(); }
 EXPORT void mn_emu_fence() { clocks_fence(); }
 EXPORT uint32_t mn_emu_atomic_add(uint32_t *p, uint32_t v) { return atomic_add(p, v, asked(MN_EMU_RELAXED_ADD), CALLER); }
 EXPORT uint32_t mn_emu_atomic_add_relaxed(uint32_t *p, uint32_t v) { return atomic_add(p, v, true, CALLER); }

@@ -9,6 +9,7 @@
 namespace emu {
 
 constexpr uint64_t kSet = kAtomic;  // Cell::read is a ReadSet
+constexpr uint32_t kStaged = 1u << 31;  // in Cell::write_pc: a stage brought it
 
 struct ReadEntry {  // lanes of one warp that read at one time
   uint64_t clock;
@@ -95,7 +96,7 @@ struct Access {
 
 inline void race(const Access &a, uintptr_t address, uint64_t other, uint32_t other_how, uint32_t other_pc) {
   Fiber *f = a.fiber;
-  mn_emu_actor second{image_low + other_pc, static_cast<int32_t>(block_of(other)), static_cast<int32_t>(thread_of(other)),
+  mn_emu_actor second{image_low + (other_pc & ~kStaged), static_cast<int32_t>(block_of(other)), static_cast<int32_t>(thread_of(other)),
                       other_how | (other & kAtomic ? static_cast<uint32_t>(MN_EMU_ATOMIC) : 0u), 0};
   report(MN_EMU_RACE, address, a.size, 0, actor(f, a.pc, a.how, a.op), second);
 }
@@ -173,7 +174,7 @@ inline void record_read(const Access &a, Cell *c) {
 
 inline void pending(const Access &a, uintptr_t address, Cell *c) {
   report(MN_EMU_PENDING, address, a.size, 0, actor(a.fiber, a.pc, a.how, a.op),
-         {image_low + c->write_pc, static_cast<int32_t>(block_of(c->write)), static_cast<int32_t>(thread_of(c->write)),
+         {image_low + (c->write_pc & ~kStaged), static_cast<int32_t>(block_of(c->write)), static_cast<int32_t>(thread_of(c->write)),
           MN_EMU_COPY | MN_EMU_WRITE, 0});
 }
 
@@ -277,6 +278,7 @@ inline void check_read(Fiber *fiber, uintptr_t address, uint32_t size, uintptr_t
 
 // ---- copies under way ------------------------------------------------------------------------------------------------
 inline void shadow_issue(Copy *copy) {
+  copy->issued = epoch_of(current);
   uintptr_t to = reinterpret_cast<uintptr_t>(copy->to), from = reinterpret_cast<uintptr_t>(copy->from);
   access(to, copy->size, MN_EMU_WRITE | MN_EMU_COPY, copy->pc);
   if (Region *r = find_region(to); r && r->cells)
@@ -287,12 +289,15 @@ inline void shadow_issue(Copy *copy) {
     each_cell(r, from, copy->bytes, [&](Cell *c, uintptr_t) { copy->source_version += c->write << r->shift; });
 }
 
-inline void shadow_land(Copy *copy) {
+// ``staged``: whoever lands it, it is a write of who issued it; else of the current fiber, which is the same.
+inline void shadow_land(Copy *copy, bool staged) {
   uintptr_t to = reinterpret_cast<uintptr_t>(copy->to), from = reinterpret_cast<uintptr_t>(copy->from);
-  uint64_t me = epoch_of(current), version = 0;
+  uint64_t me = staged ? copy->issued : epoch_of(current), version = 0;
   if (Region *r = find_region(to); r && r->cells)
     each_cell(r, to, copy->size, [&](Cell *c, uintptr_t) {
-      if (c->write & kPending && !((c->write ^ me) & kWho)) c->write = me;
+      if (!(c->write & kPending) || (c->write ^ me) & kWho) return;
+      c->write = me;
+      if (staged) c->write_pc |= kStaged;
     });
   if (!copy->bytes) return;
   Region *r = find_region(from);
@@ -301,6 +306,19 @@ inline void shadow_land(Copy *copy) {
   each_cell(r, from, copy->bytes, [&](Cell *c, uintptr_t) { version += c->write << r->shift; });  // cells may be finer by now
   if (version != copy->source_version)
     report(MN_EMU_SOURCE, from, copy->bytes, 0, actor(current, copy->pc, MN_EMU_COPY, Op::none), nobody());
+}
+
+// Stores of this launch to where a stage lands must lie behind their threads' stage_fence.
+inline void check_fenced(uintptr_t to, uint32_t size, uintptr_t pc) {
+  Region *r = find_region(to);
+  if (!r || !r->cells) return;
+  each_cell(r, to, size, [&](Cell *c, uintptr_t at) {
+    if (!c->write || c->write & kPending || c->write_pc & kStaged) return;
+    const Fiber *writer = &current->block->warps[0].fibers[thread_of(c->write)];
+    if ((c->write & kClock) > writer->fenced)
+      report(MN_EMU_UNFENCED, at, size, 0, actor(current, pc, MN_EMU_COPY | MN_EMU_WRITE, Op::stage_copy),
+             actor(writer, image_low + c->write_pc, MN_EMU_WRITE, Op::none));
+  });
 }
 
 // ---- a launch --------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ constexpr size_t kMostGuards = 24576;  // of 65530 mappings that Linux lets a pr
 
 enum class Wait : uint8_t { ready, warp, block, some, parked, paused, exited };
 enum class Op : uint8_t { none, sync_warp, shuffle, shuffle_xor, ldmatrix, ldmatrix_trans, mma_f16, mma_bf16, mma_tf32,
-                          sync_block, sync_some, load_acquire, pause, load, exit };
+                          sync_block, sync_some, load_acquire, pause, stage_copy, stage_wait, load, exit };
 
 // A vector that needs no C++ library; holds plain data only.
 template <class T> struct List {
@@ -46,7 +46,7 @@ struct View;
 struct Block;
 struct Warp;
 
-// A cp.async under way.
+// A cp.async under way, or a copier's share of a stage.
 struct Copy {
   unsigned char *to;
   const unsigned char *from;
@@ -54,6 +54,7 @@ struct Copy {
   uint32_t group;
   bool early;              // the source is read at issue
   uint64_t source_version; // what the shadow of the source was at issue
+  uint64_t issued;         // the epoch
   uintptr_t pc;
   unsigned char data[16];
 };
@@ -77,7 +78,7 @@ struct Fiber {
   uint32_t spun_value, some_id;
   uint64_t writes_seen;
   // happens-before
-  uint64_t clock;
+  uint64_t clock, fenced;  // fenced: of the last stage_fence
   View *view, *fence_release, *fence_acquire;
   // copies: [head, count) are under way
   List<Copy> copies;
@@ -106,12 +107,23 @@ struct Some {
   uint32_t arrived, count;
 };
 
+// What lands on one word of shared memory, and how often it has.
+struct Stage {
+  uint64_t *landed;
+  uint32_t copiers, arrived;
+  uint32_t owns[32];  // bit set of the copiers that have arrived
+  uint64_t done;
+  View *view;  // what they knew
+  List<Copy> copies;
+};
+
 struct Block {
   Warp *warps;
   int index;
   unsigned char *shared;
   uint32_t arrived, live;
   Some some[kNamedBarriers];
+  List<Stage> stages;
 };
 
 struct Emulator {

@@ -7,8 +7,9 @@ from copy import copy
 from math import ceil
 
 from mononn_core.element import itemsize
+from mononn_core.graph.graph import Node
 from mononn_core.program.ir import Assign, Axis, Buffer, Layout, Phase, Task
-from mononn_core.schedule.binder import TaskBuilder
+from mononn_core.schedule.binder import Matrix, TaskBuilder, fragment_buffer
 from mononn_core.schedule.cuda.parts import PartsViews
 from mononn_core.schedule.cuda.tiles import Target
 from mononn_core.schedule.schedule import Partition
@@ -38,6 +39,15 @@ class CudaBuilder(TaskBuilder):
         layout = Layout((((shape[0], stride),), ((shape[1], 1),)), shape[0] * stride)
         name = f"{use}[{shape[0]}x{shape[1]}]"
         return self.locals.setdefault(name, Buffer(name, dtype, shape, layout, "local", align=128))
+
+    def pack_product(self, node: Node, name: str, panel: int, shape: tuple[int, int], matrix: Matrix) -> Buffer:
+        """In fragments where stages bring them."""
+        if not self.target.staged:
+            return super().pack_product(node, name, panel, shape, matrix)
+        known = f"{name}@{panel}f"
+        if known not in self.packed:
+            self.packed[known] = (fragment_buffer(known, shape, panel, self.weight_type), matrix)
+        return self.packed[known][0]
 
     def phase(
         self, name: str, stage: FusionGroup, partition: Partition, extents: Mapping[str, int], task: Task, flops: int

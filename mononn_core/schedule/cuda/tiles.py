@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
 from typing import Any
@@ -62,8 +62,17 @@ class Target:
         return min(self.gpu.shared_per_block, each) - RESERVED_SHARED_BYTES
 
     @property
-    def step(self) -> int:
-        """Terms of one stage of a main loop: 128 bytes."""
+    def staged(self) -> bool:
+        """Whether a product's weights are brought in stages: where fragments of 16 bits are multiplied."""
+        return self.itemsize == 2
+
+    def step(self, stable: bool) -> int:
+        """Terms of one stage of a main loop: 128 bytes, or twice that where one copy brings all of a weight's."""
+        return (256 if self.staged and stable else 128) // self.itemsize
+
+    @property
+    def cut(self) -> int:
+        """Parts of a product have multiples of so many terms."""
         return 128 // self.itemsize
 
 
@@ -100,11 +109,12 @@ class Shape:
     fill_bytes: float = 0.0
 
 
-def task_bytes(tile: BlockTile, k: int, filled: bool, target: Target) -> int:
-    """Shared memory of a product's task of ``k`` terms."""
+def task_bytes(tile: BlockTile, shape: Shape, target: Target) -> int:
+    """Shared memory of a product's task."""
     size, groups = target.itemsize, target.threads // (WARP * tile.warps[0] * tile.warps[1])
-    held = filled_bytes(tile.rows, k, size) if filled else 0
-    return held + product_bytes((tile.rows, tile.columns), target.step, tile.stages, groups, size, filled)
+    filled, step, staged = shape.fill > 0, target.step(shape.stable), target.staged and shape.stable
+    held = filled_bytes(tile.rows, shape.k, size) if filled else 0
+    return held + product_bytes((tile.rows, tile.columns), step, tile.stages, groups, size, filled, staged)
 
 
 def warps_of(rows: int, columns: int, threads: int) -> tuple[int, int]:
@@ -185,9 +195,9 @@ def tile_problem(shape: Shape, tile: BlockTile, target: Target) -> str:
         return f"tiles of {rows} rows do not suit a product of {shape.m}"
     if shape.panels and shape.n > columns and shape.n % columns:
         return f"tiles of {columns} columns do not end where {shape.n} do"
-    if tile.stages not in STAGES or task_bytes(tile, shape.k, shape.fill > 0, target) > target.shared_bytes:
+    if tile.stages not in STAGES or task_bytes(tile, shape, target) > target.shared_bytes:
         return f"{tile.stages} stages of it do not fit the shared memory of a block of {target.gpu.name}"
-    if tile.parts > 1 and (tile.parts not in PARTS or shape.k % (tile.parts * target.step)):
+    if tile.parts > 1 and (tile.parts not in PARTS or shape.k % (tile.parts * target.cut)):
         return f"{shape.k} terms are not cut into {tile.parts} parts"
     return ""
 
@@ -197,9 +207,14 @@ def _tiles(shape: Shape, rows: int, columns: int, target: Target) -> list[BlockT
     warps = warps_of(rows, columns, target.threads)
     if warps == (0, 0):
         return []
-    stages = [BlockTile(rows, columns, warps, s) for s in STAGES]
-    fits = [s for s in stages if task_bytes(s, shape.k, shape.fill > 0, target) <= target.shared_bytes]
+    fits = [s for s in STAGES if task_bytes(BlockTile(rows, columns, warps, s), shape, target) <= target.shared_bytes]
     if not fits:
         return []
-    parts = [p for p in PARTS if shape.k % (p * target.step) == 0] if shape.split else [1]
-    return [replace(fits[0], parts=p) for p in parts or [1]]
+    parts = [p for p in PARTS if shape.k % (p * target.cut) == 0] if shape.split else [1]
+    return [BlockTile(rows, columns, warps, _stages(fits, shape, p, target), p) for p in parts or [1]]
+
+
+def _stages(fits: list[int], shape: Shape, parts: int, target: Target) -> int:
+    """The most stages of those that fit, but no more than a task's terms fill."""
+    filled = ceil(shape.k / parts / target.step(shape.stable))
+    return min((s for s in fits if s >= filled), default=fits[0])

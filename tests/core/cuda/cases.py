@@ -13,4 +13,9 @@ CASES: dict[str, Callable[[], Case]] = {
     f"{family.__name__}-{kind}": partial(family, kind)
     for family in (*programs.FAMILIES, *programs_nests.FAMILIES, *programs_windows.FAMILIES)
     for kind in HALF
+} | {
+    f"{family.__name__}-{kind}": partial(family, kind)
+    for family in programs.STAGED_FAMILIES
+    for kind in HALF
+    if kind != "tf32x3"
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +27,7 @@ from mononn_core.program.ir import (
     Store,
     Task,
 )
+from mononn_core.schedule.binder import fragment_buffer
 from tests.core.build import Case, box, load, origin, random, v
 
 HALF = {"f16": "float16", "bf16": "bfloat16", "tf32x3": "float32"}
@@ -49,6 +51,11 @@ def panels(name: str, shape: tuple[int, int], width: int, offset: int, kind: str
     count = -(-N // width)
     layout = Layout((((K, width),), ((count, K * width), (width, 1))), count * K * width)
     return Buffer(name, HALF[kind], shape, layout, "weight", offset, 128)
+
+
+def fragments(name: str, shape: tuple[int, int], width: int, offset: int, kind: str) -> Buffer:
+    """The same in fragments, for stages."""
+    return replace(fragment_buffer(name, shape, width, HALF[kind]), offset=offset, align=128)
 
 
 def wide(role: str, *index: Expr | int, kind: str) -> Expr:
@@ -114,20 +121,23 @@ def product_phase(
     return Phase(name, domain, Assign("strided", order=("p", "r")), task, origin=origin(name), **rest)
 
 
-def mlp(kind: str = "f16", M: int = 70, K: int = 90, H: int = 100, N: int = 50) -> Case:
-    """Two ragged products with bias and activation; the second's weights are fetched before the barrier."""
+def mlp(
+    kind: str = "f16", M: int = 70, K: int = 90, H: int = 100, N: int = 50, lie: Callable[..., Buffer] = panels
+) -> Case:
+    """Two ragged products with bias and activation, of more steps than stages and of as many; the second's weights are
+    fetched before the barrier. ``lie``: how weights do."""
     w1, w2 = random((K, H), 1, 0.2).astype(dtype_of(kind)), random((H, N), 2, 0.2).astype(dtype_of(kind))
     bias, x = random((1, H), 3), random((M, K), 4)
     j = v("p") * 40
     hidden = narrow(op("max", op("add", Acc(), load("bias", 0, j + v("n"))), const(0.0)), kind)
     size = dtype_of(kind).itemsize
-    second = 128 * -(-(3 * 40 * K * size) // 128)
-    third = second + 128 * -(-(4 * 16 * H * size) // 128)
+    second = 128 * -(-(3 * 40 * (K + 15) * size) // 128)
+    third = second + 128 * -(-(4 * 16 * (H + 15) * size) // 128)
     buffers = (
         Buffer("x", "float32", (M, K), Layout.row_major((M, K)), "input", 0),
         Buffer("y", "float32", (M, N), Layout.row_major((M, N)), "output", 0),
-        panels("w1", (K, H), 40, 0, kind),
-        panels("w2", (H, N), 16, second, kind),
+        lie("w1", (K, H), 40, 0, kind),
+        lie("w2", (H, N), 16, second, kind),
         Buffer("bias", "float32", (1, H), Layout.row_major((1, H)), "weight", third, 128),
         padded("xh", (M, K), "arena", 0, kind),
         padded("h", (M, H), "arena", 64 * 1024, kind),
@@ -138,10 +148,10 @@ def mlp(kind: str = "f16", M: int = 70, K: int = 90, H: int = 100, N: int = 50) 
         Barrier(0),
         product_phase(
             "up", "xh", "w1", "h", (M, H, K), (64, 40), (4, 1), kind, hidden, (bias_operand,),
-            prefetches=(Prefetch("down", "b"),),
+            stages=2, prefetches=(Prefetch("down", "b"),),
         ),
         Barrier(1),
-        product_phase("down", "h", "w2", "y", (M, N, H), (32, 16), (2, 1), kind, Acc()),
+        product_phase("down", "h", "w2", "y", (M, N, H), (32, 16), (2, 1), kind, Acc(), stages=4),
     )  # fmt: skip
     program = Program(
         "mlp", buffers, body, inputs=("x",), outputs=("y",), arena_bytes=128 * 1024, weight_bytes=third + 4 * H
@@ -151,10 +161,10 @@ def mlp(kind: str = "f16", M: int = 70, K: int = 90, H: int = 100, N: int = 50) 
     return Case(program, {"x": x}, {"w1": w1, "w2": w2, "bias": bias}, {"y": h @ w2.astype(np.float32)})
 
 
-def fetched_early(kind: str = "f16") -> Case:
+def fetched_early(kind: str = "f16", lie: Callable[..., Buffer] = panels) -> Case:
     """:func:`mlp`, whose last weights are fetched before the first phase's barrier: another phase runs in between. They
     have more stages than are fetched early."""
-    case = mlp(kind)
+    case = mlp(kind, lie=lie)
     convert, first, up, second, down = case.program.body
     assert isinstance(convert, Phase)
     assert isinstance(up, Phase)
@@ -162,6 +172,16 @@ def fetched_early(kind: str = "f16") -> Case:
     down = replace(down, task=replace(down.task, mainloop=Mainloop("k", 16, 7, "cp_async")))
     body = (replace(convert, prefetches=up.prefetches), first, replace(up, prefetches=()), second, down)
     return replace(case, program=replace(case.program, body=body))
+
+
+def staged(kind: str = "f16") -> Case:
+    """:func:`mlp` with weights that stages bring."""
+    return mlp(kind, lie=fragments)
+
+
+def staged_early(kind: str = "f16") -> Case:
+    """:func:`fetched_early` with weights that stages bring: all seven are under way beside another phase's."""
+    return fetched_early(kind, fragments)
 
 
 def attention(kind: str = "f16", heads: int = 2, R: int = 40, T: int = 75, D: int = 24) -> Case:
@@ -210,3 +230,5 @@ def attention(kind: str = "f16", heads: int = 2, R: int = 40, T: int = 75, D: in
 TOLERANCE = {"f16": 4e-3, "bf16": 3e-2, "tf32x3": 1e-5}
 """Of a kind, relative to the largest expected value."""
 FAMILIES = (mlp, fetched_early, attention)
+STAGED_FAMILIES = (staged, staged_early)
+"""Of 16-bit kinds alone."""

@@ -15,6 +15,8 @@ OPCODES = {
     0x547: "BRA",
     0xB1D: "BAR",
     0x98F: "CCTL",
+    0x3BA: "UBLKCP",
+    0x9B0: "ARRIVES",
 }
 """Opcodes of NVIDIA's machine code that tests count."""
 

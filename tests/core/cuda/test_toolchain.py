@@ -53,7 +53,14 @@ def test_every_architecture_gets_tensor_cores_and_asynchronous_copies(arch: str)
     # A step of the first product: 16 x 40 columns a warp and 16 k are 5 products, which 4 matrix loads feed (one of a,
     # two pairs and a single one of b); one barrier.
     inner = next(loop for loop in loops(code, arch) if loop["HMMA"] == 5)
-    assert (inner["LDSM"], inner["LDGSTS"], inner["BAR"]) == (4, 2, 1)
+    assert (inner["LDSM"], inner["BAR"]) == (4, 1)
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_a_bulk_copy_brings_a_stage_or_copies_of_all_threads(arch: str) -> None:
+    code = compile_cubin(text("staged-f16"), headers(), arch, compiler="nvrtc").code
+    found, bulk = instructions(kernel_code(code, "mononn_run")), arch in ("sm_90a", "sm_100", "sm_120")
+    assert (found["UBLKCP"] > 0, found["ARRIVES"] > 0) == (bulk, not bulk)
 
 
 @pytest.mark.emulated

@@ -13,6 +13,7 @@ CUDA, MATMUL, ATTENTION = "mononn_cuda.cuh", "mononn_matmul.cuh", "mononn_attent
 SLIDE, STEPS, PAIRS = "depthwise-f16", "strided_windows-f16", "groups_of_two-f16"
 DEPTHWISE = "mononn_depthwise.cuh"
 MLP, TF32, KEYS, EARLY = "mlp-f16", "mlp-tf32x3", "attention-f16", "fetched_early-f16"
+STAGED = "staged-f16"
 COUNTED, ROW, SPLIT = "hand_off-f16", "long_row-f16", "split_sum-f16"
 
 BARRIERS = (
@@ -32,15 +33,16 @@ BARRIERS = (
 PRODUCTS = (
     Fault("a task starts before the last one's tiles are read", f"{MLP}/{MATMUL}", "sync_block();  // what lay here has been read; a local A has been written", "", ("race",)),
     Fault("the ring's wait lets one stage too many run on", f"{MLP}/{MATMUL}", "cp_async_wait<STAGES - 2>();", "cp_async_wait<STAGES - 1>();", ("pending",)),
-    Fault("the ring's wait dropped", f"{TF32}/{MATMUL}", "cp_async_wait<STAGES - 2>();", "", ("pending",)),
-    Fault("the ring's barrier dropped", f"{MLP}/{MATMUL}", "cp_async_wait<STAGES - 2>();\n      sync_block();", "cp_async_wait<STAGES - 2>();", ("race", "pending")),
-    Fault("the ring's commit dropped", f"{MLP}/{MATMUL}", "      cp_async_commit();\n      multiply", "      multiply", ("pending",)),
-    Fault("the ring refills the stage that is read", f"{MLP}/{MATMUL}", "next = STAGES - 1", "next = 0", ("pending", "race")),
+    Fault("the ring's first wait lets one stage too many run on", f"{MLP}/{MATMUL}", "cp_async_wait<STAGES - 1>();", "cp_async_wait<STAGES>();", ("pending",)),
+    Fault("the ring's first wait dropped", f"{TF32}/{MATMUL}", "if (step == 0) cp_async_wait<STAGES - 1>();\n      else cp_async_wait", "if (step > 0) cp_async_wait", ("pending",)),
+    Fault("the ring's barrier dropped", f"{MLP}/{MATMUL}", "if (!STAGED || LOCAL_A == 0 || more) sync_block();", "", ("race", "pending")),
+    Fault("the ring's commit dropped", f"{MLP}/{MATMUL}", "      if (step > 0) cp_async_commit();\n", "", ("pending",)),
+    Fault("the ring refills the stage that is read", f"{MLP}/{MATMUL}", "last = slot, slot =", "slot =", ("pending", "race")),
     Fault("the ring reads the wrong stage", f"{MLP}/{MATMUL}", "int slot = 0", "int slot = 1", ("pending", "poison", NUMBERS)),
-    Fault("the ring never turns", f"{MLP}/{MATMUL}", "slot = slot + 1 == STAGES ? 0 : slot + 1;", "", (NUMBERS,)),
+    Fault("the ring never turns", f"{MLP}/{MATMUL}", "last = slot, slot = slot + 1 == STAGES ? 0 : slot + 1;", "last = slot;", (NUMBERS,)),
     Fault("a stage fetched early is fetched again", f"{MLP}/{MATMUL}", "if (!fetched || s >= EARLY) load_b", "load_b", ("pending",)),
     Fault("stages behind those fetched early left out", f"{EARLY}/{MATMUL}", "if (!fetched || s >= EARLY) load_b", "if (!fetched) load_b", ("poison", "pending")),
-    Fault("early fetch by the barrier's warp alone", f"{MLP}/{MATMUL}", "if (thread() < FIRST) return;", "if (thread() >= FIRST) return;", ("bounds", "poison", NUMBERS)),
+    Fault("early fetch by the barrier's warp alone", f"{MLP}/{MATMUL}", "if (thread() < FIRST_COPIER) return;", "if (thread() >= FIRST_COPIER) return;", ("bounds", "poison", NUMBERS)),
     Fault("early fetch overwrites tiles that are read", f"{MLP}/source", "now_.arrive(sync_);", "", ("race",)),
     Fault("early fetch of the next task's neighbour", f"{MLP}/source", "f_b + p * 1600", "f_b + r * 1600", (NUMBERS,)),
     Fault("an early fetch taken up twice", f"{MLP}/source", "    early_ = false;\n", "", (NUMBERS, "pending", "poison"), (("blocks", 2),), 2),
@@ -72,6 +74,19 @@ TILES = (
     Fault("an operand shifted off its alignment", f"{MLP}/source", "(const mn::f16 *)(arena_ + 65536)", "(const mn::f16 *)(arena_ + 65540)", ("misaligned",)),
     Fault("overlapping slots in shared memory", f"{KEYS}/{ATTENTION}", "slot * STEP * LDV;", "slot * LDV;", ("race", "pending", NUMBERS)),
     Fault("two blocks take one task", f"{MLP}/source", " += mn::blocks())", " += mn::blocks() - 1)", ("race", NUMBERS), times=3, which=2),
+)  # fmt: skip
+
+LANDED = (
+    Fault("a stage not waited for", f"{STAGED}/{MATMUL}", "if constexpr (STAGED) await_stage(stage + step);", "", ("pending",)),
+    Fault("a stage waited for by the parity of the one before", f"{STAGED}/{CUDA}", "n / LANDINGS % 2)", "n / LANDINGS % 2 ^ 1)", ("pending",)),
+    Fault("stages that are not counted", f"{STAGED}/{MATMUL}", "if constexpr (STAGED) stage += steps;", "", ("usage", "pending", "deadlock")),
+    Fault("a warp of copiers that leaves a stage out", f"{STAGED}/{CUDA}", "thread() >= FIRST_COPIER) stage_copy", "thread() >= FIRST_COPIER + 32) stage_copy", ("deadlock",)),
+    Fault("stores not fenced from a task's first stages", f"{STAGED}/{MATMUL}", "if constexpr (STAGED) stage_fence();", "", ("race",), (("blocks", 2),)),
+    Fault("stores not fenced from stages fetched early", f"{STAGED}/{CUDA}", "    stage_fence();\n    publish();", "    publish();", ("race",)),
+    Fault("a stage refilled before all have read it", f"{STAGED}/{MATMUL}", "if (!STAGED || LOCAL_A == 0 || more) sync_block();", "", ("race", "pending")),
+    Fault("terms beyond the last multiplied", f"{STAGED}/{MATMUL}", "if (STAGED && !WHOLE && k0 >= terms) break;", "", ("poison", "pending", "race", NUMBERS)),
+    Fault("a stage's last rows left out", f"{STAGED}/{MATMUL}", "TK : round_up(k - k0, KSTEP)", "TK : (k - k0) / KSTEP * KSTEP", ("poison", "usage", NUMBERS)),
+    Fault("fragments eight columns off", f"{STAGED}/{MATMUL}", "ldmatrix_x4_trans(r, row + (j + lane() / 16) * NEXT);", "ldmatrix_x4_trans(r, row + (j + lane() / 16 * 2) * NEXT);", (NUMBERS, "poison", "pending", "race")),
 )  # fmt: skip
 
 KEYED = (
@@ -120,4 +135,4 @@ SLIDING = (
     Fault("an image without its border", f"{SLIDE}/source", "for (; now_.task < 2;", "for (; now_.task < 0;", ("poison",)),
 )  # fmt: skip
 
-FAULTS = (*BARRIERS, *PRODUCTS, *TILES, *KEYED, *COUNTERS, *SLIDING)
+FAULTS = (*BARRIERS, *PRODUCTS, *LANDED, *TILES, *KEYED, *COUNTERS, *SLIDING)

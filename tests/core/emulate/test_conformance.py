@@ -15,7 +15,7 @@ from tests.core.emulate.test_fragments import FORMULAS
 
 IN = conformance.inputs()
 REFERENCE = Path(__file__).parents[3] / "results" / "reference"
-HARDWARE = REFERENCE / "nvidia-h100" / "conformance.npz"
+HARDWARE = REFERENCE / "nvidia-h200" / "conformance.npz"
 FLOATS = IN.view(np.float32)
 
 
@@ -124,6 +124,13 @@ def test_rounded_sums_are_close(kind):
     assert np.abs(got - (start + left @ right)).max() <= 20 * 2.0**-24 * (np.abs(left) @ np.abs(right)).max()
 
 
+def test_stages_land_whole_and_one_after_the_other():
+    got, lanes = answers()["stages"], np.arange(128)
+    assert (got[:128] == IN[lanes ^ 31]).all() and (got[128:256] == IN[128 + (lanes ^ 31)]).all()
+    assert (got[256:376] == IN[300:420]).all() and (got[376:384] == 0).all()
+    assert (got[384:] == IN[1024 + 127 - lanes]).all()
+
+
 def test_copies_land_whole_in_part_or_as_zeros():
     expected = IN[:448].copy()
     lanes = np.arange(32)
@@ -172,21 +179,22 @@ def test_the_table_says_what_hardware_has_confirmed(tmp_path):
     assert standing["cp_async_16"] == UNCONFIRMED and standing["from_float"] == CONFIRMED
 
 
-def test_an_h100_gives_what_the_emulator_gives():
+def test_an_h200_gives_what_the_emulator_gives():
     """The outputs of real hardware, replayed: every primitive is confirmed."""
     standing = conformance.table(HARDWARE)
     assert set(standing.values()) == {CONFIRMED}, standing
 
 
-def test_an_h200_gave_what_the_emulator_gives():
-    """Its outputs are older than two primitives."""
-    standing = conformance.table(REFERENCE / "nvidia-h200" / "conformance.npz")
-    assert {name for name, found in standing.items() if found != CONFIRMED} == {"store_16", "atomic_add_relaxed"}
-    assert standing["store_16"] == standing["atomic_add_relaxed"] == UNCONFIRMED
+def test_an_h100_gave_what_the_emulator_gives():
+    """Its outputs are older than stages."""
+    standing = conformance.table(REFERENCE / "nvidia-h100" / "conformance.npz")
+    others = {name for name, found in standing.items() if found != CONFIRMED}
+    assert others == {"stage_open", "stage_copy", "stage_wait", "stage_fence"}
+    assert {standing[name] for name in others} == {UNCONFIRMED}
 
 
 @pytest.mark.parametrize("kind", ["f16", "bf16", "tf32"])
-def test_sums_are_cut_off_toward_zero_as_an_h100_does(kind):
+def test_sums_are_cut_off_toward_zero_as_an_h200_does(kind):
     """Most of hardware's rounded sums are an exact sum cut off; to nearest, no more than two thirds are."""
     hardware = np.load(HARDWARE)[f"mma {kind} rounded"]
     assert (hardware == answers()[f"mma {kind} rounded"]).mean() > 0.8

@@ -45,7 +45,9 @@ def check_fault(fault):
     assert by if fault.scheduled else len(by) == len(FEW), found
 
 
-QUICK_FAULTS = [part[1] for part in (faults_printed.BARRIERS, faults_printed.PRODUCTS, faults_printed.KEYED)]
+QUICK_FAULTS = [
+    part[1] for part in (faults_printed.BARRIERS, faults_printed.PRODUCTS, faults_printed.LANDED, faults_printed.KEYED)
+]
 
 
 @pytest.mark.parametrize("fault", QUICK_FAULTS, ids=lambda fault: fault.name)
