@@ -18,7 +18,7 @@ HINT_BYTES = 65536
 class Next:
     """Where an early copy is taken up: the phase and its loop, C text of the iteration there, the condition that it
     comes, executed phases until then, and whether a barrier stands in between; ``before``: phases that take tasks
-    between that barrier (or here) and it."""
+    between that barrier (or here) and it. ``free``: no stages would come between those of the early copy."""
 
     phase: Phase
     loop: Loop | None
@@ -27,6 +27,7 @@ class Next:
     distance: int
     joined: bool
     before: tuple[Phase, ...]
+    free: bool
 
 
 class CudaSync(CudaStorage):
@@ -72,7 +73,7 @@ class CudaSync(CudaStorage):
         printer = CudaPrinter({source.role: pointer}, ranges)
         corner = self.corner(printer, source)
         template = cuda_template(target.phase)
-        if whole and template.early == prefetch.role:
+        if whole and template.early == prefetch.role and target.free:
             if not arrived:
                 self.out.line("mn::stage_fence();")
                 self.out.line("mn::sync_block();  // what lies there has been read")
@@ -119,4 +120,5 @@ class CudaSync(CudaStorage):
                 later = values[home.var] - trace[here][1][home.var]
                 row = f"{home.var} + {later}" if later else home.var
                 guard = f"{home.var} + {later} < {home.count}" if later else ""
-        return Next(found, home, row, guard, distance, last >= 0, before)
+        staged = [cuda_template(item).stages(item, self) for item in (*between, found) if isinstance(item, Phase)]
+        return Next(found, home, row, guard, distance, last >= 0, before, not staged[-1] or not any(staged[:-1]))

@@ -180,7 +180,7 @@ def staged(kind: str = "f16") -> Case:
 
 
 def staged_early(kind: str = "f16") -> Case:
-    """:func:`fetched_early` with weights that stages bring: all seven are under way beside another phase's."""
+    """:func:`fetched_early` with weights that stages bring: another phase's would come between, so it is but a hint."""
     return fetched_early(kind, fragments)
 
 
