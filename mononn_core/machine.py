@@ -99,7 +99,9 @@ TILE_KERNELS = ("tdpbf16ps", "tdpbusd")
 MULTIPLIED = {p.a: p.terms for p in PRODUCTS if p.instruction in KERNELS}
 """Types of the left operands of those kernels -> terms that lie side by side in a lane."""
 TILE_FEATURES = frozenset({"amx-tile", "amx-int8", "amx-bf16"})
-PRODUCT_FEATURES = frozenset[str]().union(*(p.needs for p in PRODUCTS)) - X86_64_V4 - NEON
+LOOKUPS = frozenset({"avx512vbmi"})
+"""What looks a vector of bytes up in tables of bytes."""
+PRODUCT_FEATURES = LOOKUPS.union(*(p.needs for p in PRODUCTS)) - X86_64_V4 - NEON
 """What is kept of the kernel's report beside a level's features."""
 
 
@@ -110,7 +112,7 @@ class Machine:
     Attributes:
         arch: "x86_64", "aarch64" or "generic" (scalar code for the host's own architecture).
         features: instruction set extensions under the compilers' names ("avx2", "fma", ...): the level's, and those
-            of products beyond it.
+            of products and lookups beyond it.
         vector_bytes: width of a vector register in bytes: 64, 32, 16, or 4 for scalar code.
         cores: processors this process may run on.
         l2_bytes: second-level cache of one core, bytes. l3_bytes: last-level cache of one socket, bytes (0: none).

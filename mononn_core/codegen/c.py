@@ -37,3 +37,13 @@ def c_type(dtype: str, types: Mapping[str, str] = C_TYPES) -> str:
 def part_of(name: str, acc: Acc) -> str:
     """The text of an accumulator, where that of the first one is ``name``."""
     return name.replace("v_", f"v{acc.part}_", 1) if acc.part else name
+
+
+def closes_last(text: str) -> bool:
+    """Whether the first parenthesis is closed by the last character."""
+    depth = 0
+    for position, ch in enumerate(text):
+        depth += (ch == "(") - (ch == ")")
+        if depth == 0:
+            return position == len(text) - 1
+    return False

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from mononn_core.element import COMPUTE, NARROW, SHORT, WORD
-from mononn_core.program.expr import Cast, Const, Expr, Load, Op, Select, op, walk
+from collections.abc import Callable
+
+from mononn_core.element import BYTES, COMPUTE, NARROW, SHORT, WORD
+from mononn_core.program.expr import Cast, Const, Expr, Load, LookupTable, Op, Select, op, walk
 
 
 def cast_lanes(value: str, e: Cast, lanes: str) -> str:
@@ -47,3 +49,23 @@ def rounded(e: Expr) -> tuple[Expr, int] | None:
                 least, most = (Const(end, COMPUTE) for end in ends)
                 return op("min", op("max", value.args[0], least), most), int(zero)
     return None
+
+
+def looked_up(e: Op, vector: Callable[[Expr], str], load: Callable[[Load, str], str]) -> str:
+    """C text of the words that a vector of "lookup" is; ``vector`` and ``load`` give that of other vectors, and of a
+    loaded byte as another type."""
+    x, table = e.args
+    assert isinstance(table, LookupTable)
+    if isinstance(x, Cast) and isinstance(x.value, Load) and x.value.dtype in BYTES:
+        at = load(x.value, WORD)
+    elif (whole := rounded(x)) is not None:
+        at = f"mn::nearest<T>({vector(whole[0])}) + {whole[1]}"
+    else:
+        at = f"mn::to_word<T>({vector(x)})"
+    return f"mn::lookup<T>({table_text(table)}, {at})"
+
+
+def table_text(table: LookupTable) -> str:
+    """C text of a pointer to a table's bytes."""
+    kind, values = "int8_t" if min(table.values) < 0 else "uint8_t", ", ".join(map(str, table.values))
+    return f"[] {{ alignas(64) static constexpr {kind} table_[256] = {{{values}}}; return table_; }}()"

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import ClassVar
 
-from mononn_core.codegen.c import c_type, literal, part_of
-from mononn_core.codegen.cast import cast_lanes
+from mononn_core.codegen.c import c_type, closes_last, literal, part_of
+from mononn_core.codegen.cast import cast_lanes, looked_up, table_text
 from mononn_core.element import C_SUFFIXES, C_TYPES, COMPUTE, NARROW, SIDE_BY_SIDE, WORD, itemsize
 from mononn_core.errors import UnsupportedError
 from mononn_core.program.expr import (
@@ -25,6 +25,7 @@ from mononn_core.program.expr import (
     Const,
     Expr,
     Load,
+    LookupTable,
     Op,
     Ranges,
     Select,
@@ -197,6 +198,8 @@ class Printer:
             case Load():
                 pointer = self.pointers[e.operand]
                 return f"{pointer.name}[{self.index(pointer.address(e.index, self.ranges))}]"
+            case LookupTable():
+                return table_text(e)
             case Cast():
                 return self._cast(e)
             case Select():
@@ -254,6 +257,8 @@ class Printer:
                 return f"mn::checked_index(call, {self.phase}, {args[0]}, {args[1]})"
             case "known_index":
                 return args[0]
+            case "lookup":
+                return f"mn::lookup({args[1]}, {args[0]})"
             case "floordiv" | "mod":
                 return self._division(e, args)
             case _ if function.vocabulary:
@@ -286,7 +291,7 @@ class Printer:
     def index(self, e: Expr) -> str:
         """An integer expression without outer parentheses."""
         text = self.scalar(e)
-        return text[1:-1] if text.startswith("(") and _closes_last(text) else text
+        return text[1:-1] if text.startswith("(") and closes_last(text) else text
 
     # -- vector mode ------------------------------------------------------------------------------------------------
 
@@ -307,9 +312,15 @@ class Printer:
                 return cast_lanes(self._vector(e.value), e, self._lanes(e))
             case Select():
                 return self._vector_select(e)
+            case Op("lookup"):
+                return f"mn::to_float<T>({self.looked_up(e)})"
             case Op():
                 return self._vector_op(e)
         raise AssertionError(f"{e} is not vectorisable")
+
+    def looked_up(self, e: Op) -> str:
+        """The words that a vector of "lookup" is."""
+        return looked_up(e, self._vector, self._vector_load)
 
     @staticmethod
     def _lanes(e: Expr) -> str:
@@ -384,16 +395,6 @@ class Printer:
                 call = f"{self.libm}{function.libm}{C_SUFFIXES[COMPUTE]}(a...)"
                 return f"mn::each<T>({', '.join(args)}, [](auto... a) {{ return {call}; }})"
         raise UnsupportedError(f"operation {e.name!r} on float32 has no generated form")
-
-
-def _closes_last(text: str) -> bool:
-    """Whether the first parenthesis is closed by the last character."""
-    depth = 0
-    for position, ch in enumerate(text):
-        depth += (ch == "(") - (ch == ")")
-        if depth == 0:
-            return position == len(text) - 1
-    return False
 
 
 __all__ = ["Pointer", "Printer", "element_offset", "varies", "vectorisable"]

@@ -181,8 +181,11 @@ def write_vector_store(out: Writer, store: Store, printer: Printer, count: str =
     offset = pointer.address(store.index, printer.ranges)
     stride, known = printer.stride(offset), unrounded(store.value)
     whole = rounded(known) if known.dtype == COMPUTE and pointer.buffer.dtype in SHORT else None
-    lanes = "mn::Int<T>" if whole or known.dtype == WORD else "T"
+    found = isinstance(known, Op) and known.name == "lookup" and pointer.buffer.dtype in SHORT
+    lanes = "mn::Int<T>" if whole or found or known.dtype == WORD else "T"
     value = f"mn::nearest<T>({printer.value(whole[0])}) + {whole[1]}" if whole else printer.value(known)
+    if isinstance(known, Op) and found:
+        value = printer.looked_up(known)
     if stride == 1:
         which, last = ("store_first", f", {count}") if count else ("store", "")
         out.line(f"mn::{which}<{lanes}>({pointer.name} + {printer.index(offset)}, {value}{last});")

@@ -22,10 +22,12 @@ from mononn_core.element import COMPUTE, PRECISIONS
 from mononn_core.errors import OptionError, UnsupportedError
 from mononn_core.graph import Graph, TensorType
 from mononn_core.lower.cpu import lower
-from mononn_core.machine import Machine
+from mononn_core.machine import LOOKUPS, Machine
 from mononn_core.options import Options
 from mononn_core.passes import pipeline
+from mononn_core.program.expr import LookupTable, walk
 from mononn_core.program.ir import Program
+from mononn_core.program.rules import expressions
 from mononn_core.runtime.artifact import Artifact
 from mononn_core.runtime.toolchain import Compiled, compile_host, compile_shared
 from mononn_core.schedule.groups import CpuGroups
@@ -146,12 +148,14 @@ def compile_program(program: Program, source: str, machine: Machine) -> Compiled
 
 
 def product_features(program: Program, machine: Machine) -> frozenset[str]:
-    """Features beyond a machine's level whose instructions the Program's products are made of."""
+    """Features beyond a machine's level whose instructions the Program's products and lookups are made of."""
     storage, needed = Storage(program), frozenset[str]()
     for phase in program.phases():
         kind, tiled = multiplied(storage, phase), phase.task.params.get("tile_groups", 0)
         for found in (machine.product(kind), machine.tiles(kind) if tiled else None):
             needed |= found.needs if found is not None else frozenset()
+        if any(isinstance(n, LookupTable) for e in expressions(phase) for n in walk(e)):
+            needed |= LOOKUPS & machine.features if machine.vector_bytes == 64 else frozenset()
     return needed - machine.level_features
 
 

@@ -61,7 +61,8 @@ def header(name: str, artifact: Artifact, inside: bool) -> str:
 def target(manifest: Mapping[str, Any]) -> str:
     """The processors that a network is compiled for."""
     machine = manifest["machine"]
-    beyond = [f for f in machine["features"] if f.startswith(("amx", "avx512vnni", "avx512bf16", "avxvnni"))]
+    named = ("amx", "avx512vnni", "avx512bf16", "avx512vbmi", "avxvnni")
+    beyond = [f for f in machine["features"] if f.startswith(named)]
     return " with ".join([machine.get("level") or machine["arch"], *([", ".join(beyond)] if beyond else [])])
 
 

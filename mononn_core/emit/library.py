@@ -40,6 +40,7 @@ CPUID: dict[str, tuple[int, int, int, int]] = {
     "avx512cd": (7, 0, EBX, 28),
     "avx512bw": (7, 0, EBX, 30),
     "avx512vl": (7, 0, EBX, 31),
+    "avx512vbmi": (7, 0, ECX, 1),
     "avx512vnni": (7, 0, ECX, 11),
     "amx-bf16": (7, 0, EDX, 22),
     "amx-tile": (7, 0, EDX, 24),

@@ -1,7 +1,9 @@
-"""``quantize`` and ``dequantize``: between real numbers and integers of 8 bits (or others) on a linear scale.
+"""``quantize`` and ``dequantize``: between real numbers and integers of 8 bits (or others) on a linear scale;
+``lookup``: between two of 8 bits, by a table.
 
     quantize(x, scale[, zero]; to) = saturate(round(x / scale) + zero)
     dequantize(q, scale[, zero]) = (q - zero) scale
+    lookup(q; table, to) = table[q mod 256]
 
 Rounding is half to even (ONNX, QuantizeLinear and DequantizeLinear). Scale and zero point broadcast over x. A quantised
 constant is not folded into the larger tensor of reals that it stands for until nothing wants it as it is
@@ -18,14 +20,14 @@ from typing import Any, Protocol
 import ml_dtypes
 import numpy as np
 
-from mononn_core.element import WIDE, WORD
+from mononn_core.element import BYTES, COMPUTE, WIDE, WORD
 from mononn_core.errors import ShapeError, UnsupportedError
 from mononn_core.graph import TensorType
 from mononn_core.graph.graph import Attr
-from mononn_core.ops.common import numpy_dtype, text
+from mononn_core.ops.common import integers, numpy_dtype, text
 from mononn_core.ops.elementwise import elementwise
 from mononn_core.ops.registry import Attrs
-from mononn_core.program.expr import Cast, Const, Expr, Op, op
+from mononn_core.program.expr import Cast, Const, Expr, LookupTable, Op, op
 
 MOST_TERMS = (1 << 31) // 255**2
 """Of a product whose sum an int32 holds whatever its factors, differences of integers of 8 bits, are."""
@@ -86,7 +88,10 @@ def _dequantize_point(attrs: Attrs, x: Expr, scale: Expr, *zero: Expr) -> Expr:
 
 
 def _passing(x: Expr, zero: Expr, dtype: str) -> Expr | None:
-    """x - zero of an x that was quantised just now, by the same constant zero point: never an integer on its way."""
+    """x - zero of an x that was quantised or looked up just now: never an integer on its way. Quantised, by the same
+    constant zero point."""
+    if isinstance(x, Cast) and _name(x.value) == "lookup" and isinstance(zero, Const):
+        return x.value if _is_zero(zero) else op("sub", x.value, Const(float(zero.value), dtype))
     clamped = _parts(x.value, "min") if isinstance(x, Cast) else None
     raised = _parts(clamped[0], "max") if clamped else None
     if clamped is None or raised is None:
@@ -135,8 +140,26 @@ def _reciprocal(scale: Expr) -> Const | None:
     return Const(value.item(), scale.dtype) if np.isfinite(value) else None
 
 
+def _lookup(xp: Any, attrs: Attrs, x: Any) -> Any:
+    to = text(attrs, "to")
+    return xp.asarray(integers(attrs, "table"), numpy_dtype(to))[x.astype(numpy_dtype(WORD)) & 255]
+
+
+def _lookup_point(attrs: Attrs, x: Expr) -> Expr:
+    whole = x.value if isinstance(x, Cast) and x.value.dtype == COMPUTE else Cast(x, COMPUTE)
+    return Cast(op("lookup", whole, LookupTable(integers(attrs, "table"))), text(attrs, "to"))
+
+
+def _lookup_type(types: Sequence[TensorType], attrs: Attrs) -> str:
+    to = text(attrs, "to")
+    if len(types) != 1 or types[0].dtype not in BYTES or to not in BYTES or len(integers(attrs, "table")) != 256:
+        raise ShapeError("lookup takes bytes, and gives what a table of 256 numbers of 8 bits says")
+    return to
+
+
 elementwise("quantize", _quantize, _quantize_point, _quantized_type, cost=4)
 elementwise("dequantize", _dequantize, _dequantize_point, _dequantized_type, cost=2, folds=False)
+elementwise("lookup", _lookup, _lookup_point, _lookup_type)
 
 
 @dataclass(frozen=True)

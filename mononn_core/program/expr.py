@@ -1,7 +1,7 @@
 """Index and scalar expressions.
 
     Expr = Const(value, dtype) | Var(name, dtype) | Load(operand, index, dtype) | Acc(dtype, part)
-         | Op(name, args, dtype) | Select(condition, then, otherwise) | Cast(value, dtype)
+         | Op(name, args, dtype) | Select(condition, then, otherwise) | Cast(value, dtype) | LookupTable(values, dtype)
 
 Expressions are immutable trees compared by value. ``Load`` names an operand of the task by its role and reads its
 logical element. ``Acc`` is the accumulator handed to an epilogue, of a template that has several number ``part``.
@@ -103,7 +103,15 @@ class Cast(_Arithmetic):
     dtype: str
 
 
-Expr = Union[Const, Var, Load, Acc, Op, Select, Cast]  # noqa: UP007 (a forward reference inside the classes)
+@dataclass(frozen=True)
+class LookupTable(_Arithmetic):
+    """256 constants, of which "lookup" takes one."""
+
+    values: tuple[int, ...]
+    dtype: str = COMPUTE
+
+
+Expr = Union[Const, Var, Load, Acc, Op, Select, Cast, LookupTable]  # noqa: UP007 (a forward reference inside the classes)
 Ranges = Mapping[str, tuple[int, int]]
 """Variable name -> inclusive (lowest, highest) value."""
 
@@ -183,7 +191,7 @@ def children(e: Expr) -> tuple[Expr, ...]:
     match e:
         case Op():
             return e.args
-        case Const() | Var() | Acc():
+        case Const() | Var() | Acc() | LookupTable():
             return ()
         case Load():
             return e.index

@@ -107,7 +107,9 @@ FUNCTIONS = {f.name: f for f in (
     F("index", None, 2),
     F("known_index", None, 2),
     F("bits", None),
+    F("lookup", lambda x, table: np.take(table, np.nan_to_num(x).astype(np.int64), mode="wrap"), 2),
 )}  # fmt: skip
 """By name. ``index(i, n)`` is an index taken from data: i, or i + n where i is negative; outside [-n, n) it reports the
 run's index error and yields 0. ``known_index(i, n)`` is i, taken from constants that lie in [0, n). ``bits(x)`` is x's
-bits as a number of another type of the same size."""
+bits as a number of another type of the same size. ``lookup(x, table)`` is the entry of a LookupTable at the whole
+number x, modulo 256."""

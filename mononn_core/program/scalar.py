@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mononn_core.errors import InputError, VerifyError
-from mononn_core.program.expr import Acc, Cast, Const, Expr, Load, Op, Select, Var
+from mononn_core.program.expr import Acc, Cast, Const, Expr, Load, LookupTable, Op, Select, Var
 from mononn_core.program.functions import FUNCTIONS
 
 Array = np.ndarray[Any, Any]
@@ -82,6 +82,8 @@ def evaluate(e: Expr, frame: Frame, reader: Reader) -> Array:
     match e:
         case Const(value, dtype):
             return np.asarray(value, dtype=dtype)
+        case LookupTable(numbers, dtype):
+            return np.asarray(numbers, dtype=dtype)
         case Var(name):
             return frame.lookup(name)
         case Acc():

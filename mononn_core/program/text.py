@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from typing import assert_never
 
 from mononn_core.element import COMPUTE
-from mononn_core.program.expr import INDEX, Acc, Cast, Const, Expr, Load, Op, Select, Var
+from mononn_core.program.expr import INDEX, Acc, Cast, Const, Expr, Load, LookupTable, Op, Select, Var
 from mononn_core.program.ir import (
     Barrier,
     Box,
@@ -49,6 +50,8 @@ def expr_text(e: Expr, outer: int = 0) -> str:
     match e:
         case Const(value, dtype):
             return f"{value}" if dtype in (INDEX, "bool", COMPUTE) else f"{dtype}({value})"
+        case LookupTable(values):
+            return f"table {hashlib.sha256(repr(values).encode()).hexdigest()[:8]}"
         case Var(name):
             return name
         case Acc():

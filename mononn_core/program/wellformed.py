@@ -19,6 +19,7 @@ from mononn_core.program.expr import (
     Const,
     Expr,
     Load,
+    LookupTable,
     Op,
     Select,
     Var,
@@ -358,7 +359,7 @@ class PhaseRules:
             case Select(condition, then, otherwise):
                 if condition.dtype != "bool" or then.dtype != otherwise.dtype:
                     raise self.refuse("types agree", "a Select mixes types")
-            case Const() | Cast() | Acc():
+            case Const() | Cast() | Acc() | LookupTable():
                 pass
         for part in children(e):
             self._value(part, scope, part.dtype, accumulators)

@@ -202,7 +202,7 @@ class _Fusion:
         if out == WORD:
             return node.op in IN_WORDS
         of_floats = node.op == "cast" and self.graph.types[node.inputs[0]].dtype == COMPUTE
-        return out not in SHORT or of_floats or node.op == "quantize"
+        return out not in SHORT or of_floats or node.op in ("quantize", "lookup")
 
     def _is_border(self, pad: Node) -> bool:
         """Whether ``pad`` puts constants around an image that a convolution reads, all channels alike."""

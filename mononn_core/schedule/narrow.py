@@ -94,6 +94,8 @@ def in_words(e: Expr) -> Expr:
         case Cast(value=Op("min", (Op("max", (_, Const() as low)), Const() as high)) as clipped, dtype=dtype):
             if clipped.dtype == COMPUTE and (low.value, high.value) == limits(dtype):
                 return Cast(clipped, HALF_WORD)
+        case Cast(value=Op("lookup") as found):
+            return Cast(found, HALF_WORD)
     return Cast(Cast(e, COMPUTE), HALF_WORD)
 
 

@@ -442,6 +442,19 @@ template <class T> MN_INLINE Int<T> nearest(T x) {
 #endif
   return to_word<T>(round<T>(x));
 }
+// Entries of a table of 256 bytes, those that the lowest 8 bits of words name.
+template <class T, class E> MN_INLINE Int<T> lookup(const E *table, Int<T> at) {
+#if defined(__AVX512VBMI__)
+  if constexpr (lanes<T> == 16) {
+    const Int<T> found = (Int<T>)x86::look_up(table, (x86::I512)at);
+    return std::is_same_v<E, int8_t> ? found << 24 >> 24 : found & 255;
+  }
+#endif
+  Int<T> r;
+  for (int i = 0; i < lanes<T>; ++i) r[i] = table[(uint8_t)at[i]];
+  return r;
+}
+template <class E> MN_INLINE float lookup(const E *table, float x) { return table[(uint8_t)(int)x]; }
 // x to the power 0.75, local response normalisation's usual exponent.
 template <class T> MN_INLINE T pow_three_quarters(T x) {
   const T root = mn::sqrt<T>(x), r = root * mn::sqrt<T>(root);

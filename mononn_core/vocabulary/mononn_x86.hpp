@@ -173,6 +173,19 @@ MN_OPERATION F512 look_up(F512 table, I512 lanes) {
   return (F512)MN_X86(__builtin_ia32_permvarsf512(table, lanes), _mm512_permutexvar_ps((__m512i)lanes, (__m512)table));
 }
 #endif
+#if defined(__AVX512VBMI__)
+// Of a table of 256 bytes, in each lane's lowest byte that which this byte names; the other bytes are of no meaning.
+MN_OPERATION I512 look_up(const void *table, I512 lanes) {
+  B512 part[4];
+  __builtin_memcpy(part, table, sizeof part);
+  const B512 at = (B512)lanes;
+  const I512 low = (I512)MN_X86(__builtin_ia32_vpermi2varqi512(part[0], at, part[1]),
+                                _mm512_permutex2var_epi8((__m512i)part[0], (__m512i)at, (__m512i)part[1]));
+  const I512 high = (I512)MN_X86(__builtin_ia32_vpermi2varqi512(part[2], at, part[3]),
+                                 _mm512_permutex2var_epi8((__m512i)part[2], (__m512i)at, (__m512i)part[3]));
+  return (lanes & 128) != 0 ? high : low;
+}
+#endif
 
 }  // namespace mn::x86
 #endif

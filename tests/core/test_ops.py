@@ -68,6 +68,10 @@ CASES: list[tuple[str, list[np.ndarray], dict[str, Any]]] = [
         ("dequantize", [whole(2, 3, 4, low=low, high=low + 256, dtype=to), *more], {})
         for low, (to, more) in zip((0, -128, 0), QUANTISED, strict=True)
     ),
+    *(
+        ("lookup", [whole(2, 3, 4, low=low, high=low + 256, dtype=dtype)], {"to": to, "table": tuple(range(-128, 128))})
+        for low, dtype, to in ((0, "uint8", "int8"), (-128, "int8", "int8"))
+    ),
     *((op, [bits(2, 3), bits(3)], {}) for op in ["and", "or", "xor"]),
     *((f"bitwise_{op}", [whole(2, 3), whole(3)], {}) for op in ("and", "or", "xor")),
     ("bitwise_not", [whole(4)], {}),
