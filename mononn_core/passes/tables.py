@@ -20,9 +20,10 @@ from mononn_core.program.functions import FUNCTIONS
 
 LEAST = 20
 """Operations of a vector that a lookup is worth."""
-OPERATIONS = {"quantize": 5, "dequantize": 2}
 SLOW = 16
 """Operations of what is slow in vectors, about."""
+OPERATIONS = {"quantize": 5, "dequantize": 2, "lookup": SLOW}
+"""Of others than one; a lookup stands for what it was made of."""
 MOST_NODES = 64
 Array = np.ndarray[Any, Any]
 

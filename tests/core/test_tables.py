@@ -57,6 +57,7 @@ def test_a_silu_is_one_lookup_on_every_processor(activations: str) -> None:
     model = convolutions(activations)
     found = ops(model)
     assert found.count("lookup") == 2 and "sigmoid" not in found
+    assert found.count("dequantize") == 1, "what is looked up is multiplied by nothing"
     x = np.random.default_rng(1).standard_normal(IMAGE).astype(np.float32) * 2
     want, answers = evaluate(load(model, {}), {"x": x})["y"], dict[str, np.ndarray]()
     for name, machine in EVERYWHERE.items():
