@@ -41,7 +41,8 @@ def compare(
     """
     deadline = time.monotonic() + seconds
     rows: dict[str, Row] = {name: {"status": "left out", "reason": "not reached"} for name in names}
-    result: Row = {"case": case.to_json(), "contenders": rows, "rounds": 0}
+    described = {key: value for key, value in case.to_json().items() if key != "work"}  # no folder of this machine
+    result: Row = {"case": described, "contenders": rows, "rounds": 0}
     rounds, warm, cold = (ROUNDS, WARM_RUNS, COLD_RUNS) if case.target == "cuda" else REHEARSED
     workers: dict[str, Worker] = {}
     with ExitStack() as stack:

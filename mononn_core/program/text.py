@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from typing import assert_never
 
@@ -51,7 +50,7 @@ def expr_text(e: Expr, outer: int = 0) -> str:
         case Const(value, dtype):
             return f"{value}" if dtype in (INDEX, "bool", COMPUTE) else f"{dtype}({value})"
         case LookupTable(values):
-            return f"table {hashlib.sha256(repr(values).encode()).hexdigest()[:8]}"
+            return f"table {bytes(value & 255 for value in values).hex()}"
         case Var(name):
             return name
         case Acc():

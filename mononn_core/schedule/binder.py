@@ -186,7 +186,7 @@ class TaskBuilder(ABC):
         )
 
     def pack_product(self, node: Node, name: str, panel: int, shape: tuple[int, int], matrix: Matrix) -> Buffer:
-        """The same of a product's."""
+        """:meth:`pack` of the right-hand side of a product, for which a target may have another layout."""
         return self.pack(node, name, panel, shape, matrix)
 
     def in_panels(

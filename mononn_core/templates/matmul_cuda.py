@@ -134,7 +134,7 @@ class CudaProduct(ProductTemplate, CudaTemplate, CudaScheduled):
             rows, columns = up(a.box.size[-2], FRAGMENT[0]), up(b.box.size[-1], FRAGMENT[1])
         (wm, wn), size, loop = params.warps, itemsize(KINDS[kind]), task.mainloop
         step, stages = (loop.step, max(2, loop.stages)) if loop else (STEP_BYTES // size, STAGES)
-        depth = 16 if size == 2 else 8
+        depth = FRAGMENT_TERMS if size == 2 else 8
         local = row_stride(left) if left.space == PRIVATE else 0
         groups = next((g for g in range(code.warps // (wm * wn), 0, -1) if step % (depth * g) == 0), 0)
         high, wide = FRAGMENT[0] * wm, FRAGMENT[1] * wn

@@ -41,7 +41,7 @@ class CudaBuilder(TaskBuilder):
         return self.locals.setdefault(name, Buffer(name, dtype, shape, layout, "local", align=128))
 
     def pack_product(self, node: Node, name: str, panel: int, shape: tuple[int, int], matrix: Matrix) -> Buffer:
-        """In fragments where stages bring them."""
+        """:meth:`pack`, in fragments (see ``fragment_buffer``) where stages bring them."""
         if not self.target.staged:
             return super().pack_product(node, name, panel, shape, matrix)
         known = f"{name}@{panel}f"

@@ -90,6 +90,13 @@ def test_weights_are_fetched_before_the_barrier_only_where_one_kernel_runs_both(
     assert graph.count("mn::hint(") == 3
 
 
+def test_stages_are_fetched_early_but_across_another_phases() -> None:
+    near, far = (printed(program(name), 256).text for name in ("staged-f16", "staged_early-f16"))
+    assert ("::fetch(" in near, "mn::hint(" in near) == (True, False)
+    assert ("::fetch(" in far, "mn::hint(" in far) == (False, True)
+    assert "mn::open_stages();" in near and "mn::open_stages();" not in printed(program("mlp-f16"), 256).text
+
+
 def test_what_lies_between_an_early_copy_and_its_use_has_its_own_memory() -> None:
     early, plain = (printed(p, 256) for p in (fetched_early().program, program("mlp-f16")))
     assert early.shared_bytes > plain.shared_bytes

@@ -53,7 +53,7 @@ def test_every_architecture_gets_tensor_cores_and_asynchronous_copies(arch: str)
     # A step of the first product: 16 x 40 columns a warp and 16 k are 5 products, which 4 matrix loads feed (one of a,
     # two pairs and a single one of b); one barrier.
     inner = next(loop for loop in loops(code, arch) if loop["HMMA"] == 5)
-    assert (inner["LDSM"], inner["BAR"]) == (4, 1)
+    assert (inner["LDSM"], inner["LDGSTS"], inner["BAR"]) == (4, 2, 1)
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
