@@ -276,7 +276,7 @@ def test_a_rehearsed_comparison(work, tmp_path):
     told: list[int] = []
     names = ["torch-eager", "torch-graph"]
     result = compare.compare(case, names, tmp_path, tmp_path, 120.0, lambda r: told.append(r["rounds"]))
-    assert str(tmp_path) not in repr(result["case"]), "a record names no folder"
+    assert str(work) not in repr(result["case"]), "a record names no folder"
     eager, graph = (result["contenders"][name] for name in names)
     assert eager["status"] == "ok", eager["reason"]
     checks = [from_plain(AccuracyCheck, one) for one in eager["checks"]]
