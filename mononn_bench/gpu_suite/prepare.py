@@ -19,16 +19,11 @@ def prepare(steps: Sequence[Step], gpu: str, work: Path, say: Callable[[str], No
     the machine code afterwards. What fails is said and left out. Needs torch and onnx, and a CUDA compiler.
     """
     os.environ.update(step_variables(work))
-    builds = [built for step in steps if step.kind == "build" for built in step.arguments["builds"]]
-    made: set[tuple[str, int]] = set()
+    builds = [(Case(**c), launch) for s in steps if s.kind == "build" for c, launch in s.arguments["builds"]]
+    for case in {(case.model, case.batch): case for case, _ in builds}.values():
+        make_files([replace(case, precision="fp32")])  # all before one is read: batches share a file of weights
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        futures = {}
-        for described, launch in builds:
-            case = Case(**described)
-            if (case.model, case.batch) not in made:
-                make_files([replace(case, precision="fp32")])
-                made.add((case.model, case.batch))
-            futures[pool.submit(compile_ours, case, launch, gpu)] = f"{case.label}:{launch}"
+        futures = {pool.submit(compile_ours, c, launch, gpu): f"{c.label}:{launch}" for c, launch in builds}
         for number, future in enumerate(as_completed(futures), 1):
             error = future.exception()
             how = f"failed: {error}" if error else f"{future.result()['build_s']:.1f} s"

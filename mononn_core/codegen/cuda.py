@@ -9,13 +9,19 @@ from math import prod
 
 from mononn_core.codegen.cpu import comment_text, function
 from mononn_core.codegen.cuda_expressions import CudaPrinter
+from mononn_core.codegen.cuda_functions import Function, Functions
 from mononn_core.codegen.cuda_storage import cuda_template
 from mononn_core.codegen.cuda_sync import CudaSync
+from mononn_core.codegen.writer import Writer
 from mononn_core.errors import UnsupportedError
 from mononn_core.program.abi import ENTRY, gpu_header
 from mononn_core.program.ir import Barrier, Loop, Phase, Program, Table
 
 PART = "mononn_part"
+_PARAMETERS = (
+    "unsigned char *arena_, const unsigned char *weights_, uint32_t *sync_, const mononn_gpu_call &call, "
+    "mn::Turn now_, int ordinal"
+)
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,9 @@ class CudaSource:
     kernels: tuple[Kernel, ...]
 
 
-def print_program(program: Program, threads: int, launch: str = "once", comment: str = "") -> CudaSource:
+def print_program(
+    program: Program, threads: int, launch: str = "once", comment: str = "", rounded: bool = False
+) -> CudaSource:
     """CUDA C++ of ``program`` for blocks of ``threads`` threads.
 
     Args:
@@ -52,11 +60,12 @@ def print_program(program: Program, threads: int, launch: str = "once", comment:
         launch: "once": the kernel ``mononn_run``, to be launched cooperatively in one resident wave of any number of
             blocks; "graph": a kernel for every interval between barriers, launched in order.
         comment: how it was made; goes into the opening comment, after the model's name, phases, barriers and memory.
+        rounded: whether results are stored in 16 bits, so that elementary functions may be off by 6e-7.
 
     Raises:
         UnsupportedError: a phase whose tile the block cannot cover, or an element type or template without a form.
     """
-    return _CudaPrinter(program, threads).source(launch, comment)
+    return _CudaPrinter(program, threads).source(launch, comment, rounded)
 
 
 def arrival(phase: Phase) -> str:
@@ -73,11 +82,14 @@ class _CudaPrinter(CudaSync):
         self.executed = sum(isinstance(i, Phase) for i, _ in program.trace())
         self.counters = sum(prod(c.shape) for c in program.counters)
         self.shared_bytes = program.scratch_bytes
+        self.printed: list[Function] = []
 
-    def source(self, launch: str, comment: str) -> CudaSource:
+    def source(self, launch: str, comment: str, rounded: bool) -> CudaSource:
         whole = launch == "once"
         self._heading(comment)
         self.out.line(f"#define MONONN_THREADS {self.threads}")
+        if rounded:
+            self.out.line("#define MONONN_ROUNDED")
         for line in gpu_header(len(self.program.inputs), len(self.program.outputs)).splitlines():
             self.out.line(line)
         self.out.line('#include "mononn_attention.cuh"')
@@ -90,6 +102,8 @@ class _CudaPrinter(CudaSync):
             for phase in item.body if isinstance(item, Loop) else (item,):
                 if isinstance(phase, Phase):
                     self._phase(phase, item if isinstance(item, Loop) else None, whole)
+        self.functions = Functions(self.printed)
+        self.functions.write(self.out, "MN_PHASE mn::Turn", _PARAMETERS)
         kernels = self._whole() if whole else self._parts()
         return CudaSource(self.out.text(), self.shared_bytes, kernels)
 
@@ -119,13 +133,9 @@ class _CudaPrinter(CudaSync):
     # -- phases -----------------------------------------------------------------------------------------------------
 
     def _phase(self, phase: Phase, loop: Loop | None, whole: bool) -> None:
-        out = self.out
-        out.line()
-        out.line(
-            f"// {comment_text(phase.id)}: {phase.tasks} tasks; {comment_text(', '.join(map(str, phase.origin[:4])))}"
-        )
+        origin = comment_text(", ".join(map(str, phase.origin[:4])))
         arrives = whole and self.arrives(phase)
-        with self._function(function(phase), loop):
+        with self._function(function(phase), f"{comment_text(phase.id)}: {phase.tasks} tasks; {origin}", loop) as out:
             pointers = {o.role: self.pointer(o, phase, loop) for o in phase.task.operands}
             ranges = {a.var: (0, a.extent - 1) for a in phase.domain}
             if loop:
@@ -140,21 +150,20 @@ class _CudaPrinter(CudaSync):
             if not arrives:
                 self._fetches(phase, loop, whole)
         if arrives:
-            out.line()
-            with self._function(arrival(phase), loop):
+            with self._function(arrival(phase), f"behind {comment_text(phase.id)}", loop) as out:
                 out.line("now_.arrive(sync_);")
                 self._fetches(phase, loop, whole)
 
     @contextmanager
-    def _function(self, name: str, loop: Loop | None) -> Iterator[None]:
-        """The body of a phase's function, or of one that runs after it."""
-        by_value = "unsigned char *arena_, const unsigned char *weights_, uint32_t *sync_, const mononn_gpu_call &call"
-        arguments = f"{by_value}, mn::Turn now_, int ordinal" + (f", int {loop.var}" if loop else "")
-        with self.out.block(f"MN_PHASE mn::Turn {name}({arguments}) {{"):
-            unused = "(void)arena_, (void)weights_, (void)sync_, (void)call, (void)ordinal;"
-            self.out.line(unused + (f" (void){loop.var};" if loop else ""))
-            yield
-            self.out.line("return now_;")
+    def _function(self, name: str, comment: str, loop: Loop | None) -> Iterator[Writer]:
+        """Prints what is written meanwhile as a phase's function, or as one that runs after it."""
+        outer, self.out, self.places = self.out, Writer(), []
+        self.out.line("(void)arena_, (void)weights_, (void)sync_, (void)call, (void)ordinal;")
+        yield self.out
+        self.out.line("return now_;")
+        made = Function(name, comment, self.out.lines, tuple(self.places), loop.var if loop else "")
+        self.printed.append(made)
+        self.out = outer
 
     def _fetches(self, phase: Phase, loop: Loop | None, whole: bool) -> None:
         for prefetch in phase.prefetches:
@@ -180,9 +189,9 @@ class _CudaPrinter(CudaSync):
             for item in self.program.body:
                 if isinstance(item, Loop):
                     with out.block(f"MN_NOUNROLL for (int {item.var} = 0; {item.var} < {item.count}; ++{item.var}) {{"):
-                        self._steps(item.body, f", {item.var}", True)
+                        self._steps(item.body, True)
                 else:
-                    self._steps((item,), "", True)
+                    self._steps((item,), True)
             self._leave()
         return (Kernel(ENTRY, tuple(range(self.executed))),)
 
@@ -199,7 +208,7 @@ class _CudaPrinter(CudaSync):
         if self.counters:
             self.out.line(f"mn::leave(call.sync, {self.counters});")
 
-    def _steps(self, items: tuple[Phase | Barrier, ...], more: str, whole: bool) -> None:
+    def _steps(self, items: tuple[Phase | Barrier, ...], whole: bool) -> None:
         """Barriers and phases with their trace points; a barrier's wait counts for the phase after it."""
         for item in items:
             if isinstance(item, Barrier):
@@ -207,15 +216,15 @@ class _CudaPrinter(CudaSync):
                 self.out.line("now_.barrier(call.sync);")
             else:
                 self.out.line("trace.begin(ordinal);")
-                self.out.line(
-                    f"now_ = {function(item)}(call.arena, call.weights, call.sync, call, now_, ordinal{more});"
-                )
+                self._call(function(item))
                 self.out.line("trace.end(ordinal);")
                 if whole and self.arrives(item):
-                    self.out.line(
-                        f"now_ = {arrival(item)}(call.arena, call.weights, call.sync, call, now_, ordinal{more});"
-                    )
+                    self._call(arrival(item))
                 self.out.line("++ordinal;")
+
+    def _call(self, name: str) -> None:
+        found, more = self.functions.call(name)
+        self.out.line(f"now_ = {found}(call.arena, call.weights, call.sync, call, now_, ordinal{more});")
 
     def _parts(self) -> tuple[Kernel, ...]:
         """A kernel for every interval as written; a loop begins and ends intervals."""
@@ -248,7 +257,7 @@ class _CudaPrinter(CudaSync):
             out.line(f"mn::Trace trace{{call.trace, {self.executed}}};")
             if loop:
                 out.line(f"const int {loop.var} = (int)iteration;")
-            self._steps(tuple(interval), f", {loop.var}" if loop else "", False)
+            self._steps(tuple(interval), False)
             if last and loop and self.counters:
                 with out.block(f"if ({loop.var} == {loop.count - 1}) {{"):
                     self._leave()

@@ -75,6 +75,8 @@ class CudaPrinter(Printer):
                 return f"{e.name}[{LANE}]"
             case Op() if e.dtype == INDEX and e.name in ("min", "max", "floordiv", "mod") and self._is_position(e):
                 return self._position(e)
+            case Op("reciprocal", (Op("sqrt", (square,)),)):
+                return f"mn::rsqrt({self.scalar(square)})"
         return super().scalar(e)
 
     def _is_position(self, e: Expr) -> bool:

@@ -11,6 +11,7 @@ from typing import ClassVar
 from mononn_core.codegen.c import c_type
 from mononn_core.codegen.cstyle import Printer
 from mononn_core.codegen.cuda_expressions import CudaPointer, CudaPrinter, divisor
+from mononn_core.codegen.cuda_functions import Place, mark
 from mononn_core.codegen.storage import Storage, row_stride
 from mononn_core.errors import UnsupportedError
 from mononn_core.program.abi import GPU_ALIGN
@@ -70,6 +71,7 @@ class CudaStorage(Storage):
 
     def __init__(self, program: Program, threads: int) -> None:
         super().__init__(program)
+        self.places: list[Place] = []
         self.threads = threads
         self.warps = threads // 32
         for b in program.buffers:
@@ -103,29 +105,30 @@ class CudaStorage(Storage):
         return CudaPointer(name, buffer, align=self.alignment(operand.buffer))
 
     def base(self, which: str | Slot, buffer: Buffer, phase: Phase, row: str) -> str:
-        """C text of a buffer's address in bytes."""
+        """C text of a buffer's address in bytes; where it lies in the arena or the weights is marked in it."""
         if buffer.space == PRIVATE:
             return f"(mn::shared_memory() + {buffer.offset})"
         if buffer.space in ("input", "output"):
             return f"call.{buffer.space}s[{buffer.offset}]"
-        at = str(buffer.offset)
+        place = Place(buffer.offset)
         if isinstance(which, Slot):
             table = next(t for t in self.program.tables if t.id == which.table)
-            at = self.offset(table, which.column, row)
-        return f"({'arena_' if buffer.space == 'arena' else 'weights_'} + {at})"
+            place = self.offset(table, which.column, row)
+        self.places.append(place)
+        return f"({'arena_' if buffer.space == 'arena' else 'weights_'} + {mark(len(self.places) - 1)})"
 
-    def offset(self, table: Table, column: str, row: str) -> str:
-        """C text of a buffer's offset in the iteration ``row``: computed where its offsets allow that, else looked up,
-        which takes a load in every phase."""
+    def offset(self, table: Table, column: str, row: str) -> Place:
+        """A buffer's offset in the iteration ``row``: computed where its offsets allow that, else looked up, which
+        takes a load in every phase."""
         if column in (uneven := self.uneven(table)):
-            return f"table_{table.id}[{row}][{uneven.index(column)}]"
+            return Place(text=f"table_{table.id}[{row}][{uneven.index(column)}]")
         values = self.offsets(table, column)
         first, last = values[0], values[-1]
         if first == last:
-            return str(first)
+            return Place(first)
         if len(values) > 2 and values[1] == last:
-            return f"(({row}) == 0 ? {first}ll : {last}ll)"
-        return f"({first}ll + {values[1] - first}ll * ({row}))"
+            return Place(text=f"(({row}) == 0 ? {first}ll : {last}ll)")
+        return Place(first, values[1] - first, row)
 
     def offsets(self, table: Table, column: str) -> list[int]:
         """Of a column's buffers, iteration by iteration."""

@@ -46,7 +46,7 @@ class CudaSync(CudaStorage):
         target = self.next_run(prefetch.phase, phase, loop)
         if target is None:
             return
-        self.out.line(f"// fetch {prefetch.role} of {target.phase.id}")
+        self.out.line(f"// fetch {prefetch.role} of the next {target.phase.task.template}")
         with self.out.block(f"if ({target.guard}) {{" if target.guard else "{"):
             if target.joined or not whole:
                 self.out.line("int task_ = mn::block();")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mononn_core.compiler.packing import describe_program, pack_weights
 from mononn_core.compiler.proof import prove
 from mononn_core.compiler.stages import Stages
+from mononn_core.element import PRECISIONS, itemsize
 from mononn_core.errors import OptionError, ToolchainError
 from mononn_core.gpu import NAMED, Gpu
 from mononn_core.graph import Graph
@@ -119,7 +120,9 @@ def lower_imported(graph: Graph, options: Options, schedule: CudaSchedule | None
     prove(lowered.program, schedule is not None)
     lap("proof")
     chosen = f"target {options.target}, precision {options.precision}, {gpu.name} ({gpu.arch}), launch {options.launch}"
-    printed = print_program(lowered.program, decided.threads, options.launch, f"mononn {VERSION}, {chosen}")
+    rounded = itemsize(PRECISIONS[options.precision]) == 2
+    made = f"mononn {VERSION}, {chosen}"
+    printed = print_program(lowered.program, decided.threads, options.launch, made, rounded)
     lap("print")
     return CudaStages(
         graph, optimized, lowered, printed.text, options, gpu, printed.shared_bytes, printed.kernels, seconds

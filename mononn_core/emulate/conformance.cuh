@@ -74,6 +74,16 @@ MN_DEVICE void conversions(uint32_t *out, const uint32_t *in, int t) {
   }
 }
 
+// Of numbers from 1 on, and of negative ones: all results lie in (0, 1].
+MN_DEVICE void functions(uint32_t *out, const uint32_t *in, int t) {
+  for (int i = t; i < 1024; i += THREADS) {
+    const float v = bits_float(in[1024 + i] & 0x7fffffffu);
+    out[i] = float_bits(reciprocal_near(v + 1.f));
+    out[1024 + i] = float_bits(rsqrt_near(v + 1.f));
+    out[2048 + i] = float_bits(exp2_near(-v));
+  }
+}
+
 MN_DEVICE void shuffles(uint32_t *out, const uint32_t *in, int lane) {
   float v = bits_float(in[lane]);
   MN_UNROLL
@@ -204,6 +214,8 @@ extern "C" __global__ void __launch_bounds__(128) mononn_conformance(const __gri
   out += 128;
   conversions(out, call.in, t);
   out += 65536 + 6 * WORDS;
+  functions(out, call.in, t);
+  out += 3072;
   barriers(out, shared, t);
   out += 512;
   sync_block();

@@ -54,6 +54,7 @@ SECTIONS = (
     Section("bf16 to float", WORDS, ("to_float", "bits_float", "float_bits"), infinity=0x7F800000),
     Section("pack f16", WORDS, ("pack2",), infinity=0x7C00),
     Section("pack bf16", WORDS, ("pack2",), infinity=0x7F80),
+    Section("near", 3072, ("reciprocal_near", "rsqrt_near", "exp2_near"), 2.0**-21),
     Section("barriers", 512, ("sync_warp", "sync_some", "sync_block", "shared_address", "shared_memory")),
     Section("shuffles", 256, ("shuffle_xor", "shuffle")),
     Section("ldmatrix", 384, ("ldmatrix_x4", "ldmatrix_x4_trans", "ldmatrix_x2", "ldmatrix_x2_trans")),

@@ -76,6 +76,22 @@ MN_DEVICE float to_tf32(float v) {
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(v));
   return __uint_as_float(r & 0xffffe000u);  // the ISA leaves the low bits open
 }
+// Of the processor's special function unit: relative errors below 2^-22.
+MN_DEVICE float reciprocal_near(float v) {
+  float r;
+  asm("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(v));
+  return r;
+}
+MN_DEVICE float rsqrt_near(float v) {
+  float r;
+  asm("rsqrt.approx.f32 %0, %1;" : "=f"(r) : "f"(v));
+  return r;
+}
+MN_DEVICE float exp2_near(float v) {
+  float r;
+  asm("ex2.approx.f32 %0, %1;" : "=f"(r) : "f"(v));
+  return r;
+}
 MN_DEVICE uint32_t float_bits(float v) { return __float_as_uint(v); }
 MN_DEVICE float bits_float(uint32_t v) { return __uint_as_float(v); }
 

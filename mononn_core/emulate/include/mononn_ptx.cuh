@@ -116,6 +116,10 @@ template <class T> MN_DEVICE uint32_t pack2(float low, float high) {
 }
 // The nearest tf32 (10 bits of mantissa, ties away from zero), as a float32 whose low bits are zero.
 MN_DEVICE float to_tf32(float v) { return bits_float(mn_emu_float_to_tf32(v)); }
+// A GPU's have relative errors below 2^-22.
+MN_DEVICE float reciprocal_near(float v) { return 1.f / v; }
+MN_DEVICE float rsqrt_near(float v) { return 1.f / sqrtf(v); }
+MN_DEVICE float exp2_near(float v) { return exp2f(v); }
 
 // ---- the block --------------------------------------------------------------------------------------------------
 MN_DEVICE unsigned char *shared_memory() { return mn_emu_shared_memory(); }
