@@ -1,7 +1,8 @@
 """Keeps images channels last: the transpositions behind convolutions and poolings sink until they meet their inverse.
 
 Only "channels first" transpositions of rank 4 and more move: [N, n.., C] to [N, C, n..]; sequences take part as images
-(:mod:`mononn_core.passes.sequences`). With T for one:
+(:mod:`mononn_core.passes.sequences`). Channels may be split over several axes, [N, n.., R, C] to [N, R, C, n..]: what a
+reshape of channels first makes of one. With T for one:
 
 1. f(T(x), T(y), vectors and scalars ..) is T(f(x, y, ..)) for an elementwise f.
 2. pad(T(x)) is T(pad(x)), slice(T(x)) is T(slice(x)), and so is a gather by a vector.
@@ -17,6 +18,7 @@ A transposition others read as well stays for them; it is a view and costs nothi
 from __future__ import annotations
 
 from math import prod
+from typing import NamedTuple
 
 from mononn_core.graph import Graph, Node
 from mononn_core.ops import registry
@@ -29,28 +31,57 @@ SHORTEST_ROW = 8
 """Elements of a softmax that are worth a transposition to and fro, at least."""
 
 
-def _first(rank: int) -> tuple[int, ...]:
+class Image(NamedTuple):
+    """A channels-last tensor, by its name, and the number of its last axes that are channels."""
+
+    name: str
+    channels: int
+
+
+def _first(rank: int, channels: int = 1) -> tuple[int, ...]:
     """The permutation from channels last to channels first."""
-    return (0, rank - 1, *range(1, rank - 1))
+    return (0, *range(rank - channels, rank), *range(1, rank - channels))
 
 
-def _last(rank: int) -> tuple[int, ...]:
+def _last(rank: int, channels: int = 1) -> tuple[int, ...]:
     """Its inverse."""
-    return (0, *range(2, rank), 1)
+    return (0, *range(channels + 1, rank), *range(1, channels + 1))
 
 
-def _image(rewriter: Rewriter, name: str) -> str | None:
+def _image(rewriter: Rewriter, name: str) -> Image | None:
     """The channels-last tensor behind ``name``: what T is applied to, or what stands before a transposition that brings
-    channels to the front and a reshape of the axes behind them. Of one pixel a reshape is T."""
+    channels to the front and a reshape of the axes behind them, or of the channels. Of one pixel a reshape is T."""
     node = rewriter.producer(name)
     shape = rewriter.type(name).shape
     if node is None or len(shape) < 4:
         return None
     if node.op == "transpose":
-        return node.inputs[0] if integers(node.attrs, "perm") == _first(len(shape)) else None
-    if node.op == "reshape" and rewriter.type(node.inputs[0]).shape == (shape[0], *shape[2:], shape[1]):
-        return node.inputs[0] if prod(shape[2:]) == 1 else None
-    move = rewriter.producer(node.inputs[0], "transpose") if node.op == "reshape" else None
+        perm = integers(node.attrs, "perm")
+        channels = next((c for c in range(1, len(shape) - 2) if perm == _first(len(shape), c)), 0)
+        return Image(node.inputs[0], channels) if channels or perm == _first(len(shape)) else None
+    if node.op != "reshape":
+        return None
+    if rewriter.type(node.inputs[0]).shape == (shape[0], *shape[2:], shape[1]) and prod(shape[2:]) == 1:
+        return Image(node.inputs[0], 1)
+    last = _split(rewriter, node.inputs[0], shape)
+    return last or _joined(rewriter, node.inputs[0], shape)
+
+
+def _split(rewriter: Rewriter, name: str, shape: tuple[int, ...]) -> Image | None:
+    """The image behind ``name``, its channels over as many axes as in ``shape``, which are more than one."""
+    whole, before = _image(rewriter, name), rewriter.type(name).shape
+    if whole is None:
+        return None
+    spatial = before[1 + whole.channels :]
+    channels = len(shape) - 1 - len(spatial)
+    if channels < 2 or len(spatial) < 2 or (shape[0], *shape[1 + channels :]) != (before[0], *spatial):
+        return None
+    return Image(rewriter.reshape(whole.name, (shape[0], *spatial, *shape[1 : 1 + channels])), channels)
+
+
+def _joined(rewriter: Rewriter, name: str, shape: tuple[int, ...]) -> Image | None:
+    """The image of ``shape`` that a transposition to the front of channels and a reshape of the other axes make."""
+    move = rewriter.producer(name, "transpose")
     if move is None:
         return None
     perm, before = integers(move.attrs, "perm"), rewriter.type(move.inputs[0]).shape
@@ -61,11 +92,11 @@ def _image(rewriter: Rewriter, name: str) -> str | None:
     last = move.inputs[0]
     if order != tuple(range(len(order))):
         last = rewriter.add("transpose", last, perm=order)
-    return rewriter.reshape(last, (shape[0], *shape[2:], shape[1]))
+    return Image(rewriter.reshape(last, (shape[0], *shape[2:], shape[1])), 1)
 
 
-def _back(rewriter: Rewriter, name: str) -> str:
-    return rewriter.add("transpose", name, perm=_first(rewriter.type(name).rank))
+def _back(rewriter: Rewriter, name: str, channels: int) -> str:
+    return rewriter.add("transpose", name, perm=_first(rewriter.type(name).rank, channels))
 
 
 def elementwise(rewriter: Rewriter, node: Node) -> str | None:
@@ -74,21 +105,23 @@ def elementwise(rewriter: Rewriter, node: Node) -> str | None:
         return None
     shape = rewriter.type(node.output).shape
     images = [_image(rewriter, name) for name in node.inputs]
-    if not any(i is not None and rewriter.type(n).shape == shape for i, n in zip(images, node.inputs, strict=True)):
+    whole = (i for i, n in zip(images, node.inputs, strict=True) if i is not None and rewriter.type(n).shape == shape)
+    channels = next((image.channels for image in whole), 0)
+    if not channels:
         return None
     inputs = []
     for name, image in zip(node.inputs, images, strict=True):
-        if image is not None and rewriter.type(name).rank == len(shape):
-            inputs.append(image)
+        if image is not None and image.channels == channels and rewriter.type(name).rank == len(shape):
+            inputs.append(image.name)
             continue
         kind = rewriter.type(name)
         if kind.shape == shape and rewriter.constant(name) is None:
             return None
         if kind.rank:
             full = rewriter.reshape(name, (1,) * (len(shape) - kind.rank) + kind.shape)
-            name = rewriter.add("transpose", full, perm=_last(len(shape)))
+            name = rewriter.add("transpose", full, perm=_last(len(shape), channels))
         inputs.append(name)
-    return _back(rewriter, rewriter.add(node.op, *inputs, **dict(node.attrs)))
+    return _back(rewriter, rewriter.add(node.op, *inputs, **dict(node.attrs)), channels)
 
 
 def border(rewriter: Rewriter, node: Node) -> str | None:
@@ -97,9 +130,9 @@ def border(rewriter: Rewriter, node: Node) -> str | None:
     image = _image(rewriter, node.inputs[0]) if keys else None
     if keys is None or image is None:
         return None
-    order = _last(rewriter.type(image).rank)
+    order = _last(rewriter.type(image.name).rank, image.channels)
     moved = {key: tuple(integers(node.attrs, key)[p] for p in order) for key in keys}
-    return _back(rewriter, rewriter.add(node.op, image, **{**node.attrs, **moved}))
+    return _back(rewriter, rewriter.add(node.op, image.name, **{**node.attrs, **moved}), image.channels)
 
 
 def picked(rewriter: Rewriter, node: Node) -> str | None:
@@ -107,19 +140,20 @@ def picked(rewriter: Rewriter, node: Node) -> str | None:
     image = _image(rewriter, node.inputs[0]) if node.op == "gather" else None
     if image is None or rewriter.type(node.inputs[1]).rank != 1:
         return None
-    rank = rewriter.type(image).rank
-    axis = _last(rank).index(integer(node.attrs, "axis") % rank)
-    return _back(rewriter, rewriter.add("gather", image, node.inputs[1], axis=axis))
+    rank = rewriter.type(image.name).rank
+    axis = _last(rank, image.channels).index(integer(node.attrs, "axis") % rank)
+    return _back(rewriter, rewriter.add("gather", image.name, node.inputs[1], axis=axis), image.channels)
 
 
 def concat(rewriter: Rewriter, node: Node) -> str | None:
     """Case 3."""
     images = [_image(rewriter, name) for name in node.inputs] if node.op == "concat" else []
-    if not images or any(i is None for i in images):
+    counts = {image.channels if image else 0 for image in images}
+    if len(counts) != 1 or 0 in counts:
         return None
-    order = _last(rewriter.type(node.output).rank)
-    axis = order.index(integer(node.attrs, "axis"))
-    return _back(rewriter, rewriter.add("concat", *(i for i in images if i is not None), axis=axis))
+    channels = counts.pop()
+    axis = _last(rewriter.type(node.output).rank, channels).index(integer(node.attrs, "axis"))
+    return _back(rewriter, rewriter.add("concat", *(i.name for i in images if i), axis=axis), channels)
 
 
 def reduction(rewriter: Rewriter, node: Node) -> str | None:
@@ -130,12 +164,12 @@ def reduction(rewriter: Rewriter, node: Node) -> str | None:
     image = _image(rewriter, node.inputs[0])
     if image is None:
         return None
-    order = _last(rewriter.type(image).rank)
+    order = _last(rewriter.type(image.name).rank, image.channels)
     axes = integers(node.attrs, "axes")
     moved = tuple(sorted(order.index(a) for a in axes))
-    result = rewriter.add(node.op, image, **{**node.attrs, "axes": moved})
+    result = rewriter.add(node.op, image.name, **{**node.attrs, "axes": moved})
     if node.attrs["keepdims"]:
-        return _back(rewriter, result)
+        return _back(rewriter, result, image.channels)
     kept = [a for a in order if a not in axes]  # axes of channels first, in the order they now have
     perm = tuple(kept.index(a) for a in sorted(kept))
     return result if perm == tuple(range(len(perm))) else rewriter.add("transpose", result, perm=perm)
@@ -145,9 +179,9 @@ def product(rewriter: Rewriter, node: Node) -> str | None:
     """Case 5."""
     flat = rewriter.producer(node.inputs[0], "reshape") if node.op == "matmul" else None
     image = _image(rewriter, flat.inputs[0]) if flat is not None else None
-    if flat is None or image is None or rewriter.constant(node.inputs[1]) is None:
+    if flat is None or image is None or image.channels > 1 or rewriter.constant(node.inputs[1]) is None:
         return None
-    n, *spatial, c = rewriter.type(image).shape
+    n, *spatial, c = rewriter.type(image.name).shape
     weight = rewriter.type(node.inputs[1])
     if rewriter.type(flat.output).shape != (n, c * prod(spatial)) or weight.rank != 2:
         return None
@@ -158,7 +192,7 @@ def product(rewriter: Rewriter, node: Node) -> str | None:
     else:
         w = rewriter.add("transpose", rewriter.reshape(w, (c, prod(spatial), weight.shape[1])), perm=(1, 0, 2))
     w = rewriter.reshape(w, weight.shape)
-    return rewriter.add("matmul", rewriter.reshape(image, (n, c * prod(spatial))), w, **dict(node.attrs))
+    return rewriter.add("matmul", rewriter.reshape(image.name, (n, c * prod(spatial))), w, **dict(node.attrs))
 
 
 def softmax(rewriter: Rewriter, node: Node) -> str | None:

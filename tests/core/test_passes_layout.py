@@ -48,6 +48,34 @@ def test_other_reshapes_stay(shape: tuple[int, ...], perm: tuple[int, ...], whol
     assert [n.op for n in layout.run(graph).nodes if n.op != "identity"] == [*moves, "reshape", "exp"]
 
 
+def test_channels_in_groups_stay_last_until_they_are_summed_up() -> None:
+    """Split attention (Zhang et al., "ResNeSt", 2020): groups of channels, weighted and added."""
+    net = Net()
+    image = net("transpose", net.input(2, 5, 6, 12), perm=(0, 3, 1, 2))
+    groups = net("exp", net("reshape", net("relu", image), shape=(2, 3, 4, 5, 6)))
+    weights = net("reshape", net.input(2, 12), shape=(2, 3, 4, 1, 1))
+    weighted = net("mul", groups, weights)
+    both = net("concat", weighted, groups, axis=1)
+    summed = net("reduce_sum", both, axes=(1,), keepdims=False)
+    again = net("reshape", net("neg", weighted), shape=(2, 6, 2, 5, 6))
+    flat = net("reshape", again, shape=(2, 12, 30))
+    outputs = (net("transpose", summed, perm=(0, 2, 3, 1)), net("reduce_mean", again, axes=(2, 4), keepdims=True), flat)
+    changed = pipeline.run(net.graph(*outputs))
+    assert_same(net.graph(*outputs), changed)
+    for n in changed.nodes:
+        if n.op in ("relu", "exp", "mul", "concat"):
+            assert changed.types[n.output].shape[1:3] == (5, 6), f"{n.op}: channels last"
+
+
+def test_groups_of_one_tensor_are_no_groups_of_another() -> None:
+    net = Net()
+    image = net("transpose", net.input(1, 5, 5, 12), perm=(0, 3, 1, 2))
+    two = net("reshape", image, shape=(1, 3, 4, 5, 5))
+    volume = net("transpose", net.input(1, 4, 5, 5, 3), perm=(0, 4, 1, 2, 3))
+    graph = net.graph(net("add", two, volume), net("concat", two, volume, axis=2))
+    assert_same(graph, layout.run(graph))
+
+
 @pytest.mark.parametrize("coordinates", ["half_pixel", "align_corners", "asymmetric"])
 @pytest.mark.parametrize("scales", [(1.0, 1.0, 2.0, 3.5), (1.0, 1.0, 0.4, 1.0), (1.0, 1.0, 2.0, 0.5)])
 def test_linear_interpolation_adds_two_neighbours(scales: tuple[float, ...], coordinates: str) -> None:
