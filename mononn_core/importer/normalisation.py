@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from mononn_core.graph import Node
 from mononn_core.importer.context import Context, converts
 
 
@@ -67,14 +68,30 @@ def instance_normalization(ctx: Context) -> str:
 
 
 def _image_behind(ctx: Context, x: str) -> str:
-    """The image [N, C, n..] that was reshaped to x [N, groups, rest]; "" where x is none."""
+    """The image [N, C, n..] that was reshaped to x [N, groups, rest]; "" where x is none. What quantises x and
+    dequantises it again, by one scale, does so with the image."""
     shape = ctx.type(x).shape
-    node = next((n for n in reversed(ctx.builder.nodes) if x in n.outputs), None)
+    node, between = _producer(ctx, x), list[Node]()
+    while (
+        node is not None
+        and node.op in ("quantize", "dequantize")
+        and all(ctx.type(i).size == 1 for i in node.inputs[1:] if i)
+    ):
+        between.append(node)
+        node = _producer(ctx, node.inputs[0])
     if node is None or node.op != "reshape" or len(shape) != 3:
         return ""
-    source = ctx.type(node.inputs[0]).shape
-    joined = len(source) > 2 and source[0] == shape[0] and source[1] % shape[1] == 0
-    return node.inputs[0] if joined else ""
+    image = node.inputs[0]
+    source = ctx.type(image).shape
+    if len(source) < 3 or source[0] != shape[0] or source[1] % shape[1]:
+        return ""
+    for step in reversed(between):
+        image = ctx.add(step.op, image, *step.inputs[1:], **dict(step.attrs))
+    return image
+
+
+def _producer(ctx: Context, name: str) -> Node | None:
+    return next((n for n in reversed(ctx.builder.nodes) if name in n.outputs), None)
 
 
 def _grouped(ctx: Context, image: str, groups: int) -> str:

@@ -9,7 +9,8 @@ reshape of channels first makes of one. With T for one:
 3. concat(T(x), T(y), ..) is T(concat(x, y, ..)).
 4. reduce(T(x)) is reduce(x), transposed where two or more spatial axes stay.
 5. matmul(reshape(T(x)), W) of a flattened image and constant W is matmul(reshape(x), W with its rows in the new order).
-6. A softmax along another axis than the last is one along the last, that axis moved there and back: loops that run over
+6. f(reshape(T(x)), scalars ..) is reshape(T(f(x, scalars ..))): what follows may undo the reshape.
+7. A softmax along another axis than the last is one along the last, that axis moved there and back: loops that run over
    the others would take maximum and sum anew for each element.
 
 A transposition others read as well stays for them; it is a view and costs nothing until it is stored.
@@ -195,8 +196,21 @@ def product(rewriter: Rewriter, node: Node) -> str | None:
     return rewriter.add("matmul", rewriter.reshape(image.name, (n, c * prod(spatial))), w, **dict(node.attrs))
 
 
-def softmax(rewriter: Rewriter, node: Node) -> str | None:
+def reshaped(rewriter: Rewriter, node: Node) -> str | None:
     """Case 6."""
+    if registry.get(node.op).kind != "elementwise" or not node.inputs or len(node.outputs) != 1:
+        return None
+    x, *others = node.inputs
+    view = rewriter.producer(x, "reshape")
+    image = _image(rewriter, view.inputs[0]) if view is not None else None
+    if image is None or any(rewriter.type(name).rank for name in others):
+        return None
+    result = _back(rewriter, rewriter.add(node.op, image.name, *others, **dict(node.attrs)), image.channels)
+    return rewriter.reshape(result, rewriter.type(x).shape)
+
+
+def softmax(rewriter: Rewriter, node: Node) -> str | None:
+    """Case 7."""
     if node.op not in ("softmax", "log_softmax"):
         return None
     shape = rewriter.type(node.output).shape
@@ -208,7 +222,7 @@ def softmax(rewriter: Rewriter, node: Node) -> str | None:
     return rewriter.add("transpose", rows, perm=tuple(order.index(d) for d in range(len(shape))))
 
 
-RULES = (unchanged, composed, lifted, elementwise, border, picked, concat, reduction, product, softmax)
+RULES = (unchanged, composed, lifted, elementwise, border, picked, concat, reduction, product, reshaped, softmax)
 
 
 def run(graph: Graph) -> Graph:

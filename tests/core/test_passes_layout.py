@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper
 
@@ -109,31 +110,57 @@ def test_a_pixel_spread_over_an_image_joins_it_channels_last() -> None:
     assert len(moves) == 2, "the input's and the output's"
 
 
+def requantised(name: str) -> list[onnx.NodeProto]:
+    """``name`` of what is quantised and dequantised again, as tools write it behind each operator: from ``name``."""
+    return [
+        node("QuantizeLinear", f"{name}f step zero", f"{name}q"),
+        node("DequantizeLinear", f"{name}q step zero", name),
+    ]
+
+
+@pytest.mark.parametrize("quantised", [False, True])
 @pytest.mark.parametrize("groups", [1, 4, 12])
-def test_a_group_norm_between_convolutions_leaves_images_as_they_are(groups: int) -> None:
-    """As exporters write it: an instance norm of joined channels."""
+def test_a_group_norm_between_convolutions_leaves_images_as_they_are(groups: int, quantised: bool) -> None:
+    """As exporters write it: an instance norm of joined channels; quantised, with its steps between."""
     random = np.random.default_rng(groups)
     constants = {
         "w": random.standard_normal((12, 3, 3, 3)),
         "u": random.standard_normal((2, 12, 1, 1)),
         "scale": random.uniform(0.5, 2, groups),
         "bias": random.standard_normal(groups),
+        "step": np.asarray(0.125),
     }
-    shapes = {"joined": np.array([2, groups, -1]), "apart": np.array([2, 12, 5, 6])}
+    others = {"joined": np.array([2, groups, -1]), "apart": np.array([2, 12, 5, 6]), "zero": np.uint8(120)}
+    f = "f" if quantised else ""
     nodes = [
-        node("Conv", "x w", "y", pads=[1, 1, 1, 1]),
-        node("Reshape", "y joined", "z"),
-        node("InstanceNormalization", "z scale bias", "n", epsilon=1e-3),
-        node("Reshape", "n apart", "m"),
+        node("Conv", "x w", f"y{f}", pads=[1, 1, 1, 1]),
+        *requantised("y") * quantised,
+        node("Reshape", "y joined", f"z{f}"),
+        *requantised("z") * quantised,
+        node("InstanceNormalization", "z scale bias", f"n{f}", epsilon=1e-3),
+        *requantised("n") * quantised,
+        node("Reshape", "n apart", f"m{f}"),
+        *requantised("m") * quantised,
         node("Conv", "m u", "out"),
     ]
-    given = {name: value.astype(np.float32) for name, value in constants.items()} | shapes
+    given = {name: value.astype(np.float32) for name, value in constants.items()} | others
     edges = [("x", "float32", (2, 3, 5, 6))]
     proto = model(nodes, edges, ["out"], given)
     assert_agrees(proto, random_inputs(edges))
     graph = pipeline.run(load(proto.SerializeToString()))
     images = [n for n in graph.nodes if n.op == "transpose" and graph.types[n.output].size > 2 * 12]
     assert [graph.types[n.output].shape for n in images] == [(2, 5, 6, 3), (2, 2, 5, 6)], "in and out alone"
+
+
+def test_what_is_done_to_a_flat_image_by_numbers_is_done_to_the_image() -> None:
+    net = Net()
+    flat = net("reshape", net("transpose", net.input(2, 3, 4, 6), perm=(0, 3, 1, 2)), shape=(2, 2, 36))
+    image = net("reshape", net("exp", net("mul", flat, net.const(0.5))), shape=(2, 6, 3, 4))
+    graph = net.graph(net("transpose", image, perm=(0, 2, 3, 1)), flat)
+    changed = layout.run(graph)
+    assert_same(graph, changed)
+    (exp,) = (n for n in changed.nodes if n.op == "exp")
+    assert changed.types[exp.output].shape == (2, 3, 4, 6)
 
 
 def test_an_instance_norm_of_a_sequence_stays() -> None:
