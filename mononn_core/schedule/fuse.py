@@ -235,7 +235,7 @@ class _Fusion:
 
     def _times(self, reader: Node, name: str) -> int:
         """How often ``reader`` shows an element of ``name``: in windows that overlap, picked again and again as of an
-        image that is enlarged, or spread for a reduction."""
+        image that is enlarged, or spread by an expansion or for a reduction."""
         moved, size = reader.outputs[0], max(1, self.graph.types[name].size)
         if reader.op in ("windows", "gather"):
             return max(1, self.graph.types[moved].size // size) if name == reader.inputs[0] else 1
@@ -246,7 +246,8 @@ class _Fusion:
             return self.graph.types[moved].size // size if reduced else 1
         if registry.get(reader.op).kind != "movement" and not self._is_dequantised(reader):
             return 1
-        return max((self._times(r, moved) for r in self.consumers[moved]), default=1)
+        again = self.graph.types[moved].size // size if reader.op == "expand" else 1
+        return again * max((self._times(r, moved) for r in self.consumers[moved]), default=1)
 
     def _evaluated(self, readers: Iterable[Node]) -> Iterator[str]:
         """Where ``readers`` are evaluated, once for each time: what is neither stored nor moved, or is dequantised,

@@ -55,6 +55,19 @@ def test_what_two_stages_read_is_stored_unless_it_is_light(second: str, stored: 
     assert len(found) == 1 + stored
 
 
+@pytest.mark.parametrize(("times", "stored"), [(4, 0), (20, 1)])
+def test_what_an_expansion_spreads_far_is_computed_once(times: int, stored: int) -> None:
+    nodes = [
+        node("Sigmoid", "x", "s"),
+        node("Exp", "s", "y"),
+        node("Expand", "y shape", "e"),
+        node("Transpose", "e", "t", perm=[1, 2, 0]),
+        node("Mul", "t scale", "out"),
+    ]
+    constants = {"shape": np.array([times, 6, 8]), "scale": np.arange(48.0 * times, dtype=np.float32).reshape(6, 8, -1)}
+    assert len(phases(nodes, (6, 8), constants, "out")) == 1 + stored
+
+
 def test_diamonds_upon_diamonds_are_stored_before_they_grow() -> None:
     """x tanh(x), forty times: evaluated in place each would double what is computed of the one before."""
     nodes, name = [], "x"
