@@ -3,14 +3,15 @@ and after a softmax: Shazeer et al., Talking-Heads Attention, 2020).
 
 matmul(transpose(x), W) with few rows and columns of W, whose rows are an axis of x that is not its last, is the sum
 over that axis of x * W: in vectors along x's own last axis, where a product would have the planes side by side, each
-pixel of all of them a row shorter than a vector, and every plane be stored twice in another order.
+pixel of all of them a row shorter than a vector, and every plane be stored twice in another order. Bytes are summed up
+as floats, which are exact for so few.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from mononn_core.element import COMPUTE
+from mononn_core.element import BYTES, COMPUTE, WORD
 from mononn_core.graph import Graph, Node
 from mononn_core.ops.common import integers
 from mononn_core.passes.rewrite import Rewriter, rewrite
@@ -24,7 +25,7 @@ SHORTEST_ROW = 16
 def mixed(rewriter: Rewriter, node: Node) -> str | None:
     """The sum that a product is which mixes planes, its axes in the product's order."""
     kind = rewriter.type(node.output)
-    if node.op != "matmul" or node.attrs.get("transpose_b") or kind.dtype != COMPUTE:
+    if node.op != "matmul" or node.attrs.get("transpose_b") or kind.dtype not in (COMPUTE, WORD):
         return None
     moved, weights = rewriter.producer(node.inputs[0], "transpose"), rewriter.constant(node.inputs[1])
     if moved is None or weights is None or weights.ndim != 2 or max(weights.shape) > MOST_PLANES:
@@ -33,11 +34,18 @@ def mixed(rewriter: Rewriter, node: Node) -> str | None:
     shape, axis = rewriter.type(x).shape, perm[-1]
     if shape[-1] < SHORTEST_ROW:  # so that the planes' axis is not the last
         return None
+    if kind.dtype == WORD:
+        if rewriter.type(x).dtype not in BYTES or rewriter.type(node.inputs[1]).dtype not in BYTES:
+            return None
+        x = rewriter.add("dequantize", x, rewriter.make(1.0, COMPUTE))  # evaluated where it is read, as no cast is
+        weights = weights.astype(COMPUTE)
     lead, rest = shape[:axis], shape[axis + 1 :]
     terms, planes = weights.shape
     mix = np.ascontiguousarray(weights.T).reshape(planes, terms, *[1] * len(rest))
     products = rewriter.add("mul", rewriter.reshape(x, (*lead, 1, terms, *rest)), rewriter.make(mix))
     total = rewriter.add("reduce_sum", products, axes=(axis + 1,), keepdims=False)
+    if kind.dtype == WORD:
+        total = rewriter.add("cast", total, to=WORD)
     return rewriter.add("transpose", total, perm=perm)
 
 
