@@ -32,10 +32,20 @@ UNROLLED = 16
 """Reductions of so few terms, the taps of a pooling, are written out."""
 
 
+LONGEST_KEPT = 4096
+"""Elements of a row that is kept between a reduction and the loop that stores it."""
+
+
 def write_statements(out: Writer, body: tuple[Statement, ...], printer: Printer) -> None:
     """Print a body in order."""
+    keeps, again = _kept(body, printer) or (None, None)
     for statement in body:
         match statement:
+            case Reduce() if statement is keeps:
+                out.line(f"alignas(64) float kept_[{statement.extent}];")
+                _write_reduce(out, statement, printer, "kept_")
+            case For() if again is not None and statement.var == again.var:
+                _write_vectors(out, again, printer, f"const T again_ = mn::load<T>(kept_ + {again.var});")
             case For():
                 _write_for(out, statement, printer)
             case Let():
@@ -65,14 +75,53 @@ def _write_for(out: Writer, loop: For, printer: Printer) -> None:
             write_statements(out, otherwise, printer)
         return
     if vectors is not None:
-        each = f"each_lane<{loop.extent}>(" if loop.bound is None else f"each_lane({limit}, "
-        with out.block(f"mn::{each}[&](auto tag, long {loop.var}) {{", "});"):
-            out.line("using T = decltype(tag);")
-            for statement in loop.body:
-                write_vector(out, statement, replace(inner, vector=loop.var, bound=vectors))
+        _write_vectors(out, loop, printer)
         return
     with out.block(f"for (long {loop.var} = 0; {loop.var} < {limit}; ++{loop.var}) {{"):
         write_statements(out, loop.body, inner)
+
+
+def _write_vectors(out: Writer, loop: For, printer: Printer, first: str = "") -> None:
+    """A loop of vectors; ``first``: the line that binds "again_"."""
+    inner = inside(printer, loop.var, loop.extent)
+    bound = vectors_of(loop, replace(inner, bound=frozenset({"again_"}) if first else inner.bound)) or frozenset()
+    limit = printer.index(limit_of(loop, printer))
+    each = f"each_lane<{loop.extent}>(" if loop.bound is None else f"each_lane({limit}, "
+    with out.block(f"mn::{each}[&](auto tag, long {loop.var}) {{", "});"):
+        out.line("using T = decltype(tag);")
+        if first:
+            out.line(first)
+        for statement in loop.body:
+            write_vector(out, statement, replace(inner, vector=loop.var, bound=bound))
+
+
+def _kept(body: tuple[Statement, ...], printer: Printer) -> tuple[Reduce, For] | None:
+    """A reduction of a body and a later loop of vectors over the same row that computes its terms again, where these
+    take long (the exponentials of a softmax): the loop reads them as "again_"."""
+    for place, reduce in enumerate(body):
+        if not isinstance(reduce, Reduce) or reduce.extent > LONGEST_KEPT or reduce.value.dtype != COMPUTE:
+            continue
+        slow = isinstance(reduce.value, Op) and FUNCTIONS[reduce.value.name].slow
+        if not slow or not vectorisable(reduce.value, reduce.var):
+            continue
+        for loop in body[place + 1 :]:
+            if not isinstance(loop, For) or (loop.kind, loop.extent, loop.bound) != ("vector", reduce.extent, None):
+                continue
+            known = substitute(reduce.value, {reduce.var: Var(loop.var)})
+            again = replace(loop, body=tuple(_read_again(statement, known) for statement in loop.body))
+            inner = inside(printer, loop.var, loop.extent)
+            vector = vectors_of(again, replace(inner, bound=frozenset({"again_"}))) is not None
+            if again.body != loop.body and vector and unswitched(loop) is None:
+                return reduce, again
+    return None
+
+
+def _read_again(statement: Statement, known: Expr) -> Statement:
+    """``statement`` with "again_" for ``known``."""
+    if not isinstance(statement, Let | Store):
+        return statement
+    again = Var("again_", COMPUTE)
+    return replace(statement, value=transform(statement.value, lambda e: again if e == known else e))
 
 
 def _write_in_turn(out: Writer, rows: For, printer: Printer) -> None:
@@ -204,12 +253,15 @@ def write_store(out: Writer, store: Store, printer: Printer) -> None:
     out.line(f"{pointer.name}[{offset}] = {printer.scalar(store.value)};")
 
 
-def _write_reduce(out: Writer, statement: Reduce, printer: Printer) -> None:
+def _write_reduce(out: Writer, statement: Reduce, printer: Printer, kept: str = "") -> None:
+    """``kept``: an array that gets the terms."""
     inner = inside(printer, statement.var, statement.extent)
     kind = statement.value.dtype
     if kind == COMPUTE and vectorisable(statement.value, statement.var):
         value = replace(inner, vector=statement.var).value(statement.value)
-        term = f"[&](auto tag, long {statement.var}) {{ using T = decltype(tag); return {value}; }}"
+        keeps = f"const T term_ = {value}; mn::store<T>({kept} + {statement.var}, term_); return term_;"
+        returns = keeps if kept else f"return {value};"
+        term = f"[&](auto tag, long {statement.var}) {{ using T = decltype(tag); {returns} }}"
         folded = f"{REDUCERS[statement.op]}, {statement.extent}"
         out.line(f"const float {statement.name} = mn::reduce<{folded}>({term});")
         return

@@ -51,7 +51,7 @@ def vectors_of(loop: For, printer: Printer) -> frozenset[str] | None:
     """The names that hold vectors where neighbours along the loop's variable can be computed side by side: scalars
     that vary along it, and one store; None where they cannot."""
     *before, store = loop.body
-    bound: frozenset[str] = frozenset()
+    bound = printer.bound
     for s in before:
         if not isinstance(s, (Let, Reduce)) or s.value.dtype != COMPUTE:
             return None

@@ -34,15 +34,15 @@ def mixed(rewriter: Rewriter, node: Node) -> str | None:
     shape, axis = rewriter.type(x).shape, perm[-1]
     if shape[-1] < SHORTEST_ROW:  # so that the planes' axis is not the last
         return None
-    if kind.dtype == WORD:
-        if rewriter.type(x).dtype not in BYTES or rewriter.type(node.inputs[1]).dtype not in BYTES:
-            return None
-        x = rewriter.add("dequantize", x, rewriter.make(1.0, COMPUTE))  # evaluated where it is read, as no cast is
-        weights = weights.astype(COMPUTE)
+    if kind.dtype == WORD and not {rewriter.type(x).dtype, str(weights.dtype)} <= set(BYTES):
+        return None
     lead, rest = shape[:axis], shape[axis + 1 :]
     terms, planes = weights.shape
-    mix = np.ascontiguousarray(weights.T).reshape(planes, terms, *[1] * len(rest))
-    products = rewriter.add("mul", rewriter.reshape(x, (*lead, 1, terms, *rest)), rewriter.make(mix))
+    mix = np.ascontiguousarray(weights.T.astype(COMPUTE)).reshape(planes, terms, *[1] * len(rest))
+    x = rewriter.reshape(x, (*lead, 1, terms, *rest))
+    if kind.dtype == WORD:  # evaluated where it is read, as no cast is
+        x = rewriter.add("dequantize", x, rewriter.make(1.0, COMPUTE))
+    products = rewriter.add("mul", x, rewriter.make(mix))
     total = rewriter.add("reduce_sum", products, axes=(axis + 1,), keepdims=False)
     if kind.dtype == WORD:
         total = rewriter.add("cast", total, to=WORD)

@@ -90,7 +90,8 @@ def _softmax(node: Node, views: Views, index: tuple[Expr, ...]) -> Body:
     shifted = op("sub", here, top)
     if node.op == "log_softmax":
         return statements, op("sub", shifted, op("log", total))
-    return statements, op("div", op("exp", shifted), total)
+    inverse = Let("inverse", op("reciprocal", total))
+    return (*statements, inverse), op("mul", op("exp", shifted), Var("inverse", kind))
 
 
 def _layer_norm(node: Node, views: Views, index: tuple[Expr, ...]) -> Body:

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from mononn_core import compiler
 from mononn_core.codegen.cstyle import Pointer, Printer, interval
-from mononn_core.codegen.loops import write_statements
+from mononn_core.codegen.loops import LONGEST_KEPT, write_statements
 from mononn_core.codegen.writer import Writer
 from mononn_core.element import BF16, COMPUTE, SMALL_FLOATS
 from mononn_core.errors import UnsupportedError
@@ -49,6 +49,20 @@ def phases(source: str, operator: str) -> list[str]:
     """The text of the phases that come from ``operator``."""
     parts = source.split("\n// ")
     return [part for part in parts if f"; {operator} node" in part.splitlines()[0]]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("perm", [(0, 1), (1, 0)])
+@pytest.mark.parametrize(("length", "times"), [(5, 1), (37, 1), (LONGEST_KEPT, 1), (LONGEST_KEPT + 1, 2)])
+def test_exponentials_of_a_row_are_computed_once(length: int, times: int, perm: tuple[int, int], level: str) -> None:
+    """Longer rows are not kept; what is stored may lie in another order."""
+    b = Builder("kept")
+    y = b.add("Mul", b.add("Softmax", b.add("Exp", "x"), axis=-1), b.weight(length))
+    b.add("Transpose", y, perm=list(perm), output="y")
+    model = b.model({"x": (TensorProto.FLOAT, (6, length))}, {"y": tuple((6, length)[p] for p in perm)})
+    (text,) = phases(check(model, level), "Softmax")
+    assert text.count("mn::exp<T>((") == times
+    assert text.count(" / ") == 1, "one a row"
 
 
 @pytest.mark.parametrize("level", LEVELS)
