@@ -63,8 +63,9 @@ def vectors_of(loop: For, printer: Printer) -> frozenset[str] | None:
 
 def interchanged(loop: For, printer: Printer) -> For | None:
     """A nest whose loop of vectors is another of its loops, along which neighbours lie side by side wherever they are
-    loaded and where they are stored, there but for the few of the innermost loop between them (:func:`in_turn`); None
-    where neighbours along the innermost lie side by side and are not few, or along no loop."""
+    loaded and where they are stored, but for the few of the innermost loop between those that are stored
+    (:func:`in_turn`), which may lie between those that are loaded, too; None where neighbours along the innermost lie
+    side by side and are not few, or along no loop."""
     nest = [loop]
     while len(nest[-1].body) == 1 and isinstance(inner := nest[-1].body[0], For):
         nest.append(inner)
@@ -83,7 +84,9 @@ def interchanged(loop: For, printer: Printer) -> For | None:
     for chosen in outer:
         vectors = replace(last, var=chosen.var, extent=chosen.extent, bound=chosen.bound)
         near = replace(scope, vector=chosen.var).stride(offset) == step and all(
-            apart_along(e, chosen.var, scope) == 1 for e in loads if any(varies(i, chosen.var) for i in e.index)
+            apart_along(e, chosen.var, scope) == 1 or (step > 1 and _paces(e, chosen.var, scope) == step)
+            for e in loads
+            if any(varies(i, chosen.var) for i in e.index)
         )
         free = not any(n.bound is not None and varies(n.bound, chosen.var) for n in nest)
         if near and free and chosen.extent >= SQUARE and vectors_of(vectors, scope) is not None:
@@ -185,8 +188,13 @@ def _along(value: Expr, store: Store, row: str, column: str, printer: Printer) -
 
 def apart_along(load: Load, var: str, printer: Printer) -> int:
     """Elements between neighbours along ``var``; 0 where they are not evenly spaced, or no float32."""
+    return _paces(load, var, printer) if load.dtype == COMPUTE else 0
+
+
+def _paces(load: Load, var: str, printer: Printer) -> int:
+    """The same of any type."""
     offset = printer.pointers[load.operand].address(load.index, printer.ranges)
-    return (replace(printer, vector=var).stride(offset) or 0) if load.dtype == COMPUTE else 0
+    return replace(printer, vector=var).stride(offset) or 0
 
 
 def _settled(value: Expr, row: str, column: str) -> tuple[Expr, tuple[Expr, ...]] | None:

@@ -27,7 +27,7 @@ from mononn_core.graph.graph import Attr
 from mononn_core.ops.common import integers, numpy_dtype, text
 from mononn_core.ops.elementwise import elementwise
 from mononn_core.ops.registry import Attrs
-from mononn_core.program.expr import Cast, Const, Expr, LookupTable, Op, op
+from mononn_core.program.expr import Cast, Const, Expr, LookupTable, Op, Select, op
 
 MOST_TERMS = (1 << 31) // 255**2
 """Of a product whose sum an int32 holds whatever its factors, differences of integers of 8 bits, are."""
@@ -80,16 +80,24 @@ def _dequantize(xp: Any, attrs: Attrs, x: Any, scale: Any, *zero: Any) -> Any:
 
 def _dequantize_point(attrs: Attrs, x: Expr, scale: Expr, *zero: Expr) -> Expr:
     point = zero[0] if zero else Const(0)
-    passing = _passing(x, point, scale.dtype)
+    return op("mul", _distance(x, point, scale.dtype), scale)
+
+
+def _distance(x: Expr, zero: Expr, dtype: str) -> Expr:
+    """x - zero as a float."""
+    passing = _passing(x, zero, dtype)
     if passing is not None:
-        return op("mul", passing, scale)
-    value = _as(x, scale.dtype)
-    return op("mul", value if _is_zero(point) else op("sub", value, _as(point, scale.dtype)), scale)
+        return passing
+    return _as(x, dtype) if _is_zero(zero) else op("sub", _as(x, dtype), _as(zero, dtype))
 
 
 def _passing(x: Expr, zero: Expr, dtype: str) -> Expr | None:
     """x - zero of an x that was quantised or looked up just now: never an integer on its way. Quantised, by the same
-    constant zero point."""
+    constant zero point. Of a choice one may be so."""
+    if isinstance(x, Select):
+        if all(_passing(part, zero, dtype) is None for part in (x.then, x.otherwise)):
+            return None
+        return Select(x.condition, _distance(x.then, zero, dtype), _distance(x.otherwise, zero, dtype))
     if isinstance(x, Cast) and _name(x.value) == "lookup" and isinstance(zero, Const):
         return x.value if _is_zero(zero) else op("sub", x.value, Const(float(zero.value), dtype))
     clamped = _parts(x.value, "min") if isinstance(x, Cast) else None

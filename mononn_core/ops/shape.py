@@ -150,7 +150,8 @@ def _concat_point(readers: Readers, types: Sequence[TensorType], out: TensorType
     ends = tuple(accumulate(t.shape[axis] for t in types))
 
     def element(k: int) -> Expr:
-        local = guarded(add(index[axis], types[k].shape[axis] - ends[k]), types[k].shape[axis])
+        extent = types[k].shape[axis]
+        local = Const(0) if extent == 1 else guarded(add(index[axis], extent - ends[k]), extent)
         return readers[k]((*index[:axis], local, *index[axis + 1 :]))
 
     def chosen(parts: Sequence[int]) -> Expr:

@@ -187,3 +187,47 @@ def test_windows_of_few_taps_are_put_in_turn(level: str, taps: int) -> None:
         found = session.run({"x": x})["y"]
     (wanted,) = ReferenceEvaluator(proto).run(None, {"x": x})
     np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("level", ["avx512", "avx2", "scalar"])
+@pytest.mark.parametrize("quantised", [False, True])
+def test_pairs_that_are_turned_are_read_and_stored_in_turn(level: str, quantised: bool) -> None:
+    """Rotary positions (Su et al., "RoFormer", 2021), each pair of neighbours: x cos + (-odd, even) sin. As tools
+    quantise it each step is put to 8 bits, and a choice of two such values is no integer on its way."""
+    machine = Machine.named(level)
+    if not machine.features <= Machine.probe().features:
+        pytest.skip(f"this processor has no {level}")
+    random, nodes = np.random.default_rng(0), []
+
+    def step(op: str, inputs: str, output: str, **attrs: object) -> None:
+        nodes.append(helper.make_node(op, inputs.split(), [f"{output}_" if quantised else output], **attrs))
+        if quantised:
+            nodes.append(helper.make_node("QuantizeLinear", [f"{output}_", "scale", "zero"], [f"{output}_q"]))
+            nodes.append(helper.make_node("DequantizeLinear", [f"{output}_q", "scale", "zero"], [output]))
+
+    step("Relu", "x", "r")
+    for name in ("even", "odd"):
+        step("Slice", f"r {name} ends axes steps", f"{name}_half")
+    step("Neg", "odd_half", "minus")
+    step("Unsqueeze", "minus last", "left")
+    step("Unsqueeze", "even_half last", "right")
+    step("Concat", "left right", "pairs", axis=-1)
+    step("Reshape", "pairs shape", "turned")
+    step("Mul", "turned sin", "b")
+    step("Mul", "r cos", "a")
+    step("Add", "a b", "y")
+    shape = (2, 7, 46)
+    constants = {
+        "even": np.array([0]), "odd": np.array([1]), "ends": np.array([46]), "axes": np.array([2]),
+        "steps": np.array([2]), "last": np.array([3]), "shape": np.array(shape),
+        "sin": random.standard_normal((7, 46)).astype(np.float32), "zero": np.uint8(120),
+        "cos": random.standard_normal((7, 46)).astype(np.float32), "scale": np.float32(0.0625),
+    }  # fmt: skip
+    proto = model(nodes, [("x", "float32", shape)], ["y"], constants, opset=19)
+    feeds = {"x": random.standard_normal(shape).astype(np.float32)}
+    (wanted,) = ReferenceEvaluator(proto).run(None, feeds)
+    stages = compiler.lower(proto.SerializeToString(), threads=2, machine=machine)
+    assert "mn::store_in_turn<T, 2>" in stages.source
+    assert "(uint8_t)" not in stages.source, "what is quantised stays a float until it is stored"
+    with Session(compiler.build(stages), threads=2) as session:
+        np.testing.assert_allclose(session.run(feeds)["y"], wanted, rtol=1e-6, atol=1e-6)
