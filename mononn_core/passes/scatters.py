@@ -4,11 +4,14 @@ numbered runs of elements.
 1. scatter_elements and scatter_nd with constant indices: where(reached, combine(updates gathered), data). Updates
    that reach one element are combined by a reduction; without one, the last of them wins. Not where far more would be
    gathered than there is. No updates leave the data as it is, wherever they would go.
-2. For a CPU every other one as scatter_runs: a template computes it.
+2. Parts of a tensor that are set one after the other, each in what the one before gives (a written-out loop's results,
+   step by step): a concatenation.
+3. For a CPU every other one as scatter_runs: a template computes it.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -103,8 +106,46 @@ def scatter(rewriter: Rewriter, node: Node) -> str | None:
     return rewriter.reshape(rewriter.add("where", reached, value, flat), t.shape)
 
 
+def assigned(rewriter: Rewriter, node: Node) -> str | None:
+    """Case 2, of the last of them."""
+    t = rewriter.type(node.output)
+    if node.op != "scatter_nd" or rewriter.only_read_by(node.output, node.op) or t.size == 0:
+        return None
+    steps = list[tuple[str, Indices]]()
+    link: Node | None = node
+    sizes = set[int]()
+    while link is not None and text(link.attrs, "reduction") == "none":
+        indices = rewriter.constant(link.inputs[1])
+        goals = None if indices is None or indices.size == 0 else targets(link, t, indices)
+        if goals is None or (steps and not rewriter.single_use(link.output)):
+            break
+        steps.append((link.inputs[2], goals[0]))
+        sizes.add(goals[1])
+        base, link = link.inputs[0], rewriter.producer(link.inputs[0], node.op)
+    if len(steps) < 2 or len(sizes) > 1:
+        return None
+    size = sizes.pop()
+    origin, row = (
+        np.full(t.size // size, -1),
+        np.arange(t.size // size),
+    )  # of each block: which update, or none, and where
+    for number in reversed(range(len(steps))):
+        blocks = steps[number][1]
+        origin[blocks], row[blocks] = number, np.arange(blocks.size)
+    starts = np.flatnonzero(np.diff(origin, prepend=-2) | (np.diff(row, prepend=-2) != 1))
+    if starts.size > 2 * len(steps) + 1:
+        return None
+    parts = []
+    for start, end in pairwise((*starts.tolist(), origin.size)):
+        name = base if origin[start] < 0 else steps[origin[start]][0]
+        flat = rewriter.reshape(name, (rewriter.type(name).size // size, size))
+        first = (int(row[start]), 0)
+        parts.append(rewriter.add("slice", flat, starts=first, sizes=(end - start, size), steps=(1, 1)))
+    return rewriter.reshape(rewriter.add("concat", *parts, axis=0), t.shape)
+
+
 def runs(rewriter: Rewriter, node: Node) -> str | None:
-    """Case 2."""
+    """Case 3."""
     if node.op not in ("scatter_nd", "scatter_elements"):
         return None
     data, _, updates = node.inputs
@@ -159,4 +200,4 @@ def on_cpu(graph: Graph) -> Graph:
 
 def run(graph: Graph) -> Graph:
     """``graph`` without scatters at constant positions."""
-    return rewrite(graph, [scatter])
+    return rewrite(rewrite(graph, [assigned]), [scatter])

@@ -20,7 +20,7 @@ from mononn_core.passes import scatters
 from mononn_core.program.interpret import run as interpret
 from mononn_core.program.verify import verify
 from mononn_core.runtime.session import Session
-from tests.core.graphs import Net, unchanged
+from tests.core.graphs import Net, assert_same, operators, unchanged
 from tests.core.test_templates import changed
 
 Array = np.ndarray[Any, Any]
@@ -189,3 +189,41 @@ def test_a_program_that_fits_together_badly_is_refused(params: dict[str, Any], t
     program = lowered(scattered("scatter_nd", (6, 4), (3,), 1, "none", "float32")).program
     with pytest.raises(VerifyError, match=text):
         verify(changed(program, "scatter_runs", **params))
+
+
+@pytest.mark.parametrize(
+    ("rows", "joined"),
+    [
+        ([[0], [1], [2], [3], [4]], True),  # all of it, in order
+        ([[4], [2], [3], [0]], True),  # not in order, and one row stays
+        ([[1, 2], [2, 3], [2]], True),  # some are set twice
+        ([[3, 1], [0, 0]], True),  # in one step, too: the last one stays
+        ([[2]], False),
+    ],
+)
+@pytest.mark.parametrize("between", [False, True])
+def test_rows_set_one_after_the_other_are_a_concatenation(rows: list[list[int]], joined: bool, between: bool) -> None:
+    """What an exporter writes for ``out[t] = h`` in a loop, and when somebody reads the rows set so far."""
+    net = Net()
+    data = net.input(5, 3)
+    read = data
+    for some in rows:
+        data = net(
+            "scatter_nd", data, net.const(np.array(some)[:, None], "int64"), net.input(len(some), 3), reduction="none"
+        )
+        read = data if len(some) == 1 and between else read
+    graph = net.graph(net("neg", data), net("exp", read))
+    changed = scatters.run(graph)
+    assert_same(graph, changed)
+    if not between:
+        kinds = operators(changed)
+        assert ("concat" in kinds, "where" in kinds) == (joined, not joined)
+
+
+def test_updates_of_scatters_and_sums_are_no_rows_set_one_after_the_other() -> None:
+    net = Net()
+    one, two = (net.const([[i]], "int64") for i in (1, 2))
+    inner = net("scatter_nd", net.input(1, 3), net.const([[0]], "int64"), net.input(1, 3), reduction="none")
+    outer = net("scatter_nd", net.input(4, 3), one, inner, reduction="none")
+    graph = net.graph(net("scatter_nd", outer, two, net.input(1, 3), reduction="add"))
+    assert_same(graph, scatters.run(graph))
