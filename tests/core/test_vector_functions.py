@@ -24,7 +24,7 @@ SMALLEST = 1.7e-38
 def functions(level: str) -> Session:
     net = Net()
     x = net.input(1, COUNT)
-    graph = net.graph(*(net(name, x) for name in ("exp", "sigmoid", "sin", "cos")))
+    graph = net.graph(*(net(name, x) for name in ("exp", "sigmoid", "sin", "cos", "softplus", "neg")))
     return Session(compiler.build(lower_imported(graph, Options(threads=1), Machine.named(level))))
 
 
@@ -56,6 +56,16 @@ def test_the_ends(level: str) -> None:
     assert (sigmoid[:4] <= SMALLEST).all() and (sigmoid[4:7] == 1).all() and np.isnan(sigmoid[7])
     zeros = computed(level, np.array([0.0, -0.0]))
     assert (zeros[0] == 1).all() and (zeros[1] == 0.5).all()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_softplus(level: str) -> None:
+    """log(1 + exp(x)); at the ends what it tends to, where a normal number's half would be none."""
+    x = np.concatenate([np.linspace(-86, 90, COUNT // 2), np.random.default_rng(0).standard_normal(COUNT // 2)])
+    x = x.astype(np.float32)
+    np.testing.assert_allclose(computed(level, x, 4)[0], np.logaddexp(x.astype(np.float64), 0), rtol=2.5e-7)
+    ends, _ = computed(level, np.array([-np.inf, -1e30, -87.5, 1e30, np.inf, np.nan]), 4)
+    assert (ends[:3] == 0).all() and ends[3] == np.float32(1e30) and ends[4] == np.inf and np.isnan(ends[5])
 
 
 @pytest.mark.parametrize("level", LEVELS)
