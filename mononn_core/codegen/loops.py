@@ -38,13 +38,13 @@ LONGEST_KEPT = 4096
 
 def write_statements(out: Writer, body: tuple[Statement, ...], printer: Printer) -> None:
     """Print a body in order."""
-    keeps, again = _kept(body, printer) or (None, None)
+    keeps, loop, again = _kept(body, printer) or (None, None, None)
     for statement in body:
         match statement:
             case Reduce() if statement is keeps:
                 out.line(f"alignas(64) float kept_[{statement.extent}];")
                 _write_reduce(out, statement, printer, "kept_")
-            case For() if again is not None and statement.var == again.var:
+            case For() if again is not None and statement is loop:
                 _write_vectors(out, again, printer, f"const T again_ = mn::load<T>(kept_ + {again.var});")
             case For():
                 _write_for(out, statement, printer)
@@ -95,9 +95,9 @@ def _write_vectors(out: Writer, loop: For, printer: Printer, first: str = "") ->
             write_vector(out, statement, replace(inner, vector=loop.var, bound=bound))
 
 
-def _kept(body: tuple[Statement, ...], printer: Printer) -> tuple[Reduce, For] | None:
+def _kept(body: tuple[Statement, ...], printer: Printer) -> tuple[Reduce, For, For] | None:
     """A reduction of a body and a later loop of vectors over the same row that computes its terms again, where these
-    take long (the exponentials of a softmax): the loop reads them as "again_"."""
+    take long (the exponentials of a softmax), and that loop as it reads them: as "again_"."""
     for place, reduce in enumerate(body):
         if not isinstance(reduce, Reduce) or reduce.extent > LONGEST_KEPT or reduce.value.dtype != COMPUTE:
             continue
@@ -112,7 +112,7 @@ def _kept(body: tuple[Statement, ...], printer: Printer) -> tuple[Reduce, For] |
             inner = inside(printer, loop.var, loop.extent)
             vector = vectors_of(again, replace(inner, bound=frozenset({"again_"}))) is not None
             if again.body != loop.body and vector and unswitched(loop) is None:
-                return reduce, again
+                return reduce, loop, again
     return None
 
 

@@ -125,10 +125,8 @@ def assigned(rewriter: Rewriter, node: Node) -> str | None:
     if len(steps) < 2 or len(sizes) > 1:
         return None
     size = sizes.pop()
-    origin, row = (
-        np.full(t.size // size, -1),
-        np.arange(t.size // size),
-    )  # of each block: which update, or none, and where
+    origin = np.full(t.size // size, -1)  # of each block: which step sets it last, -1 where none does,
+    row = np.arange(t.size // size)  # and which block of that it gets
     for number in reversed(range(len(steps))):
         blocks = steps[number][1]
         origin[blocks], row[blocks] = number, np.arange(blocks.size)
