@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from mononn_core.codegen.c import c_type
 from mononn_core.codegen.cast import rounded, unrounded
@@ -38,14 +39,15 @@ LONGEST_KEPT = 4096
 
 def write_statements(out: Writer, body: tuple[Statement, ...], printer: Printer) -> None:
     """Print a body in order."""
-    keeps, loop, again = _kept(body, printer) or (None, None, None)
+    kept = _kept(body, printer)
     for statement in body:
         match statement:
-            case Reduce() if statement is keeps:
+            case Reduce() if kept and statement is kept.terms:
                 out.line(f"alignas(64) float kept_[{statement.extent}];")
                 _write_reduce(out, statement, printer, "kept_")
-            case For() if again is not None and statement is loop:
-                _write_vectors(out, again, printer, f"const T again_ = mn::load<T>(kept_ + {again.var});")
+            case For() if kept and statement is kept.loop:
+                first = f"const T again_ = mn::load<T>(kept_ + {statement.var});"
+                _write_vectors(out, kept.again, printer, kept.vectors, first)
             case For():
                 _write_for(out, statement, printer)
             case Let():
@@ -75,16 +77,15 @@ def _write_for(out: Writer, loop: For, printer: Printer) -> None:
             write_statements(out, otherwise, printer)
         return
     if vectors is not None:
-        _write_vectors(out, loop, printer)
+        _write_vectors(out, loop, printer, vectors)
         return
     with out.block(f"for (long {loop.var} = 0; {loop.var} < {limit}; ++{loop.var}) {{"):
         write_statements(out, loop.body, inner)
 
 
-def _write_vectors(out: Writer, loop: For, printer: Printer, first: str = "") -> None:
-    """A loop of vectors; ``first``: the line that binds "again_"."""
+def _write_vectors(out: Writer, loop: For, printer: Printer, vectors: frozenset[str], first: str = "") -> None:
+    """A loop of vectors, as those of ``vectors`` are; ``first``: a line before its body."""
     inner = inside(printer, loop.var, loop.extent)
-    bound = vectors_of(loop, replace(inner, bound=frozenset({"again_"}) if first else inner.bound)) or frozenset()
     limit = printer.index(limit_of(loop, printer))
     each = f"each_lane<{loop.extent}>(" if loop.bound is None else f"each_lane({limit}, "
     with out.block(f"mn::{each}[&](auto tag, long {loop.var}) {{", "});"):
@@ -92,12 +93,21 @@ def _write_vectors(out: Writer, loop: For, printer: Printer, first: str = "") ->
         if first:
             out.line(first)
         for statement in loop.body:
-            write_vector(out, statement, replace(inner, vector=loop.var, bound=bound))
+            write_vector(out, statement, replace(inner, vector=loop.var, bound=vectors))
 
 
-def _kept(body: tuple[Statement, ...], printer: Printer) -> tuple[Reduce, For, For] | None:
-    """A reduction of a body and a later loop of vectors over the same row that computes its terms again, where these
-    take long (the exponentials of a softmax), and that loop as it reads them: as "again_"."""
+class _Kept(NamedTuple):
+    """A reduction whose ``terms`` a later ``loop`` over the same row computes again; that loop where it reads them, as
+    "again_", and the names that are ``vectors`` there."""
+
+    terms: Reduce
+    loop: For
+    again: For
+    vectors: frozenset[str]
+
+
+def _kept(body: tuple[Statement, ...], printer: Printer) -> _Kept | None:
+    """The first terms of a body that take long (the exponentials of a softmax) and are computed again."""
     for place, reduce in enumerate(body):
         if not isinstance(reduce, Reduce) or reduce.extent > LONGEST_KEPT or reduce.value.dtype != COMPUTE:
             continue
@@ -110,9 +120,9 @@ def _kept(body: tuple[Statement, ...], printer: Printer) -> tuple[Reduce, For, F
             known = substitute(reduce.value, {reduce.var: Var(loop.var)})
             again = replace(loop, body=tuple(_read_again(statement, known) for statement in loop.body))
             inner = inside(printer, loop.var, loop.extent)
-            vector = vectors_of(again, replace(inner, bound=frozenset({"again_"}))) is not None
-            if again.body != loop.body and vector and unswitched(loop) is None:
-                return reduce, loop, again
+            vectors = vectors_of(again, replace(inner, bound=frozenset({"again_"})))
+            if again.body != loop.body and vectors is not None and unswitched(loop) is None:
+                return _Kept(reduce, loop, again, vectors)
     return None
 
 

@@ -84,7 +84,7 @@ def interchanged(loop: For, printer: Printer) -> For | None:
     for chosen in outer:
         vectors = replace(last, var=chosen.var, extent=chosen.extent, bound=chosen.bound)
         near = replace(scope, vector=chosen.var).stride(offset) == step and all(
-            apart_along(e, chosen.var, scope) == 1 or (step > 1 and _paces(e, chosen.var, scope) == step)
+            apart_along(e, chosen.var, scope) == 1 or (step > 1 and _stride_along(e, chosen.var, scope) == step)
             for e in loads
             if any(varies(i, chosen.var) for i in e.index)
         )
@@ -188,11 +188,11 @@ def _along(value: Expr, store: Store, row: str, column: str, printer: Printer) -
 
 def apart_along(load: Load, var: str, printer: Printer) -> int:
     """Elements between neighbours along ``var``; 0 where they are not evenly spaced, or no float32."""
-    return _paces(load, var, printer) if load.dtype == COMPUTE else 0
+    return _stride_along(load, var, printer) if load.dtype == COMPUTE else 0
 
 
-def _paces(load: Load, var: str, printer: Printer) -> int:
-    """The same of any type."""
+def _stride_along(load: Load, var: str, printer: Printer) -> int:
+    """:func:`apart_along` of any type."""
     offset = printer.pointers[load.operand].address(load.index, printer.ranges)
     return replace(printer, vector=var).stride(offset) or 0
 

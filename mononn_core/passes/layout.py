@@ -9,7 +9,7 @@ reshape of channels first makes of one. With T for one:
 3. concat(T(x), T(y), ..) is T(concat(x, y, ..)).
 4. reduce(T(x)) is reduce(x), transposed where two or more spatial axes stay.
 5. matmul(reshape(T(x)), W) of a flattened image and constant W is matmul(reshape(x), W with its rows in the new order).
-6. f(reshape(T(x)), scalars ..) is reshape(T(f(x, scalars ..))): what follows may undo the reshape.
+6. f(reshape(T(x)), scalars ..) is reshape(f(T(x), scalars ..)): what follows may undo the reshape.
 7. A softmax along another axis than the last is one along the last, that axis moved there and back: loops that run over
    the others would take maximum and sum anew for each element.
 
@@ -59,7 +59,7 @@ def _image(rewriter: Rewriter, name: str) -> Image | None:
     if node.op == "transpose":
         perm = integers(node.attrs, "perm")
         channels = next((c for c in range(1, len(shape) - 2) if perm == _first(len(shape), c)), 0)
-        return Image(node.inputs[0], channels) if channels or perm == _first(len(shape)) else None
+        return Image(node.inputs[0], channels) if channels else None
     if node.op != "reshape":
         return None
     if rewriter.type(node.inputs[0]).shape == (shape[0], *shape[2:], shape[1]) and prod(shape[2:]) == 1:
@@ -202,10 +202,9 @@ def reshaped(rewriter: Rewriter, node: Node) -> str | None:
         return None
     x, *others = node.inputs
     view = rewriter.producer(x, "reshape")
-    image = _image(rewriter, view.inputs[0]) if view is not None else None
-    if image is None or any(rewriter.type(name).rank for name in others):
+    if view is None or _image(rewriter, view.inputs[0]) is None or any(rewriter.type(name).rank for name in others):
         return None
-    result = _back(rewriter, rewriter.add(node.op, image.name, *others, **dict(node.attrs)), image.channels)
+    result = rewriter.add(node.op, view.inputs[0], *others, **dict(node.attrs))
     return rewriter.reshape(result, rewriter.type(x).shape)
 
 
