@@ -1,9 +1,10 @@
 """Convolutions in groups of one channel, or of a few that fill a vector: channels are computed side by side.
 
 For groups of G channels b is [KH KW G, C]: the sum over i, j and c < G of a[(y sh + i dh) pitch + x sw + j dw,
-n // G G + c] b[(i KW + j) G + c, n]. Bytes are multiplied in words of four channels, the first of them that of channel
-n // G G, by zero where they are another group's; or as float32 (`exact_in_floats` in `schedule/narrow.py`). On a GPU
-a thread has some pixels of an image row, which share what they read.
+n // G G + c] b[(i KW + j) G + c, n]. Bytes are multiplied in words of four: of four channels, the first of them channel
+n // G G, by zero where they are another group's; of groups of one channel, of four kernel rows, where b is
+[KH / 4, KW, 4] by C and the windows of two image rows share words; or as float32 (`exact_in_floats` in
+`schedule/narrow.py`). On a GPU a thread has some pixels of an image row, which share what they read.
 """
 
 from __future__ import annotations
@@ -44,10 +45,15 @@ LOAD = 4
 
 @dataclass(frozen=True)
 class DepthwiseParams(WindowParams):
-    """``group``: channels of a group, G. ``together``: channels that are multiplied as one word."""
+    """``group``: channels of a group, G. ``together``: channels, or where G is 1 kernel rows, that are one word."""
 
     group: int = 1
     together: int = 1
+
+    @property
+    def in_columns(self) -> bool:
+        """Whether words are of kernel rows."""
+        return self.group == 1 < self.together
 
 
 class Depthwise(CudaWindowed[DepthwiseParams]):
@@ -71,6 +77,9 @@ class Depthwise(CudaWindowed[DepthwiseParams]):
     def compute(self, task: Task, running: Running) -> Array:
         a, b, params = running.matrix("a"), running.matrix("b"), self.params(task)
         taps, group, word = params.taps_of(a.astype(b.dtype)), params.group, params.together
+        if params.in_columns:
+            words = b.reshape(-1, params.kernel[1], word, b.shape[1])
+            b, word = words.swapaxes(1, 2).reshape(-1, *words.shape[1::2])[: params.kernel[0]].reshape(len(taps), -1), 1
         first = np.arange(b.shape[1]) // group * group // word * word
         rows = b.reshape(len(taps), -1, b.shape[1])
         channels = [np.minimum(first + c, a.shape[1] - 1) for c in range(rows.shape[1])]
@@ -81,6 +90,9 @@ class Depthwise(CudaWindowed[DepthwiseParams]):
 
     def terms(self, task: Task, channels: Array) -> Array:
         params = self.params(task)
+        rows, columns = params.kernel
+        if params.in_columns:
+            return np.asarray(ceil(rows / params.together) * params.together * columns)
         return np.asarray(params.taps * ceil(params.group / params.together) * params.together)
 
     # -- how groups are dealt, on a CPU -----------------------------------------------------------------------------
@@ -113,6 +125,15 @@ class Depthwise(CudaWindowed[DepthwiseParams]):
 
     def weight_matrix(self, conv: Conv, panel: int, w: Array) -> tuple[Pair, Matrix]:
         group, word = conv.of_group[0], conv.together
+        if group == 1 < word:
+            height, width = ceil(conv.kernel[0] / word), conv.kernel[1]
+
+            def columns() -> Array:
+                tall = np.zeros((height * word, width, conv.channels), w.dtype)
+                tall[: conv.kernel[0]] = w.reshape(*conv.kernel, conv.channels)
+                return tall.reshape(height, word, width, -1).swapaxes(1, 2).reshape(-1, conv.channels)
+
+            return (height * word * width, conv.channels), columns
         rows = ceil(group / word) * word
 
         def matrix() -> Array:
@@ -137,7 +158,7 @@ class Depthwise(CudaWindowed[DepthwiseParams]):
         """It asks for nothing ahead."""
 
     def headers(self, phase: Phase, code: CpuStorage) -> tuple[str, ...]:
-        return ("mononn_dot.hpp",) if is_narrow(phase, code) else super().headers(phase, code)
+        return ("mononn_dot_depthwise.hpp",) if is_narrow(phase, code) else super().headers(phase, code)
 
     def call(self, phase: Phase, rows: int, function: str, printer: Printer, code: CpuStorage) -> str:
         params = self.params(phase.task)

@@ -100,6 +100,10 @@ DEPTHWISE = {
     "depthwise": Case(c=40, lda=64, rows=3, width=14, n=0),
     "strided": Case(c=20, lda=32, rows=5, width=7, n=0, stride=(2, 2)),
     "5x5": Case(c=16, lda=32, rows=4, width=20, n=0, kernel=(5, 5)),
+    "5x5 strided": Case(c=16, lda=32, rows=3, width=9, n=0, kernel=(5, 5), stride=(2, 2)),
+    "dilated": Case(c=16, lda=32, rows=3, width=9, n=0, kernel=(3, 2), dilation=(2, 2), stride=(1, 2)),
+    "strided by a word": Case(c=16, lda=32, rows=3, width=9, n=0, kernel=(4, 1), stride=(4, 1)),
+    "sequence": Case(c=20, lda=32, rows=1, width=21, n=0, kernel=(1, 9)),
     "groups of 2": Case(c=32, lda=32, rows=2, width=9, n=0, group=2, stride=(2, 2)),
     "groups of 4": Case(c=40, lda=64, rows=3, width=14, n=0, group=4),
     "groups of 8": Case(c=24, lda=48, rows=3, width=5, n=0, group=8, dilation=(2, 1)),
@@ -107,6 +111,7 @@ DEPTHWISE = {
 
 PROLOGUE = """
 #include "mononn_dot.hpp"
+#include "mononn_dot_depthwise.hpp"
 #define EXPORT extern "C" __attribute__((visibility("default"))) void
 """
 PRODUCT = """

@@ -202,7 +202,9 @@ def _contraction(phase: Phase, boxes: Boxes) -> str:
         taps = {"winograd": 16, "winograd4": 36}.get(phase.task.template, kh * kw)
         pairs = [(terms, taps * channels)]
         if phase.task.template == "depthwise":
-            pairs = [(terms, taps * phase.task.params.get("group", 1)), (channels, outputs)]
+            group, word = (phase.task.params.get(key, 1) for key in ("group", "together"))
+            rows = taps * -(-group // word) * word if group > 1 else -(-kh // word) * word * kw
+            pairs = [(terms, rows), (channels, outputs)]
     elif phase.task.template == "order":
         pairs = [(_matrix(boxes["x"])[1] % phase.task.params["length"], 0)]
     else:

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -43,6 +44,8 @@ from tests.core.narrow import (
 )
 from tests.core.test_codegen_assembly import inner_loops
 from tests.core.test_codegen_conv import Case, reference
+
+Array = np.ndarray[Any, Any]
 
 
 @pytest.mark.parametrize("label", PRODUCTS)
@@ -111,11 +114,28 @@ def test_convolution(level: str, kind: str, how: str, label: str) -> None:
     check(out, reference(case, a, b.astype(float)), kind, int(np.prod(case.kernel)) * case.c)
 
 
+def in_columns(case: Case, b: Array, word: int) -> Array:
+    """Weights of groups of one channel, in words of kernel rows."""
+    rows, columns = case.kernel
+    words = np.zeros((-(-rows // word) * word, columns, case.lda), b.dtype)
+    words[:rows, :, : case.c] = b[:, :, 0]
+    return np.ascontiguousarray(words.reshape(-1, word, columns, case.lda).transpose(0, 2, 3, 1))
+
+
+def beside(case: Case, b: Array, word: int) -> Array:
+    """Weights of wider groups, in words of channels."""
+    n, rows = np.arange(case.c), -(-case.group // word) * word
+    words = np.zeros((*case.kernel, rows, case.lda), b.dtype)
+    for c in range(case.group):
+        words[:, :, n // case.group * case.group % word + c, n] = b[:, :, c]
+    return np.ascontiguousarray(words.reshape(*case.kernel, rows // word, word, case.lda).swapaxes(-1, -2))
+
+
 @pytest.mark.parametrize("label", DEPTHWISE)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("level", LEVELS)
 def test_groups_side_by_side(level: str, kind: str, label: str) -> None:
-    """Words of channels; what stands past the channels is 255 or NaN."""
+    """Words of channels, or of kernel rows; what stands past the channels is 255 or NaN."""
     case, word = DEPTHWISE[label], GROUP[kind]
     if not lanewise(LEVELS[level], case, kind):
         pytest.skip("vectors or words of this level hold no whole group")
@@ -123,11 +143,7 @@ def test_groups_side_by_side(level: str, kind: str, label: str) -> None:
     a, b = sides(kind, (*case.input_shape, case.lda), (*case.kernel, case.group, case.c))
     garbage = np.nan if kind == "bf16" else 255
     a[..., case.c :] = garbage
-    n, rows = np.arange(case.c), -(-case.group // word) * word
-    words = np.zeros((*case.kernel, rows, case.lda), b.dtype)
-    for c in range(case.group):
-        words[:, :, n // case.group * case.group % word + c, n] = b[:, :, c]
-    packed = np.ascontiguousarray(words.reshape(*case.kernel, rows // word, word, case.lda).swapaxes(-1, -2))
+    packed = in_columns(case, b, word) if case.group == 1 else beside(case, b, word)
     stored = np.append(a.reshape(-1), np.full(64, garbage, a.dtype))
     out = np.full((case.rows, case.width, case.c), 77, np.float32 if kind == "bf16" else np.int32)
     run(pointer(stored), pointer(packed), pointer(out))
