@@ -76,13 +76,15 @@ def limits_of(
     precision: str, outputs: Iterable[str], rivals: Sequence[Mapping[str, float]], exact: Mapping[str, float]
 ) -> dict[str, float]:
     """The largest relative L2 error that passes, by output: in int8 twice the larger of the errors that `rivals`, ONNX
-    Runtime and OpenVINO, make by output, else as `rel_l2_limits`. `exact`, that of the reference's own implementation
-    in float32, or of the 8-bit file where that is not the reference, stands in where no rival has one.
+    Runtime and OpenVINO, make by output, else as `rel_l2_limits`. `exact` is that of the reference's own implementation
+    in float32, in int8 one more of theirs. A system's own int8 is held against another reference, from which `exact` is
+    the 8-bit file's distance: it stands in where no rival has one.
     """
     names = list(outputs)
     if precision not in (INT8, OWN_INT8):
         return rel_l2_limits(precision, names, rivals[0] if rivals else {}, exact)
-    given = {name: [r[name] for r in rivals if name in r] or [exact.get(name, 0.0)] for name in names}
+    known = [*rivals, exact] if precision == INT8 else rivals
+    given = {name: [r[name] for r in known if name in r] or [exact.get(name, 0.0)] for name in names}
     ceiling = INT8_CEILING if precision == INT8 else np.inf
     return {n: min(ceiling, max(FP32_FLOOR, INT8_FACTOR * max(errors))) for n, errors in given.items()}
 

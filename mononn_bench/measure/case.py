@@ -298,18 +298,21 @@ def _errors_of_judges(
 def _disputed(
     contestants: Sequence[Contestant], reference: ReferenceRecord, judged: dict[str, Verdict]
 ) -> dict[str, Verdict]:
-    """Where independent systems answered and none agrees with the reference, the reference itself is in doubt."""
+    """Where independent systems answered and none agrees with the reference, the reference itself is in doubt. Those
+    that quantise the model by themselves are held against another, of which they say nothing.
+    """
+    held = [c for c in contestants if _computes(c.build) != OWN_INT8]
     independent = [
         judged[c.label]
-        for c in contestants
+        for c in held
         if get_system(c.system).family not in (OURS, reference.family) and judged[c.label].checks
     ]
     if not independent or any(v.status != "incorrect" for v in independent):
         return judged
     reason = f"no independent system agrees with the reference ({reference.method})"
+    doubted = {c.label for c in held if judged[c.label].status in ("ok", "incorrect")}
     return {
-        label: replace(v, status="disputed", reason=reason) if v.status in ("ok", "incorrect") else v
-        for label, v in judged.items()
+        label: replace(v, status="disputed", reason=reason) if label in doubted else v for label, v in judged.items()
     }
 
 

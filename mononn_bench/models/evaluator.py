@@ -55,6 +55,20 @@ class QuantizeLinear(OpRun):
         return (np.clip(whole, np.iinfo(kind).min, np.iinfo(kind).max).astype(kind),)
 
 
+def _moved(seed: int, by: float) -> type[QuantizeLinear]:
+    """As QuantizeLinear, of numbers that were moved at random, by up to `by` of each."""
+    numbers = np.random.default_rng(seed)
+
+    class Moved(QuantizeLinear):
+        op_domain = ""
+
+        def _run(self, x: NDArray[Any], *rest: Any, **attributes: Any) -> tuple[NDArray[Any]]:
+            return super()._run(x * (1 + by * numbers.uniform(-1, 1, x.shape)), *rest, **attributes)
+
+    Moved.__name__ = QuantizeLinear.__name__
+    return Moved
+
+
 class DequantizeLinear(OpRun):
     """(x - zero point) times the scale (ONNX, DequantizeLinear-13), in the scale's type."""
 
@@ -70,9 +84,12 @@ class DequantizeLinear(OpRun):
 OWN = [LRN, QuantizeLinear, DequantizeLinear]
 
 
-def make_evaluator(model: onnx.ModelProto) -> ReferenceEvaluator:
-    """An evaluator of `model` in the precision its tensors have."""
+def make_evaluator(model: onnx.ModelProto, *, moved: float = 0.0, seed: int = 0) -> ReferenceEvaluator:
+    """An evaluator of `model` in the precision its tensors have; before numbers are quantised they are `moved` at
+    random, by up to so much of each.
+    """
     version = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), CONVERTED_TO)
     if version < CONVERTED_BELOW:
         model = version_converter.convert_version(model, CONVERTED_TO)
-    return ReferenceEvaluator(model, new_ops=OWN)
+    own = [_moved(seed, moved) if moved and op is QuantizeLinear else op for op in OWN]
+    return ReferenceEvaluator(model, new_ops=own)

@@ -31,6 +31,7 @@ TOOLS = ("numpy", "onnx", "onnxruntime")
 OLDEST_OPSET, CONVERTED_TO = 13, 18
 """Scales of single channels came with the opset 13."""
 CONVOLUTIONS, PRODUCTS, TABLES = ("Conv",), ("MatMul", "Gemm"), ("Gather",)
+MADE_BY_OPTIMISER = "gemm_"
 OPTIONS = {
     "quant_format": "QDQ",
     "activation_type": "QUInt8",
@@ -182,7 +183,7 @@ def _quantised(
         )  # fmt: skip
     except Exception as error:
         raise ModelError(f"ONNX Runtime's tool cannot quantise {path}: {' '.join(str(error).split())[:200]}") from error
-    quantised = onnx.load(result)
+    quantised = _renamed(onnx.load(result))
     foreign = sorted({f"{n.domain}.{n.op_type}" for n in quantised.graph.node if n.domain not in ("", "ai.onnx")})
     if foreign:
         raise ModelError(f"The quantised {path.name} has operators that are not ONNX's: {', '.join(foreign)}.")
@@ -190,6 +191,18 @@ def _quantised(
     del quantised.opset_import[:]
     quantised.opset_import.extend(kept)
     return quantised
+
+
+def _renamed(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with other names for the constants that ONNX Runtime's optimiser made when the tool ran it: when it
+    makes the like again, of the file, it gives them these names once more, and then refuses the file.
+    """
+    new = {t.name: f"{t.name}_prepared" for t in model.graph.initializer if t.name.startswith(MADE_BY_OPTIMISER)}
+    for tensor in model.graph.initializer:
+        tensor.name = new.get(tensor.name, tensor.name)
+    for node in model.graph.node:
+        node.input[:] = [new.get(name, name) for name in node.input]
+    return model
 
 
 def _modern(path: Path, scratch: Path) -> Path:

@@ -200,3 +200,40 @@ def test_attention_and_results_of_products_stay_float32(tmp_path: Path) -> None:
     sides = [[maker[i] == "DequantizeLinear" for i in n.input] for n in graph.node if n.op_type == "MatMul"]
     assert sorted(sides) == [[False, False]] * 2 + [[True, True]] * 3
     assert [maker.get(n.input[0]) for n in graph.node if n.op_type == "QuantizeLinear"] == [None], "the input alone"
+
+
+def layers(rows: int = 4, width: int = 8, depth: int = 3) -> onnx.ModelProto:
+    """Products of a stack of rows and sums, which ONNX Runtime's optimiser makes matrices of."""
+    rng, nodes, constants = np.random.default_rng(0), [], []
+    for i in range(depth):
+        for name, shape in ((f"w{i}", (width, width)), (f"b{i}", (width,))):
+            constants.append(numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), name))
+        nodes.append(helper.make_node("MatMul", [f"x{i}", f"w{i}"], [f"p{i}"], name=f"p{i}"))
+        nodes.append(helper.make_node("Add", [f"p{i}", f"b{i}"], [f"x{i + 1}"], name=f"a{i}"))
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, rows, width]) for n in ("x0", f"x{depth}")]
+    graph = helper.make_graph(nodes, "layers", [ends[0]], [ends[1]], constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+
+
+def test_onnxruntime_makes_no_constant_of_a_name_that_the_file_has(tmp_path: Path) -> None:
+    """It gives what its optimiser makes the same names each time, and refuses a file where one is taken."""
+    onnx.save(layers(), tmp_path / "mine.onnx")
+    write_user_model("layers", tmp_path / "mine.onnx", {"x0": (1, 4, 8)}, tmp_path / "model")
+    write_quantised_model(tmp_path / "model", tmp_path / "quantised")
+    graph = onnx.load(tmp_path / "quantised" / "model.onnx").graph
+    made = [t.name for t in graph.initializer if t.name.startswith("gemm_")]
+    assert made and all(name.endswith("_prepared") for name in made)
+    x = np.ones((1, 4, 8), np.float32)
+    (found,) = onnxruntime.InferenceSession(tmp_path / "quantised" / "model.onnx").run(None, {"x0": x})
+    assert np.isfinite(found).all() and found.shape == x.shape
+
+
+def test_numbers_may_be_moved_before_they_are_quantised(tmp_path: Path) -> None:
+    """Those near the middle between two steps round the other way, and no other."""
+    onnx.save(quantising(np.uint8, 128), tmp_path / "q.onnx")
+    x = np.array([0.25, 0.75, -0.25, 7.26, 3.1, 0.2500001], np.float32)
+    ((exact,), (moved,)) = (
+        list(evaluate_onnx(tmp_path / "q.onnx", [{"x": x}], moved=by)[0].values()) for by in (0.0, 1e-3)
+    )
+    assert exact.tolist() == [0.0, 1.0, 0.0, 7.5, 3.0, 0.5]
+    assert set(np.abs(moved - exact)[[0, 1, 2, 5]]) == {0.0, 0.5} and (moved == exact)[[3, 4]].all()
