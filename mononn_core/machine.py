@@ -100,7 +100,7 @@ MULTIPLIED = {p.a: p.terms for p in PRODUCTS if p.instruction in KERNELS}
 """Types of the left operands of those kernels -> terms that lie side by side in a lane."""
 TILE_FEATURES = frozenset({"amx-tile", "amx-int8", "amx-bf16"})
 LOOKUPS = frozenset({"avx512vbmi"})
-"""What looks a vector of bytes up in tables of bytes."""
+"""What looks a vector of bytes up in tables of bytes, or in other vectors."""
 PRODUCT_FEATURES = LOOKUPS.union(*(p.needs for p in PRODUCTS)) - X86_64_V4 - NEON
 """What is kept of the kernel's report beside a level's features."""
 

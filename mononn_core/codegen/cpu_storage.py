@@ -36,6 +36,10 @@ class CpuTemplate(ABC):
         """What it keeps in a worker's memory for vectors of ``lanes``; the vocabulary's FLOATS are at most this."""
         return 0
 
+    def gathers_bytes(self, task: Task) -> bool:
+        """Whether it puts vectors together of bytes of others."""
+        return False
+
     def write_state(self, phase: Phase, code: CpuStorage) -> None:  # noqa: B027 (most have none)
         """Declare what lives from one task of a phase to the next."""
 

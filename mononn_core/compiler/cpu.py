@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mononn_core.codegen.cpu import print_program
+from mononn_core.codegen.cpu_storage import CpuTemplate
 from mononn_core.codegen.storage import Storage
 from mononn_core.compiler.packing import describe_program, multiplied, pack_weights
 from mononn_core.compiler.pool import Pool
@@ -28,6 +29,7 @@ from mononn_core.passes import pipeline
 from mononn_core.program.expr import LookupTable, walk
 from mononn_core.program.ir import Program
 from mononn_core.program.rules import expressions
+from mononn_core.program.template import get
 from mononn_core.runtime.artifact import Artifact
 from mononn_core.runtime.toolchain import Compiled, compile_host, compile_shared
 from mononn_core.schedule.groups import CpuGroups
@@ -154,7 +156,9 @@ def product_features(program: Program, machine: Machine) -> frozenset[str]:
         kind, tiled = multiplied(storage, phase), phase.task.params.get("tile_groups", 0)
         for found in (machine.product(kind), machine.tiles(kind) if tiled else None):
             needed |= found.needs if found is not None else frozenset()
-        if any(isinstance(n, LookupTable) for e in expressions(phase) for n in walk(e)):
+        template = get(phase.task.template)
+        gathers = isinstance(template, CpuTemplate) and template.gathers_bytes(phase.task)
+        if gathers or any(isinstance(n, LookupTable) for e in expressions(phase) for n in walk(e)):
             needed |= LOOKUPS & machine.features if machine.vector_bytes == 64 else frozenset()
     return needed - machine.level_features
 

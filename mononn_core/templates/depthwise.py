@@ -160,6 +160,9 @@ class Depthwise(CudaWindowed[DepthwiseParams]):
     def headers(self, phase: Phase, code: CpuStorage) -> tuple[str, ...]:
         return ("mononn_dot_depthwise.hpp",) if is_narrow(phase, code) else super().headers(phase, code)
 
+    def gathers_bytes(self, task: Task) -> bool:
+        return self.params(task).in_columns
+
     def call(self, phase: Phase, rows: int, function: str, printer: Printer, code: CpuStorage) -> str:
         params = self.params(phase.task)
         ldb = printer.pointers["b"].buffer.layout.dims[0][0][1] // params.together

@@ -139,13 +139,13 @@ struct Nothing {
 // Tiles of at most MOST of the ROWS x G::OW output pixels by NV vectors of channels: ``tile.operator()<RH, RW>(at, fetch,
 // lines, epilogue)`` hands the sums of RH x RW pixels, whose windows begin ``at`` elements behind the first, to an epilogue
 // that will touch ``lines``, and fetches what ``fetches.operator()<TILES>(number)`` says. Where windows are pixels that lie
-// one after the other, all rows are one if that makes fewer tiles: finding a pixel's row then takes a division.
+// one after the other, all rows are one if that makes far fewer tiles: finding a pixel's row then takes a division.
 template <class G, int ROWS, int NV, int MOST, bool CHEAP, class Tile, class Fetches, class Element, class Ahead>
 MN_INLINE void each_tile(Tile &&tile, Fetches &&fetches, Element &&element, Ahead &&ahead) {
   using Rows = Cut<ROWS, G::OW, MOST, G::OW < MOST ? MOST / G::OW : 1>;
   using Flat = Cut<1, ROWS * G::OW, MOST, 1>;
   constexpr bool DENSE = G::KH == 1 && G::KW == 1 && G::SH == 1 && G::SW == 1 && G::PITCH == G::OW;
-  constexpr bool FLAT = DENSE && Flat::TILES < Rows::TILES;
+  constexpr bool FLAT = DENSE && 8 * Flat::TILES < 7 * Rows::TILES;
   using Tiles = std::conditional_t<FLAT, Flat, Rows>;
   int number = 0;
   Tiles::each([&]<int RH, int RW>(long y, long x) __attribute__((always_inline)) {

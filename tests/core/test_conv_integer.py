@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from mononn_core import compiler
+from mononn_core.compiler.cpu import product_features
 from mononn_core.machine import Machine
 from mononn_core.runtime.session import Session
 from mononn_core.schedule.decisions import L2_SHARE
@@ -133,3 +134,15 @@ def test_lines_that_a_convolution_stores_are_asked_for_once() -> None:
     lines = compiler.lower(proto.SerializeToString(), threads=1).source.splitlines()
     asked = [line.partition("mn::prefetch_write(")[0].strip() for line in lines if "mn::prefetch_write(" in line]
     assert sorted(asked) == ["", "if (n % 64 == 0)"]
+
+
+@pytest.mark.parametrize(("group", "more"), [(8, {"avx512vbmi"}), (2, set[str]())])
+def test_words_of_kernel_rows_are_put_together_by_one_instruction(group: int, more: set[str]) -> None:
+    """Depthwise; in wider groups what lies side by side is multiplied as it is."""
+    machine = Machine.named("avx512")
+    machine = replace(machine, features=machine.features | {"avx512vnni", "avx512vbmi"})
+    constants = {"w": np.ones((8, 8 // group, 3, 3), np.int8), "zero": np.uint8(3)}
+    nodes = [helper.make_node("ConvInteger", ["x", "w", "zero"], ["y"], group=group, pads=[1, 1, 1, 1])]
+    proto = model(nodes, [("x", "uint8", (1, 8, 9, 9))], ["y"], constants)
+    program = compiler.lower(proto.SerializeToString(), threads=2, machine=machine).program
+    assert product_features(program, machine) == {"avx512vnni", *more}
