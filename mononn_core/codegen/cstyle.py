@@ -16,6 +16,7 @@ from typing import ClassVar
 
 from mononn_core.codegen.c import c_type, closes_last, literal, part_of
 from mononn_core.codegen.cast import cast_lanes, looked_up, table_text
+from mononn_core.codegen.steps import step_along
 from mononn_core.element import C_SUFFIXES, C_TYPES, COMPUTE, NARROW, SIDE_BY_SIDE, WORD, itemsize
 from mononn_core.errors import UnsupportedError
 from mononn_core.program.expr import (
@@ -166,6 +167,7 @@ class Printer:
         acc: text of the accumulator.
         bound: names that hold vectors.
         guard: in vector mode, where loads may read; elsewhere they give zeros.
+        aligned: the variable whose vectors begin at multiples of their lanes.
     """
 
     pointers: Mapping[str, Pointer]
@@ -175,6 +177,7 @@ class Printer:
     acc: str = "v_"
     bound: frozenset[str] = frozenset()
     guard: Interval = ((), ())
+    aligned: str = ""
     isinf: ClassVar[str] = "__builtin_isinf"
     libm: ClassVar[str] = "__builtin_"  # before the names of C's functions
     types: ClassVar[Mapping[str, str]] = C_TYPES
@@ -358,11 +361,7 @@ class Printer:
 
     def stride(self, offset: Expr) -> int | None:
         """Elements between neighbours along the vector variable, or None where they are not evenly spaced."""
-        terms, _ = linear(offset)
-        own = Var(self.vector)
-        if any(varies(t, self.vector) for t in terms if t != own):
-            return None
-        return terms.get(own, 0)
+        return step_along(offset, self.vector, aligned=self.aligned == self.vector)
 
     def _vector_op(self, e: Op) -> str:
         args, function = [self._vector(a) for a in e.args], FUNCTIONS[e.name]

@@ -39,7 +39,7 @@ def _write_body(out: Writer, result: Result, printer: Printer, count: str) -> No
     integers = any(isinstance(e, Acc) and e.dtype == WORD for e in walk(result.value))
     out.line(f"using T = {'mn::Float<decltype(v_)>' if integers else 'decltype(v_)'};")
     if is_vector(store, var, printer):
-        write_vector_store(out, store, replace(printer, vector=var), count)
+        write_vector_store(out, store, replace(printer, vector=var, aligned=var), count)
         return
     with out.block(f"for (int lane_ = 0; lane_ < mn::lanes<T>; ++lane_, ++{var}) {{"):
         write_store(out, store, replace(printer, acc="v_[lane_]"))
@@ -52,7 +52,7 @@ def _in_part(result: Result, printer: Printer) -> bool:
     store = Store(result.operand, result.index, result.value)
     offset = printer.pointers[result.operand].address(result.index, printer.ranges)
     loads = [e for e in walk(result.value) if isinstance(e, Load) and any(varies(i, var) for i in e.index)]
-    even = replace(printer, vector=var).stride(offset) is not None
+    even = replace(printer, vector=var, aligned=var).stride(offset) is not None
     return even and all(_in_line(e, var, printer) for e in loads) and is_vector(store, var, printer)
 
 
@@ -110,7 +110,7 @@ def write_elements(out: Writer, results: tuple[Result, ...], printer: Printer) -
     stores = [Store(r.operand, r.index, r.value) for r in results]
     out.line("using T = decltype(v_);")
     if all(is_vector(store, var, printer) for store in stores):
-        inner = replace(printer, vector=var)
+        inner = replace(printer, vector=var, aligned=var)
         lets = [Let(f"r{n}_", store.value) for n, store in enumerate(stores)]
         for let in lets:
             write_vector(out, let, inner)

@@ -93,7 +93,7 @@ def _write_vectors(out: Writer, loop: For, printer: Printer, vectors: frozenset[
         if first:
             out.line(first)
         for statement in loop.body:
-            write_vector(out, statement, replace(inner, vector=loop.var, bound=vectors))
+            write_vector(out, statement, replace(inner, vector=loop.var, bound=vectors, aligned=loop.var))
 
 
 class _Kept(NamedTuple):

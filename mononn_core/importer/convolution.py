@@ -211,7 +211,11 @@ def transposed_convolution(ctx: Context) -> str:
     begins, ends = _transposed_pads(ctx, t.shape[2:], strides, spans, extra)
     if group == 1 and max(strides) > 1 and max(dilations) == 1 and "float" in t.dtype:
         lost = [a + b - e for a, b, e in zip(begins, ends, extra, strict=True)]
-        return _in_phases(ctx, strides, begins, lost)
+        if d > 1:
+            return _in_phases(ctx, x, w, strides, begins, lost)
+        x, w = (ctx.reshape(name, (*ctx.type(name).shape, 1)) for name in (x, w))  # an image, as convolutions have it
+        y = _in_phases(ctx, x, w, [*strides, 1], [*begins, 0], [*lost, 0])
+        return ctx.reshape(y, ctx.type(y).shape[:-1])
     x = _spread(ctx, x, strides)
     for axis in range(d):
         before = spans[axis] - 1 - begins[axis]
@@ -226,12 +230,11 @@ def transposed_convolution(ctx: Context) -> str:
     return convolve(ctx, x, weight, plain, group, _optional(ctx, 2))
 
 
-def _in_phases(ctx: Context, strides: list[int], begins: list[int], lost: list[int]) -> str:
+def _in_phases(ctx: Context, x: str, w: str, strides: list[int], begins: list[int], lost: list[int]) -> str:
     """A transposed convolution as one of stride 1: the ``strides`` output pixels that begin at an input pixel are
     channels of its result, every one of them by its own part of the kernel (Shi et al., "Is the deconvolution layer the
     same as a convolutional layer?", 2016). ``begins`` elements are cut off in front, ``lost`` of all.
     """
-    x, w = ctx.input(0), ctx.input(1)
     c, m, *kernel = ctx.type(w).shape
     n, _, *spatial = ctx.type(x).shape
     d = len(kernel)

@@ -84,6 +84,28 @@ def test_a_transposed_convolution_multiplies_no_zeros() -> None:
     assert graph.types[conv.inputs[0]].shape == (1, 5, 7, 6) and graph.types[conv.output].shape == (1, 5, 7, 16)
 
 
+def test_a_sequence_that_is_made_longer_keeps_its_channels_side_by_side() -> None:
+    """Convolutions and what they are added to, behind the longer one (as in Kong et al., HiFi-GAN, 2020)."""
+    constants = {
+        "up": RANDOM.standard_normal((6, 8, 4)).astype(np.float32),
+        "bias": RANDOM.standard_normal(8).astype(np.float32),
+        **{name: RANDOM.standard_normal((8, 8, 3)).astype(np.float32) for name in ("v", "w")},
+    }
+    nodes = [
+        node("ConvTranspose", "x up bias", "long", strides=[2], pads=[1, 1]),
+        node("LeakyRelu", "long", "l"),
+        node("Conv", "l v", "c", pads=[1, 1]),
+        node("Add", "long c", "s"),
+        node("LeakyRelu", "s", "m"),
+        node("Conv", "m w", "d", pads=[3, 3], dilations=[3]),
+        node("Add", "s d", "y"),
+    ]
+    proto = model(nodes, [("x", "float32", (1, 6, 20))], ["y"], constants)
+    graph = pipeline.run(load(proto.SerializeToString()))
+    assert [n.op for n in graph.nodes].count("transpose") == 2, "of the input and of the output"
+    assert_agrees(proto, {"x": RANDOM.standard_normal((1, 6, 20)).astype(np.float32)}, 1e-4)
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("kernel", [1, 3])
 def test_a_sequence_read_backwards_is_no_image_in_place(kernel: int, threads: int) -> None:
