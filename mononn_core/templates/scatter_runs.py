@@ -13,6 +13,7 @@ import numpy as np
 from mononn_core.codegen.c import c_type
 from mononn_core.codegen.cpu_storage import CpuStorage, CpuTemplate
 from mononn_core.codegen.cstyle import Printer
+from mononn_core.codegen.epilogues import write_element
 from mononn_core.codegen.loops import write_statements
 from mononn_core.codegen.storage import row_stride
 from mononn_core.element import COMPUTE, itemsize
@@ -150,8 +151,11 @@ class ScatterRuns(Template[ScatterParams], CpuTemplate, CpuScheduled):
         m, n = result.axes
         inner = code.element_printer(printer, result.axes, self.elements(task, result.axes).extents)
         source = printer.pointers["data"].buffer
-        with out.block(f"auto element_ = [&](long {m}, long {n}, {c_type(source.dtype)} v_) {{", "};"):
-            write_statements(out, (Store(result.operand, result.index, result.value),), inner)
+        if source.dtype == COMPUTE:
+            write_element(out, result, inner)
+        else:
+            with out.block(f"auto element_ = [&](long {m}, long {n}, {c_type(source.dtype)} v_) {{", "};"):
+                write_statements(out, (Store(result.operand, result.index, result.value),), inner)
         below, beside = matrix_dims(data.box.size)
         stride, many = row_stride(source), code.extents(data, below, printer)[1]
         first = data.box.offset[below] + -params.row

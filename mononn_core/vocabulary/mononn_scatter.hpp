@@ -32,7 +32,7 @@ template <class T, class How, long COLUMNS, long ROWS, long SIZE> struct Scatter
   static_assert(COLUMNS % SIZE == 0);
 
   // ``first``: number of the first of ``rows`` rows, ``stride`` elements apart; ``apart``: of neighbouring updates.
-  // element(i, j, x): what stands in row i, counted from the first one, column j.
+  // element(i, j, x): what stands in row i, counted from the first one, column j, of floats in a vector of columns.
   template <class Element>
   static void run(const T *data, long stride, long first, long rows, const int64_t *targets, long updates, const T *made,
                   long apart, float *scratch, Element &&element) {
@@ -49,7 +49,10 @@ template <class T, class How, long COLUMNS, long ROWS, long SIZE> struct Scatter
         for (long j = 0; j < SIZE; ++j) to[j] = How::of(to[j], from[j]);
       }
       for (long i = 0; i < here; ++i)
-        for (long j = 0; j < COLUMNS; ++j) element(r + i, j, tile[i * COLUMNS + j]);
+        if constexpr (std::is_same_v<T, float>)
+          each_lane<COLUMNS>([&](auto tag, long j) { element(r + i, j, load<decltype(tag)>(tile + i * COLUMNS + j)); });
+        else
+          for (long j = 0; j < COLUMNS; ++j) element(r + i, j, tile[i * COLUMNS + j]);
     }
   }
 };
