@@ -8,8 +8,11 @@ import numpy as np
 
 from mononn_core.graph import TensorType
 from mononn_core.importer.context import Context, converts
-from mononn_core.importer.convolution import Frame, channels_first, channels_last, fit, frame, windowed
+from mononn_core.importer.convolution import PLACE, Frame, channels_first, channels_last, fit, frame, windowed
 from mononn_core.ops.reduce import neutral
+
+MOST_COMPARISONS = 0.5
+"""Of those of windows, that are made along one axis after the other: what is between is stored."""
 
 
 def clipped(f: Frame, spatial: tuple[int, ...]) -> Frame:
@@ -36,10 +39,31 @@ def _clipped_axis(f: Frame, axis: int, n: int) -> tuple[int, int, int]:
 
 def pooled(ctx: Context, op: str, x: str, f: Frame, value: float | int = 0.0) -> str:
     """The windows of [N, C, n..] reduced by ``op``, which ``value`` outside the image does not change."""
-    f = clipped(f, ctx.type(x).shape[2:])
-    windows = windowed(ctx, channels_last(ctx, x), f, value, axis=1)
-    taps = tuple(range(1, 1 + f.rank))
-    return channels_first(ctx, ctx.add(op, windows, axes=taps, keepdims=False))
+    f, taps = clipped(f, ctx.type(x).shape[2:]), tuple(range(1, 1 + f.rank))
+    x = channels_last(ctx, x)
+    for part in along_axes(f) if op == "reduce_max" else [f]:
+        x = ctx.add(op, windowed(ctx, x, part, value, axis=1), axes=taps, keepdims=False)
+    return channels_first(ctx, x)
+
+
+def along_axes(f: Frame) -> list[Frame]:
+    """Frames of one axis each, one after the other, whose largest elements are those of ``f``, where that makes far
+    fewer comparisons: the last axis first, of all rows, since few of them are left out."""
+    single = [
+        Frame(
+            *(
+                tuple(getattr(f, name)[d] if d == axis else place for d in range(f.rank))
+                for name, place in PLACE.items()
+            )
+        )
+        for axis in reversed(range(f.rank))
+    ]
+    comparisons, pixels = 0.0, float(prod(f.strides))
+    for one in single:
+        pixels /= prod(one.strides)
+        comparisons += prod(one.kernel) * pixels if prod(one.kernel) > 1 else 0
+    alone = [one for one in single if one != Frame(*((place,) * f.rank for place in PLACE.values()))]
+    return alone if comparisons <= MOST_COMPARISONS * prod(f.kernel) and len(alone) > 1 else [f]
 
 
 @converts("MaxPool")

@@ -10,8 +10,9 @@ reshape of channels first makes of one. With T for one:
 4. reduce(T(x)) is reduce(x), transposed where two or more spatial axes stay.
 5. matmul(reshape(T(x)), W) of a flattened image and constant W is matmul(reshape(x), W with its rows in the new order).
 6. f(reshape(T(x)), scalars ..) is reshape(f(T(x), scalars ..)): what follows may undo the reshape.
-7. A softmax along another axis than the last is one along the last, that axis moved there and back: loops that run over
-   the others would take maximum and sum anew for each element.
+7. A softmax along another axis than the last is its steps, where the last fills vectors, which then have a row in each
+   lane; else one along the last, that axis moved there and back: loops that run over the others would take maximum and
+   sum anew for each element. So is one that a product reads, as attention's.
 
 A transposition others read as well stays for them; it is a view and costs nothing until it is stored.
 """
@@ -28,8 +29,10 @@ from mononn_core.passes.movement import composed, unchanged
 from mononn_core.passes.rewrite import Rewriter, rewrite
 from mononn_core.passes.sequences import lifted
 
-SHORTEST_ROW = 8
-"""Elements of a softmax that are worth a transposition to and fro, at least."""
+SHORTEST_ROW, LONGEST_ROW = 8, 256
+"""Elements of a softmax that are worth a transposition to and fro, at least; that are in as many vectors, at most."""
+SHORTEST_VECTOR = 16
+"""Elements of the last axis that fill vectors."""
 
 
 class Image(NamedTuple):
@@ -216,9 +219,21 @@ def softmax(rewriter: Rewriter, node: Node) -> str | None:
     axis = integer(node.attrs, "axis") % len(shape)
     if axis == len(shape) - 1 or shape[axis] < SHORTEST_ROW:
         return None
+    if shape[-1] >= SHORTEST_VECTOR and shape[axis] <= LONGEST_ROW and not rewriter.is_read_by(node.output, "matmul"):
+        return _in_steps(rewriter, node, axis)
     order = (*(d for d in range(len(shape)) if d != axis), axis)
     rows = rewriter.add(node.op, rewriter.add("transpose", node.inputs[0], perm=order), axis=len(shape) - 1)
     return rewriter.add("transpose", rows, perm=tuple(order.index(d) for d in range(len(shape))))
+
+
+def _in_steps(rewriter: Rewriter, node: Node, axis: int) -> str:
+    x = node.inputs[0]
+    shifted = rewriter.add("sub", x, rewriter.add("reduce_max", x, axes=(axis,), keepdims=True))
+    shares = rewriter.add("exp", shifted)
+    total = rewriter.add("reduce_sum", shares, axes=(axis,), keepdims=True)
+    if node.op == "log_softmax":
+        return rewriter.add("sub", shifted, rewriter.add("log", total))
+    return rewriter.add("mul", shares, rewriter.add("reciprocal", total))
 
 
 RULES = (unchanged, composed, lifted, elementwise, border, picked, concat, reduction, product, reshaped, softmax)

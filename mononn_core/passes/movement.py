@@ -9,6 +9,8 @@
 6. A tile of axes of extent 1 is an expand.
 7. concat of concats along the same axis is one concat.
 8. Windows of one element (a convolution with a 1 x 1 kernel) are a reshape, of a slice when they have strides.
+9. A product by a transposed softmax, x softmax(s)^T, is (softmax(s) x^T)^T: as attention has it, and of an image of
+   channels first nothing is transposed (Wang et al., Non-local Neural Networks, 2018).
 """
 
 from __future__ import annotations
@@ -150,7 +152,40 @@ def unit_windows(rewriter: Rewriter, node: Node) -> str | None:
     return rewriter.reshape(x, out)
 
 
-RULES = (unchanged, composed, unit_transpose, known_gather, known_gather_nd, unit_tile, nested_concat, unit_windows)
+def weighted(rewriter: Rewriter, node: Node) -> str | None:
+    """Case 9."""
+    if node.op != "matmul" or min(rewriter.type(name).rank for name in node.inputs) < 2:
+        return None
+    x, shares = node.inputs
+    if not node.attrs.get("transpose_b"):
+        moved = rewriter.producer(shares, "transpose")
+        if moved is None or integers(moved.attrs, "perm") != _swapped(rewriter.type(shares).rank):
+            return None
+        shares = moved.inputs[0]
+    softmax = rewriter.producer(shares, "softmax")
+    if softmax is None or integer(softmax.attrs, "axis") != rewriter.type(shares).rank - 1:
+        return None
+    turned = rewriter.add("transpose", x, perm=_swapped(rewriter.type(x).rank))
+    product = rewriter.add("matmul", shares, turned)
+    return rewriter.add("transpose", product, perm=_swapped(rewriter.type(product).rank))
+
+
+def _swapped(rank: int) -> tuple[int, ...]:
+    """The permutation of the last two axes."""
+    return (*range(rank - 2), rank - 1, rank - 2)
+
+
+RULES = (
+    unchanged,
+    composed,
+    unit_transpose,
+    known_gather,
+    known_gather_nd,
+    unit_tile,
+    nested_concat,
+    unit_windows,
+    weighted,
+)
 
 
 def run(graph: Graph) -> Graph:

@@ -73,6 +73,10 @@ class Rewriter:
         readers = self._readers.get(name, set())
         return readers == {op} and name not in self.outputs
 
+    def is_read_by(self, name: str, op: str) -> bool:
+        """Whether some reader of ``name`` is an ``op``; False for new tensors."""
+        return op in self._readers.get(name, set())
+
     def type(self, name: str) -> TensorType:
         return self.builder.types[name]
 

@@ -6,7 +6,8 @@ numbered runs of elements.
    gathered than there is. No updates leave the data as it is, wherever they would go.
 2. Parts of a tensor that are set one after the other, each in what the one before gives (a written-out loop's results,
    step by step): a concatenation.
-3. For a CPU every other one as scatter_runs: a template computes it.
+3. Positions that are a block of the data: see :mod:`mononn_core.passes.blocks`.
+4. For a CPU every other one as scatter_runs: a template computes it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 
 from mononn_core.graph import Graph, Node, TensorType
 from mononn_core.ops.common import integer, text
+from mononn_core.passes.blocks import block
 from mononn_core.passes.rewrite import Rewriter, along, rewrite
 
 COMBINE = {"add": "reduce_sum", "mul": "reduce_prod", "max": "reduce_max", "min": "reduce_min"}
@@ -143,7 +145,7 @@ def assigned(rewriter: Rewriter, node: Node) -> str | None:
 
 
 def runs(rewriter: Rewriter, node: Node) -> str | None:
-    """Case 3."""
+    """Case 4."""
     if node.op not in ("scatter_nd", "scatter_elements"):
         return None
     data, _, updates = node.inputs
@@ -198,4 +200,4 @@ def on_cpu(graph: Graph) -> Graph:
 
 def run(graph: Graph) -> Graph:
     """``graph`` without scatters at constant positions."""
-    return rewrite(rewrite(graph, [assigned]), [scatter])
+    return rewrite(rewrite(graph, [assigned]), [block, scatter])

@@ -287,13 +287,16 @@ class _Fusion:
         return moves and node.inputs[0] in self.producers and self._is_dequantised(self.producers[node.inputs[0]])
 
     def _is_view(self, name: str) -> bool:
-        """Whether ``name`` only re-indexes a tensor that is stored (or will be, as its producer is no movement)."""
+        """Whether ``name`` only re-indexes a tensor that is stored (or will be, as its producer is no movement, or puts
+        together what several read)."""
+        shown = name
         while not self.graph.is_constant(name) and name not in self.graph.inputs:
             node = self.producers[name]
             if name in self.absorbed:
                 return True
             if registry.get(node.op).kind != "movement" or len(node.inputs) != 1:
-                return self._from_integers(name)
+                joined = node.op == "concat" and name != shown and len(self.consumers[name]) > 1
+                return joined or self._from_integers(name)
             name = node.inputs[0]
         return True
 

@@ -123,8 +123,11 @@ def test_the_boxes_of_a_detector(level: str) -> None:
     distances = b.add("Reshape", means, b.ints(1, 4, places))
     b.add("Concat", distances, b.add("Sigmoid", scores), output="y", axis=1)
     model = b.model({"x": (TensorProto.FLOAT, (1, 3, 8, 8))}, {"y": (1, 14, places)})
-    softmax = "".join(phases(check(model, level), "Softmax"))
-    assert "top" in softmax and "Max::apply" not in softmax.split("each_lane")[-1], "once for a row, not for an element"
+    source = check(model, level)
+    assert "".join(phases(source, "Softmax")).count("mn::exp<T>") == 1, "of each number once, a place in each lane"
+    assert "conv<" not in phases(source, "Conv")[-1], "means are sums over planes"
+    moved = [operator for operator in ("Slice", "Reshape", "Transpose") if phases(source, operator)]
+    assert not moved, "what is joined is read in place"
 
 
 def test_power_of_three_quarters() -> None:

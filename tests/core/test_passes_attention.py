@@ -141,6 +141,19 @@ def test_a_transposed_key_by_attribute() -> None:
     assert attention_of(net.graph(net("matmul", x, v))).inputs[:3] == (q, k, v)
 
 
+@pytest.mark.parametrize("by_attribute", [True, False])
+def test_values_on_the_left_of_a_transposed_softmax(by_attribute: bool) -> None:
+    """As a non-local block has them, channels first: v softmax(q k)^T."""
+    net = Net()
+    q, k, v = net.input(B, S, D), net.input(B, T, D), net.input(B, E, T)
+    x = net("softmax", product(net, q, k), axis=2)
+    if by_attribute:
+        y = net("matmul", v, x, transpose_b=True)
+    else:
+        y = net("matmul", v, net("transpose", x, perm=(0, 2, 1)))
+    attention_of(net.graph(y))
+
+
 @pytest.mark.parametrize("lead", [(), (4,)])
 def test_lower_ranks(lead: tuple[int, ...]) -> None:
     net = Net()

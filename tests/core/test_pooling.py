@@ -52,6 +52,10 @@ AVERAGES: list[dict[str, Any]] = [
 CASES = [
     *(("AveragePool", {**attributes, "count_include_pad": count}) for attributes in AVERAGES for count in (0, 1)),
     ("MaxPool", {"kernel_shape": [9, 9], "pads": [8, 8, 8, 8]}),
+    ("MaxPool", {"kernel_shape": [5, 5], "pads": [2, 2, 2, 2]}),
+    ("MaxPool", {"kernel_shape": [5, 7], "pads": [2, 0, 1, 3], "strides": [1, 2], "dilations": [2, 1]}),
+    ("MaxPool", {"kernel_shape": [6, 5], "strides": [2, 1], "ceil_mode": 1}),
+    ("MaxPool", {"kernel_shape": [5, 1], "strides": [1, 3]}),
     ("LpPool", {"kernel_shape": [30, 30], "pads": [20, 20, 20, 20]}),
 ]
 
@@ -61,6 +65,14 @@ def test_windows_larger_than_the_image(op: str, attributes: dict[str, Any]) -> N
     x = np.random.default_rng(0).standard_normal((1, 3, 12, 14)).astype(np.float32)
     proto = model([node(op, "x", "y", **attributes)], [("x", "float32", x.shape)], ["y"])
     assert_agrees(proto, {"x": x})
+
+
+@pytest.mark.parametrize(("kernel", "strides", "taps"), [(5, 1, [5, 5]), (3, 1, [9]), (5, 4, [25]), (2, 2, [4])])
+def test_wide_windows_are_compared_along_one_axis_after_the_other(kernel: int, strides: int, taps: list[int]) -> None:
+    """Where that takes far fewer comparisons (as behind a detector's backbone)."""
+    pool = node("MaxPool", "x", "y", kernel_shape=[kernel] * 2, strides=[strides] * 2)
+    graph = load(model([pool], [("x", "float32", (1, 3, 14, 14))], ["y"]).SerializeToString())
+    assert [int(np.prod(n.attrs["kernel"])) for n in graph.nodes if n.op == "windows"] == taps
 
 
 def test_a_window_over_the_whole_image_takes_as_many_elements_as_it_has() -> None:
