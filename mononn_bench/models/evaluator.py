@@ -55,9 +55,9 @@ class QuantizeLinear(OpRun):
         return (np.clip(whole, np.iinfo(kind).min, np.iinfo(kind).max).astype(kind),)
 
 
-def _moved(seed: int, by: float) -> type[QuantizeLinear]:
+def _moved(by: float) -> type[QuantizeLinear]:
     """As QuantizeLinear, of numbers that were moved at random, by up to `by` of each."""
-    numbers = np.random.default_rng(seed)
+    numbers = np.random.default_rng(0)
 
     class Moved(QuantizeLinear):
         op_domain = ""
@@ -84,12 +84,12 @@ class DequantizeLinear(OpRun):
 OWN = [LRN, QuantizeLinear, DequantizeLinear]
 
 
-def make_evaluator(model: onnx.ModelProto, *, moved: float = 0.0, seed: int = 0) -> ReferenceEvaluator:
+def make_evaluator(model: onnx.ModelProto, *, moved: float = 0.0) -> ReferenceEvaluator:
     """An evaluator of `model` in the precision its tensors have; before numbers are quantised they are `moved` at
     random, by up to so much of each.
     """
     version = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), CONVERTED_TO)
     if version < CONVERTED_BELOW:
         model = version_converter.convert_version(model, CONVERTED_TO)
-    own = [_moved(seed, moved) if moved and op is QuantizeLinear else op for op in OWN]
+    own = [_moved(moved) if moved and op is QuantizeLinear else op for op in OWN]
     return ReferenceEvaluator(model, new_ops=own)

@@ -49,21 +49,16 @@ def pooled(ctx: Context, op: str, x: str, f: Frame, value: float | int = 0.0) ->
 def along_axes(f: Frame) -> list[Frame]:
     """Frames of one axis each, one after the other, whose largest elements are those of ``f``, where that makes far
     fewer comparisons: the last axis first, of all rows, since few of them are left out."""
-    single = [
-        Frame(
-            *(
-                tuple(getattr(f, name)[d] if d == axis else place for d in range(f.rank))
-                for name, place in PLACE.items()
-            )
+    comparisons, pixels, found = 0.0, float(prod(f.strides)), []
+    for axis in reversed(range(f.rank)):
+        alone = Frame(
+            *((place,) * axis + (getattr(f, n)[axis],) + (place,) * (f.rank - 1 - axis) for n, place in PLACE.items())
         )
-        for axis in reversed(range(f.rank))
-    ]
-    comparisons, pixels = 0.0, float(prod(f.strides))
-    for one in single:
-        pixels /= prod(one.strides)
-        comparisons += prod(one.kernel) * pixels if prod(one.kernel) > 1 else 0
-    alone = [one for one in single if one != Frame(*((place,) * f.rank for place in PLACE.values()))]
-    return alone if comparisons <= MOST_COMPARISONS * prod(f.kernel) and len(alone) > 1 else [f]
+        pixels /= f.strides[axis]
+        if any(getattr(f, name)[axis] != place for name, place in PLACE.items()):
+            comparisons += f.kernel[axis] * pixels
+            found.append(alone)
+    return found if len(found) > 1 and comparisons <= MOST_COMPARISONS * prod(f.kernel) else [f]
 
 
 @converts("MaxPool")
