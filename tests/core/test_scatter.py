@@ -203,7 +203,7 @@ def test_a_program_that_fits_together_badly_is_refused(params: dict[str, Any], t
 )
 @pytest.mark.parametrize("between", [False, True])
 def test_rows_set_one_after_the_other_are_a_concatenation(rows: list[list[int]], blocks: bool, between: bool) -> None:
-    """What an exporter writes for ``out[t] = h`` in a loop; where each step's tensor is read one of each step, since the
+    """What an exporter writes for ``out[t] = h`` in a loop; where each step's tensor is read one a step, since the
     parts of all would be as many as the square of the steps."""
     net = Net()
     data, read = net.input(5, 3), []
