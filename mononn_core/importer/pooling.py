@@ -39,6 +39,10 @@ def _clipped_axis(f: Frame, axis: int, n: int) -> tuple[int, int, int]:
 
 def pooled(ctx: Context, op: str, x: str, f: Frame, value: float | int = 0.0) -> str:
     """The windows of [N, C, n..] reduced by ``op``, which ``value`` outside the image does not change."""
+    if f.rank == 1:  # an image of one column, as a convolution has it
+        shape, column = ctx.type(x).shape, Frame(*((*getattr(f, name), one) for name, one in PLACE.items()))
+        y = pooled(ctx, op, ctx.reshape(x, (*shape, 1)), column, value)
+        return ctx.reshape(y, ctx.type(y).shape[:-1])
     f, taps = clipped(f, ctx.type(x).shape[2:]), tuple(range(1, 1 + f.rank))
     x = channels_last(ctx, x)
     for part in along_axes(f) if op == "reduce_max" else [f]:

@@ -106,6 +106,17 @@ def test_a_sequence_that_is_made_longer_keeps_its_channels_side_by_side() -> Non
     assert_agrees(proto, {"x": RANDOM.standard_normal((1, 6, 20)).astype(np.float32)}, 1e-4)
 
 
+@pytest.mark.parametrize("kind", ["MaxPool", "AveragePool"])
+def test_a_pool_of_a_sequence_keeps_its_channels_side_by_side(kind: str) -> None:
+    constants = {name: RANDOM.standard_normal((6, 6, 3)).astype(np.float32) for name in ("v", "w")}
+    pool = node(kind, "r", "p", kernel_shape=[3], strides=[2], pads=[1, 1])
+    nodes = [node("Conv", "x v", "c", pads=[1, 1]), node("Relu", "c", "r"), pool, node("Conv", "p w", "y")]
+    proto = model(nodes, [("x", "float32", (1, 6, 20))], ["y"], constants)
+    graph = pipeline.run(load(proto.SerializeToString()))
+    assert [n.op for n in graph.nodes].count("transpose") == 2, "of the input and of the output"
+    assert_agrees(proto, {"x": RANDOM.standard_normal((1, 6, 20)).astype(np.float32)}, 1e-4)
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("kernel", [1, 3])
 def test_a_sequence_read_backwards_is_no_image_in_place(kernel: int, threads: int) -> None:
