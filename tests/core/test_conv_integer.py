@@ -12,6 +12,7 @@ from onnx.reference import ReferenceEvaluator
 from mononn_core import compiler
 from mononn_core.compiler.cpu import product_features
 from mononn_core.machine import Machine
+from mononn_core.program.interpret import run
 from mononn_core.runtime.session import Session
 from mononn_core.schedule.decisions import L2_SHARE
 from tests.core.models import model, node
@@ -146,3 +147,21 @@ def test_words_of_kernel_rows_are_put_together_by_one_instruction(group: int, mo
     proto = model(nodes, [("x", "uint8", (1, 8, 9, 9))], ["y"], constants)
     program = compiler.lower(proto.SerializeToString(), threads=2, machine=machine).program
     assert product_features(program, machine) == {"avx512vnni", *more}
+
+
+@pytest.mark.parametrize(("kernel", "strides"), [((3, 3), (1, 1)), ((5, 2), (2, 1)), ((1, 4), (1, 3))])
+def test_words_of_kernel_rows_mean_the_same_sums(kernel: tuple[int, int], strides: tuple[int, int]) -> None:
+    """What the virtual machine makes of them, on a processor that has products of bytes."""
+    machine, random = Machine.named("avx512"), np.random.default_rng(0)
+    machine = replace(machine, features=machine.features | {"avx512vnni"})
+    x = random.integers(0, 256, (1, 20, 9, 8)).astype(np.uint8)
+    constants = {"w": random.integers(-128, 128, (20, 1, *kernel)).astype(np.int8), "zero": np.uint8(3)}
+    attributes = {"group": 20, "pads": [1, 1, 1, 1], "strides": list(strides)}
+    nodes = [helper.make_node("ConvInteger", ["x", "w", "zero"], ["y"], **attributes)]
+    proto = model(nodes, [("x", "uint8", x.shape)], ["y"], constants)
+    stages = compiler.lower(proto.SerializeToString(), threads=2, machine=machine)
+    assert any(p.task.params.get("together") == 4 for p in stages.program.phases())
+    given = {"x": x.reshape(stages.program.buffer("x").shape)}
+    found = run(stages.program, given, stages.lowered.weights, workers=2)["y"]
+    (wanted,) = ReferenceEvaluator(proto).run(None, {"x": x})
+    np.testing.assert_array_equal(found.reshape(wanted.shape), wanted)
