@@ -101,7 +101,8 @@ def vectorisable(e: Expr, var: str, bound: frozenset[str] = frozenset()) -> bool
         case Cast(value=Load() as narrow, dtype=dtype):
             return dtype in LANES and narrow.dtype in SIDE_BY_SIDE and not _is_gather(narrow, var)
         case Cast():
-            return {e.dtype, e.value.dtype} == {COMPUTE, WORD} and vectorisable(e.value, var, bound)
+            known = {e.dtype, e.value.dtype} == {COMPUTE, WORD} or (e.value.dtype == "bool" and e.dtype == COMPUTE)
+            return known and vectorisable(e.value, var, bound)
         case Acc():
             return e.dtype in LANES
         case Op("bits"):

@@ -199,7 +199,7 @@ def convolution(ctx: Context) -> str:
 @converts("ConvTranspose")
 def transposed_convolution(ctx: Context) -> str:
     """A convolution with the flipped kernel over the input with ``stride - 1`` zeros between its elements, or, without
-    groups and dilations, what :func:`_in_phases` makes of it."""
+    dilations and of one group or as many as channels, what :func:`_in_phases` makes of it."""
     x, w = ctx.input(0), ctx.input(1)
     t, group = ctx.type(x), int(ctx.attr("group", 1))
     c, per_group, *kernel = ctx.type(w).shape
@@ -209,7 +209,7 @@ def transposed_convolution(ctx: Context) -> str:
     extra = [int(v) for v in ctx.attr("output_padding", [0] * d)]
     spans = [(k - 1) * w_ + 1 for k, w_ in zip(kernel, dilations, strict=True)]
     begins, ends = _transposed_pads(ctx, t.shape[2:], strides, spans, extra)
-    if group == 1 and max(strides) > 1 and max(dilations) == 1 and "float" in t.dtype:
+    if (group == 1 or group == c > per_group == 1) and max(strides) > 1 and max(dilations) == 1 and "float" in t.dtype:
         lost = [a + b - e for a, b, e in zip(begins, ends, extra, strict=True)]
         if d > 1:
             return _in_phases(ctx, x, w, strides, begins, lost)
@@ -237,7 +237,7 @@ def _in_phases(ctx: Context, x: str, w: str, strides: list[int], begins: list[in
     """
     c, m, *kernel = ctx.type(w).shape
     n, _, *spatial = ctx.type(x).shape
-    d = len(kernel)
+    d, alone = len(kernel), int(ctx.attr("group", 1)) > 1
     places = [-(-k // s) for k, s in zip(kernel, strides, strict=True)]
     for axis, (k, j, s) in enumerate(zip(kernel, places, strides, strict=True), start=2):
         w = fit(ctx, w, axis, 0, j * s - k)
@@ -246,10 +246,17 @@ def _in_phases(ctx: Context, x: str, w: str, strides: list[int], begins: list[in
     backwards = [-1 if a >= 2 and a % 2 == 0 and e > 1 else 1 for a, e in enumerate((c, m, *pairs))]
     starts = [e - 1 if step < 0 else 0 for e, step in zip((c, m, *pairs), backwards, strict=True)]
     w = sliced(ctx, w, starts, [c, m, *pairs], backwards)
-    w = ctx.add("transpose", w, perm=(*range(3, 3 + 2 * d, 2), 1, 0, *range(2, 2 + 2 * d, 2)))
     margin = tuple(j - 1 for j in places)
     f = Frame(tuple(places), (1,) * d, (1,) * d, margin, margin, (0,) * d)
-    y = channels_last(ctx, convolve(ctx, x, ctx.reshape(w, (prod(strides) * m, c, *places)), f, 1))
+    if alone:  # one a phase, whose results lie side by side
+        w = ctx.add("transpose", w, perm=(*range(3, 3 + 2 * d, 2), 0, 1, *range(2, 2 + 2 * d, 2)))
+        w, one = ctx.reshape(w, (prod(strides), c, 1, *places)), (c, 1, *places)
+        cut = [sliced(ctx, w, [p, *[0] * (d + 2)], [1, *one], [1] * (d + 3)) for p in range(prod(strides))]
+        parts = [channels_last(ctx, convolve(ctx, x, ctx.reshape(part, one), f, c)) for part in cut]
+        y, m = ctx.add("concat", *parts, axis=1 + d), c
+    else:
+        w = ctx.add("transpose", w, perm=(*range(3, 3 + 2 * d, 2), 1, 0, *range(2, 2 + 2 * d, 2)))
+        y = channels_last(ctx, convolve(ctx, x, ctx.reshape(w, (prod(strides) * m, c, *places)), f, 1))
     counts = [size + j - 1 for size, j in zip(spatial, places, strict=True)]
     y = ctx.reshape(y, (n, *counts, *strides, m))
     beside = [axis for i in range(d) for axis in (1 + i, 1 + d + i)]

@@ -58,6 +58,14 @@ CASES: dict[str, tuple[str, Shape, Shape, int, dict[str, Any]]] = {
     "sequence upwards": ("ConvTranspose", (1, 6, 9), (6, 4, 8), 4, {"strides": [4], "pads": [2, 2]}),
     "volume upwards": ("ConvTranspose", (1, 3, 4, 5, 6), (3, 4, 2, 3, 2), 4, {"strides": [2, 2, 2]}),
     "in groups": ("ConvTranspose", (1, 6, 5, 7), (6, 2, 3, 3), 4, {"strides": [2, 2], "group": 2}),
+    "each channel alone": ("ConvTranspose", (1, 6, 5, 7), (6, 1, 4, 3), 6, {"strides": [2, 3], "group": 6}),
+    "a sequence's channels alone": (
+        "ConvTranspose",
+        (2, 6, 9),
+        (6, 1, 4),
+        6,
+        {"strides": [2], "pads": [1, 1], "group": 6},
+    ),
     "of stride 1": ("ConvTranspose", (1, 6, 5, 7), (6, 4, 3, 3), 4, {"pads": [1, 1, 1, 1]}),
 }
 
@@ -68,13 +76,23 @@ def test_convolutions_of_every_kind(name: str) -> None:
     assert_agrees(*convolution(op, x, w, bias, **attributes))
 
 
-@pytest.mark.parametrize("name", [n for n in CASES if n not in ("depthwise volume", "volume in groups")])
+@pytest.mark.parametrize(
+    "name", [n for n in CASES if "alone" not in n and n not in ("depthwise volume", "volume in groups")]
+)
 def test_none_is_a_product_of_unfolded_windows(name: str) -> None:
     op, x, w, bias, attributes = CASES[name]
     proto, _ = convolution(op, x, w, bias, **attributes)
     graph = pipeline.run(load(proto.SerializeToString()))
     assert [n.op for n in graph.nodes].count("conv") == 1
     assert not {"windows", "matmul"} & {n.op for n in graph.nodes}
+
+
+def test_channels_alone_that_are_enlarged_are_convolved_as_they_are() -> None:
+    """One depthwise convolution a phase, whose kernels have no zeros between (CenterNet's way up)."""
+    proto, _ = convolution("ConvTranspose", (1, 6, 5, 7), (6, 1, 4, 4), 6, strides=[2, 2], pads=[1] * 4, group=6)
+    graph = pipeline.run(load(proto.SerializeToString()))
+    kernels = [graph.types[n.inputs[1]].shape for n in graph.nodes if n.op == "conv"]
+    assert kernels == [(2, 2, 1, 6)] * 4
 
 
 def test_a_transposed_convolution_multiplies_no_zeros() -> None:

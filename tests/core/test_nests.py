@@ -271,3 +271,15 @@ def test_nests_that_differ_in_their_tensors_alone_are_built_once(monkeypatch: py
 
     assert tasks_of(0.5, 0.5, 0.5) == tasks_of(*[0.5] * 7) < tasks_of(*[0.5, 2.0] * 3)
     assert tasks_of(*[0.0] * 4) < tasks_of(*[0.0, -0.0] * 2)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_peaks_of_a_map_are_found_in_vectors(level: str) -> None:
+    """What is as large as its neighbours, times whether it is (a detector of centres)."""
+    b = Builder("peaks")
+    y = b.add("Conv", "x", b.weight(24, 3, 1, 1))
+    peak = b.add("Equal", b.add("MaxPool", y, kernel_shape=[3, 3], pads=[1, 1, 1, 1]), y)
+    z = b.add("Mul", y, b.add("Cast", peak, to=TensorProto.FLOAT))
+    b.add("Conv", z, b.weight(4, 24, 1, 1), output="y")
+    (pool,) = phases(check(b.model({"x": (TensorProto.FLOAT, (1, 3, 6, 7))}, {"y": (1, 4, 6, 7)}), level), "MaxPool")
+    assert "each_lane" in pool and "float total" not in pool
