@@ -114,7 +114,8 @@ class ModelRecord:
 class ReferenceRecord:
     """reference.json: where reference.npz came from, with `<set>/in/<name>` and `<set>/out/<name>` (float64), of an
     8-bit file also `<set>/unquantised/<name>`. `fp32_errors` has the relative L2 error that the same implementation
-    makes in float32, where known, by output; `quantisation_errors`, of an 8-bit file, how far its own answers are from
+    makes in float32, where known, by output (of an 8-bit file, in float64 of numbers that are moved before they are
+    quantised); `quantisation_errors`, of an 8-bit file, how far its own answers are from
     the unquantised model's.
     """
 

@@ -34,6 +34,8 @@ class Frame:
         return len(self.kernel)
 
 
+MOST_PHASES = 16
+"""Of a transposed convolution of channels alone, a convolution each."""
 PLACE = {"kernel": 1, "strides": 1, "dilations": 1, "before": 0, "after": 0, "overhang": 0}
 """What a frame is along an axis of one place."""
 
@@ -209,7 +211,8 @@ def transposed_convolution(ctx: Context) -> str:
     extra = [int(v) for v in ctx.attr("output_padding", [0] * d)]
     spans = [(k - 1) * w_ + 1 for k, w_ in zip(kernel, dilations, strict=True)]
     begins, ends = _transposed_pads(ctx, t.shape[2:], strides, spans, extra)
-    if (group == 1 or group == c > per_group == 1) and max(strides) > 1 and max(dilations) == 1 and "float" in t.dtype:
+    alone = group == c > per_group == 1 and prod(strides) <= MOST_PHASES
+    if (group == 1 or alone) and max(strides) > 1 and max(dilations) == 1 and "float" in t.dtype:
         lost = [a + b - e for a, b, e in zip(begins, ends, extra, strict=True)]
         if d > 1:
             return _in_phases(ctx, x, w, strides, begins, lost)
@@ -234,6 +237,7 @@ def _in_phases(ctx: Context, x: str, w: str, strides: list[int], begins: list[in
     """A transposed convolution as one of stride 1: the ``strides`` output pixels that begin at an input pixel are
     channels of its result, every one of them by its own part of the kernel (Shi et al., "Is the deconvolution layer the
     same as a convolutional layer?", 2016). ``begins`` elements are cut off in front, ``lost`` of all.
+    Of channels alone each phase is a convolution of its own.
     """
     c, m, *kernel = ctx.type(w).shape
     n, _, *spatial = ctx.type(x).shape

@@ -17,7 +17,7 @@ from mononn_core.passes.rewrite import Rewriter
 
 Positions = np.ndarray[Any, Any]
 LARGEST = 1 << 26
-"""Index tuples that are looked at."""
+"""Numbers of index tuples that are looked at."""
 
 
 def block(rewriter: Rewriter, node: Node) -> str | None:
@@ -90,6 +90,3 @@ def _spread(rewriter: Rewriter, name: str) -> Positions | None:
         return None if before is None else np.broadcast_to(before, shape)
     same = [extent for extent in shape if extent > 1] == [extent for extent in before.shape if extent > 1]
     return before.reshape(shape) if same else None
-
-
-__all__ = ["block"]

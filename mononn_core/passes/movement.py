@@ -9,8 +9,8 @@
 6. A tile of axes of extent 1 is an expand.
 7. concat of concats along the same axis is one concat.
 8. Windows of one element (a convolution with a 1 x 1 kernel) are a reshape, of a slice when they have strides.
-9. A product by a transposed softmax, x softmax(s)^T, is (softmax(s) x^T)^T: as attention has it, and of an image of
-   channels first nothing is transposed (Wang et al., Non-local Neural Networks, 2018).
+9. A product by a transposed softmax, x softmax(s)^T, is (softmax(s) x^T)^T where x is no larger: as attention has it,
+   and of an image of channels first nothing is transposed (Wang et al., Non-local Neural Networks, 2018).
 """
 
 from __future__ import annotations
@@ -164,6 +164,8 @@ def weighted(rewriter: Rewriter, node: Node) -> str | None:
         shares = moved.inputs[0]
     softmax = rewriter.producer(shares, "softmax")
     if softmax is None or integer(softmax.attrs, "axis") != rewriter.type(shares).rank - 1:
+        return None
+    if rewriter.type(x).size > rewriter.type(shares).size:
         return None
     turned = rewriter.add("transpose", x, perm=_swapped(rewriter.type(x).rank))
     product = rewriter.add("matmul", shares, turned)

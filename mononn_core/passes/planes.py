@@ -44,7 +44,7 @@ def mixed(rewriter: Rewriter, node: Node) -> str | None:
     return rewriter.add("transpose", total, perm=perm)
 
 
-def mean(rewriter: Rewriter, node: Node) -> str | None:
+def to_one_channel(rewriter: Rewriter, node: Node) -> str | None:
     """The sum that a convolution is to one channel, by a kernel of one pixel, of an image that lies in planes."""
     kind = rewriter.type(node.output)
     if node.op != "conv" or kind.dtype not in (COMPUTE, WORD):
@@ -73,4 +73,4 @@ def _summed(rewriter: Rewriter, x: str, mix: np.ndarray, axis: int, dtype: str) 
 
 def run(graph: Graph) -> Graph:
     """``graph`` with such products and convolutions as sums."""
-    return rewrite(graph, (mixed, mean))
+    return rewrite(graph, (mixed, to_one_channel))

@@ -221,11 +221,11 @@ class _Fusion:
         if registry.get(node.op).kind in ("movement",) and self._is_view(name):
             return any(self._needs_storage(name, reader, view=True) for reader in self.consumers[name])
         readers = self.consumers[name]
-        places = [self.absorbed.get(n, n) for n in self._evaluated(readers)]
         if not self._is_dequantised(node):
-            if len(set(places)) > 1 and not self._is_light(node):
+            if self._in_places(readers) > 1 and not self._is_light(node):
                 return True
-            if len(places) > 1 and len(places) * self._steps(node) > MOST_STEPS:
+            evaluated = len(list(self._evaluated(readers)))
+            if evaluated > 1 and evaluated * self._steps(node) > MOST_STEPS:
                 return True
             times = [self._times(r, name) for r in readers]
             again = sum(times) * self._steps(node) > MOST_AGAIN
@@ -248,6 +248,10 @@ class _Fusion:
             return 1
         again = self.graph.types[moved].size // size if reader.op == "expand" else 1
         return again * max((self._times(r, moved) for r in self.consumers[moved]), default=1)
+
+    def _in_places(self, readers: Iterable[Node]) -> int:
+        """In how many stages ``readers`` are evaluated."""
+        return len({self.absorbed.get(name, name) for name in self._evaluated(readers)})
 
     def _evaluated(self, readers: Iterable[Node]) -> Iterator[str]:
         """Where ``readers`` are evaluated, once for each time: what is neither stored nor moved, or is dequantised,
@@ -288,15 +292,15 @@ class _Fusion:
 
     def _is_view(self, name: str) -> bool:
         """Whether ``name`` only re-indexes a tensor that is stored (or will be, as its producer is no movement, or puts
-        together what several read)."""
+        together what is evaluated in several places)."""
         shown = name
         while not self.graph.is_constant(name) and name not in self.graph.inputs:
             node = self.producers[name]
             if name in self.absorbed:
                 return True
             if registry.get(node.op).kind != "movement" or len(node.inputs) != 1:
-                joined = node.op == "concat" and name != shown and len(self.consumers[name]) > 1
-                return joined or self._from_integers(name)
+                joined = node.op == "concat" and name != shown
+                return (joined and self._in_places(self.consumers[name]) > 1) or self._from_integers(name)
             name = node.inputs[0]
         return True
 

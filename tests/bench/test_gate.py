@@ -224,6 +224,13 @@ def test_nothing_that_is_not_finite_passes_in_any_precision() -> None:
     assert half(exact, exact).passed
 
 
+def contestant(name: str, precision: str, details: dict[str, str], folder: Path) -> Contestant:
+    build = BuildRecord(
+        name, "linear", "", precision, "cpu", 1, "ok", "", "", {}, (), None, None, None, None, details
+    )  # fmt: skip
+    return Contestant(name, name, Path("python"), build, folder)
+
+
 @pytest.mark.parametrize("others", [("openvino",), ("onnxruntime", "openvino")])
 def test_a_grossly_wrong_onnxruntime_is_incorrect_and_loosens_nobodys_limit(
     others: tuple[str, ...], linear_folder: Path, tmp_path: Path
@@ -238,10 +245,7 @@ def test_a_grossly_wrong_onnxruntime_is_incorrect_and_loosens_nobodys_limit(
         np.savez(tmp_path / f"{name}.npz", **answers)
         tallies[name] = Tally(answers=[(tmp_path / f"{name}.npz", (0, 1), "before")])
         details = {"precision": "bf16"} if name == "torch-eager" else {"note": "a note"}
-        build = BuildRecord(
-            name, "linear", "", "fp32", "cpu", 1, "ok", "", "", {}, (), None, None, None, None, details
-        )  # fmt: skip
-        contestants.append(Contestant(name, name, Path("python"), build, tmp_path))
+        contestants.append(contestant(name, "fp32", details, tmp_path))
     course = Course(linear_folder, linear_folder / "reference.npz", "fp32", "cpu", Settings(), (0,), tmp_path)
     judged = judge(contestants, course, model, reference, tallies)
     expected = {"onnxruntime": "incorrect", "openvino": "ok", "xla": "incorrect", "torch-eager": "ok"}
@@ -266,10 +270,7 @@ def test_who_quantises_by_itself_is_no_witness_of_the_files_answers(linear_folde
         np.savez(tmp_path / f"{name}.npz", **{key: factor * value for key, value in exact.items() if "/out/" in key})
         tallies[name] = Tally(answers=[(tmp_path / f"{name}.npz", (0, 1), "before")])
         details = {"precision": "own int8"} if name == "torch-inductor" else {}
-        build = BuildRecord(
-            name, "linear", "", "int8", "cpu", 1, "ok", "", "", {}, (), None, None, None, None, details
-        )  # fmt: skip
-        contestants.append(Contestant(name, name, Path("python"), build, tmp_path))
+        contestants.append(contestant(name, "int8", details, tmp_path))
     course = Course(linear_folder, tmp_path / "reference.npz", "int8", "cpu", Settings(), (0,), tmp_path)
     judged = judge(contestants, course, model, reference, tallies)
     statuses = {name: verdict.status for name, verdict in judged.items()}

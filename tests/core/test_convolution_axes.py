@@ -93,6 +93,9 @@ def test_channels_alone_that_are_enlarged_are_convolved_as_they_are() -> None:
     graph = pipeline.run(load(proto.SerializeToString()))
     kernels = [graph.types[n.inputs[1]].shape for n in graph.nodes if n.op == "conv"]
     assert kernels == [(2, 2, 1, 6)] * 4
+    far, _ = convolution("ConvTranspose", (1, 6, 5, 7), (6, 1, 8, 8), 6, strides=[8, 8], group=6)
+    many = pipeline.run(load(far.SerializeToString()))
+    assert [n.op for n in many.nodes].count("conv") == 1, "64 phases would be too many"
 
 
 def test_a_transposed_convolution_multiplies_no_zeros() -> None:

@@ -145,13 +145,22 @@ def test_a_transposed_key_by_attribute() -> None:
 def test_values_on_the_left_of_a_transposed_softmax(by_attribute: bool) -> None:
     """As a non-local block has them, channels first: v softmax(q k)^T."""
     net = Net()
-    q, k, v = net.input(B, S, D), net.input(B, T, D), net.input(B, E, T)
+    q, k, v = net.input(B, S, D), net.input(B, T, D), net.input(B, S, T)
     x = net("softmax", product(net, q, k), axis=2)
     if by_attribute:
         y = net("matmul", v, x, transpose_b=True)
     else:
         y = net("matmul", v, net("transpose", x, perm=(0, 2, 1)))
     attention_of(net.graph(y))
+
+
+def test_rows_that_are_more_than_a_softmax_stay_on_the_left() -> None:
+    """Channels mixed by a small matrix of shares: to turn these takes less than to turn all pixels."""
+    net = Net()
+    pixels, shares = net.input(500, 8), net("softmax", net.input(8, 8), axis=1)
+    after = pipeline.run(net.graph(net("matmul", pixels, net("transpose", shares, perm=(1, 0)))))
+    (product,) = (n for n in after.nodes if n.op == "matmul")
+    assert after.types[product.inputs[0]].shape == (500, 8)
 
 
 @pytest.mark.parametrize("lead", [(), (4,)])
