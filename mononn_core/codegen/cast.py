@@ -7,6 +7,9 @@ from collections.abc import Callable
 from mononn_core.element import BYTES, COMPUTE, NARROW, SHORT, WORD
 from mononn_core.program.expr import Cast, Const, Expr, Load, LookupTable, Op, Select, op, walk
 
+LEAST = {"uint8": 0, "int8": -128}
+"""Of the types of bytes."""
+
 
 def cast_lanes(value: str, e: Cast, lanes: str) -> str:
     """C text of ``e``, a vector of type ``lanes``, where ``value`` is that of what it converts."""
@@ -48,6 +51,21 @@ def rounded(e: Expr) -> tuple[Expr, int] | None:
             if isinstance(value, Op) and value.name == "round" and all(n.is_integer() for n in (zero, *ends)):
                 least, most = (Const(end, COMPUTE) for end in ends)
                 return op("min", op("max", value.args[0], least), most), int(zero)
+    return None
+
+
+def as_bytes(e: Expr) -> tuple[Expr, int, str, LookupTable | None] | None:
+    """x, k, and a type of bytes, where ``e`` is a quantised value as a float, that byte which is nearest to x, plus k,
+    of all that the type holds; or that which a table has for it. None of other values."""
+    match e:
+        case Op("lookup", (inner, LookupTable() as table)):
+            found = as_bytes(inner)
+            return found and (*found[:3], table)
+    match rounded(e):
+        case (Op("min", (Op("max", (x, Const() as low)), high)) as bounded, more):
+            least = low.value + more
+            kind = "int8" if least < 0 else "uint8"
+            return (op("min", x, high) if least == LEAST[kind] else bounded), more, kind, None
     return None
 
 

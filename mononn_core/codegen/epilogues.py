@@ -6,16 +6,19 @@ from dataclasses import replace
 from math import prod
 
 from mononn_core.codegen.c import c_type
+from mononn_core.codegen.cast import as_bytes, unrounded
 from mononn_core.codegen.cstyle import Printer, varies
 from mononn_core.codegen.loops import write_store, write_vector, write_vector_store
 from mononn_core.codegen.storage import row_stride
 from mononn_core.codegen.vectors import is_vector
 from mononn_core.codegen.writer import Writer
-from mononn_core.element import WORD
-from mononn_core.program.expr import Acc, Load, Var, walk
+from mononn_core.element import BYTES, COMPUTE, WORD
+from mononn_core.program.expr import Acc, Load, Op, Select, Var, walk
 from mononn_core.program.ir import Let, Result, Store
 from mononn_core.program.simplify import linear
 
+PAIRED = ("add", "sub", "mul", "min", "max", "neg")
+"""What two vectors of floats are computed with as one."""
 LINE = 16
 """Numbers in a cache line: as many, or a part of them, are a vector."""
 
@@ -27,9 +30,26 @@ def write_element(out: Writer, result: Result, printer: Printer, ragged: bool = 
     axes = ", ".join(f"long {a}" for a in result.axes)
     counted = ragged and _in_part(result, printer)
     more, count = (", int count_ = mn::W", "count_") if counted else ("", "")
-    with out.block(f"auto element_ = [&]({axes}, auto v_{more}) {{", "};"):
+    before, behind = ("mn::in_pairs(", ")") if _in_pairs(result, printer) else ("", "")
+    with out.block(f"auto element_ = {before}[&]({axes}, auto v_{more}) {{", f"}}{behind};"):
         _write_body(out, result, printer, count)
     return counted
+
+
+def _in_pairs(result: Result, printer: Printer) -> bool:
+    """Whether it can be computed two vectors at a time, and becomes bytes at last: sums, products and bounds alone."""
+    var, pointer = result.axes[-1], printer.pointers[result.operand]
+    value = unrounded(result.value)
+    found = as_bytes(value) if pointer.buffer.dtype in BYTES and value.dtype == COMPUTE else None
+    if found is None:
+        return False
+    parts = list(walk(found[0]))
+    known = all(e.name in PAIRED for e in parts if isinstance(e, Op) and e.dtype == COMPUTE)
+    places = [(result.operand, result.index), *((e.operand, e.index) for e in parts if isinstance(e, Load))]
+    addresses = (printer.pointers[role].address(index, printer.ranges) for role, index in places)
+    first, *others = (replace(printer, vector=var).stride(address) for address in addresses)
+    plain = known and not any(isinstance(e, Select) for e in parts)
+    return plain and first == 1 and all(stride in (0, 1) for stride in others)
 
 
 def _write_body(out: Writer, result: Result, printer: Printer, count: str) -> None:

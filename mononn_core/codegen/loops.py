@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from mononn_core.codegen.c import c_type
-from mononn_core.codegen.cast import rounded, unrounded
-from mononn_core.codegen.cstyle import Printer, vectorisable
+from mononn_core.codegen.cast import as_bytes, rounded, table_text, unrounded
+from mononn_core.codegen.cstyle import Pointer, Printer, vectorisable
 from mononn_core.codegen.vectors import (
     Transposition,
     apart_along,
@@ -17,18 +17,21 @@ from mononn_core.codegen.vectors import (
     interchanged,
     limit_of,
     transposition,
+    turned,
     vectors_of,
 )
 from mononn_core.codegen.writer import Writer
-from mononn_core.element import COMPUTE, SHORT, WORD
+from mononn_core.element import BYTES, COMPUTE, SHORT, WORD
 from mononn_core.program.expr import Const, Expr, Load, Op, Var, substitute, transform, walk
 from mononn_core.program.functions import FUNCTIONS
 from mononn_core.program.hoist import unswitched
-from mononn_core.program.ir import For, Let, Reduce, Result, Statement, Store
+from mononn_core.program.ir import Buffer, For, Layout, Let, Reduce, Result, Statement, Store
 from mononn_core.program.simplify import simplify
 
 REDUCERS = {"add": "mn::Add", "mul": "mn::Mul", "max": "mn::Max", "min": "mn::Min"}
 CHEAP_OPERATIONS = 4
+LINE = 16
+"""Numbers in a cache line, and the most rows that are kept until they are stored transposed."""
 UNROLLED = 16
 """Reductions of so few terms, the taps of a pooling, are written out."""
 
@@ -65,6 +68,9 @@ def _write_for(out: Writer, loop: For, printer: Printer) -> None:
         return
     if in_turn(loop, printer):
         _write_in_turn(out, loop, printer)
+        return
+    if (offset := turned(loop, printer)) is not None:
+        _write_turned(out, loop, offset, printer)
         return
     inner = inside(printer, loop.var, loop.extent)
     limit = printer.index(limit_of(loop, printer))
@@ -147,6 +153,34 @@ def _write_in_turn(out: Writer, rows: For, printer: Printer) -> None:
         out.line("using T = decltype(tag);")
         at = f"{pointer.name} + {inner.index(simplify(first, inner.ranges))}"
         out.line(f"mn::store_in_turn<{lanes}, {rows.extent}>({at}, [&](long {rows.var}) {{ return {vector}; }});")
+
+
+def _write_turned(out: Writer, rows: For, offset: Expr, printer: Printer) -> None:
+    """As many rows as a vector has lanes are computed, and kept; their squares are transposed in registers. ``offset``:
+    where an element belongs."""
+    *before, columns = rows.body
+    assert isinstance(columns, For)
+    *inside_columns, store = columns.body
+    assert isinstance(store, Store)
+    inner = inside(printer, rows.var, rows.extent)
+    apart, extent = (
+        (columns.extent + LINE - 1) // LINE * LINE + LINE,
+        columns.extent,
+    )  # not all in a few sets of a cache
+    kept = Buffer("turned_", COMPUTE, (LINE, extent), Layout((((LINE, apart),), ((extent, 1),)), LINE * apart), "task")
+    keeping = replace(inner, pointers={**printer.pointers, kept.id: Pointer(kept.id, kept)})
+    keep = Store(kept.id, (Var(rows.var) - Var("block_"), Var(columns.var)), unrounded(store.value))
+    pointer, limit = printer.pointers[store.operand], printer.index(limit_of(rows, printer))
+    step = replace(inside(inner, columns.var, extent), vector=columns.var).stride(offset)
+    start = simplify(substitute(offset, {rows.var: Var("block_"), columns.var: Const(0)}), inner.ranges)
+    with out.block("{"):
+        out.line(f"alignas(64) float {kept.id}[mn::W * {apart}];")
+        with out.block(f"for (long block_ = 0; block_ < {limit}; block_ += mn::W) {{"):
+            out.line(f"const long until_ = block_ + mn::W < {limit} ? block_ + mn::W : {limit};")
+            with out.block(f"for (long {rows.var} = block_; {rows.var} < until_; ++{rows.var}) {{"):
+                write_statements(out, (*before, replace(columns, body=(*inside_columns, keep))), keeping)
+            at = f"{pointer.name} + {printer.index(start)}"
+            out.line(f"mn::store_turned<{extent}>({at}, {step}, {kept.id}, {apart}, until_ - block_);")
 
 
 def write_transposition(out: Writer, found: Transposition, printer: Printer) -> None:
@@ -245,7 +279,13 @@ def write_vector_store(out: Writer, store: Store, printer: Printer, count: str =
     value = f"mn::nearest<T>({printer.value(whole[0])}) + {whole[1]}" if whole else printer.value(known)
     if isinstance(known, Op) and found:
         value = printer.looked_up(known)
-    if stride == 1:
+    if stride == 1 and not count and pointer.buffer.dtype in BYTES and (found_ := as_bytes(known)) is not None:
+        x, more, kind, table = found_
+        table_text_ = f", {table_text(table)}" if table else ""
+        name = "store_looked_up" if table else "store_nearest"
+        at = f"{pointer.name} + {printer.index(offset)}"
+        out.line(f"mn::{name}<{more}, {c_type(kind)}>({at}, {printer.value(x)}{table_text_});")
+    elif stride == 1:
         which, last = ("store_first", f", {count}") if count else ("store", "")
         out.line(f"mn::{which}<{lanes}>({pointer.name} + {printer.index(offset)}, {value}{last});")
     elif stride is not None:

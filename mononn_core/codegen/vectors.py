@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from mononn_core.codegen.cast import unrounded
 from mononn_core.codegen.cstyle import LANES, ORDER, Printer, interval, varies, vectorisable
-from mononn_core.element import COMPUTE, SIDE_BY_SIDE
+from mononn_core.element import COMPUTE, NARROW, SIDE_BY_SIDE
 from mononn_core.program.expr import (
     INDEX,
     Const,
@@ -28,6 +28,8 @@ from mononn_core.program.simplify import linear, simplify
 SQUARE, FEWEST = 8, 3
 """Rows and columns that are worth transposing in registers, and rows that are worth it where what is stored is computed
 in vectors of them."""
+WIDEST = 1024
+"""Columns of rows that are kept until there is a square of them."""
 
 
 def limit_of(loop: For, printer: Printer) -> Expr:
@@ -112,6 +114,29 @@ def in_turn(rows: For, printer: Printer) -> bool:
     offset = pointer.address(store.index, inner.ranges)
     apart = [replace(inner, vector=loop.var).stride(offset) for loop in (rows, columns)]
     return apart == [1, rows.extent] and pointer.buffer not in read
+
+
+def turned(rows: For, printer: Printer) -> Expr | None:
+    """Where the elements lie that a loop over rows computes in vectors of columns, if neighbours along rows lie side by
+    side there, those along columns in other even steps, and both are many: they are better stored in squares."""
+    *before, columns = rows.body
+    if not isinstance(columns, For) or columns.kind != "vector" or columns.bound is not None:
+        return None
+    if not all(isinstance(s, (Let, Reduce)) for s in before) or not isinstance(store := columns.body[-1], Store):
+        return None
+    inner = inside(inside(printer, rows.var, rows.extent), columns.var, columns.extent)
+    if min(rows.extent, columns.extent) < SQUARE or columns.extent > WIDEST or vectors_of(columns, inner) is None:
+        return None
+    pointer, value = printer.pointers[store.operand], unrounded(store.value)
+    values = (s.value for s in (*before, *columns.body) if isinstance(s, (Let, Reduce, Store)))
+    if any(
+        printer.pointers[e.operand].buffer == pointer.buffer for v in values for e in walk(v) if isinstance(e, Load)
+    ):
+        return None
+    offset = pointer.address(store.index, inner.ranges)
+    down, along = (replace(inner, vector=loop.var).stride(offset) for loop in (rows, columns))
+    floats = value.dtype == COMPUTE and pointer.buffer.dtype in (COMPUTE, *NARROW)
+    return offset if floats and down == 1 and along not in (None, 0, 1) else None
 
 
 @dataclass(frozen=True)

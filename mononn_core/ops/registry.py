@@ -89,8 +89,8 @@ def infer(node: Node, types: Sequence[TensorType | None]) -> tuple[TensorType, .
 
 def is_template(node: Node, graph: Graph) -> bool:
     """Whether a hand-written template computes ``node``: float32 contractions, convolutions by constants, products of
-    unsigned by signed integers of 8 bits, constant ones, by weights of few bits, attention of integers, sorting along
-    the last axis, scattered runs, and recurrences by constants."""
+    unsigned by signed integers of 8 bits, constant ones, or of computed ones of 8 bits, by weights of few bits,
+    attention of integers, sorting along the last axis, scattered runs, and recurrences by constants."""
     types = [graph.types[n] for n in node.inputs if n]
     if node.op == "order":
         return node.attrs["axis"] == types[0].rank - 1
@@ -100,12 +100,12 @@ def is_template(node: Node, graph: Graph) -> bool:
         return floats and graph.types[r].dtype in (COMPUTE, "int8") and graph.is_constant(r)
     if node.op == "conv" and not graph.is_constant(node.inputs[1]):
         return False
-    if [t.dtype for t in types] == ["uint8", "int8"] and graph.is_constant(node.inputs[1]):
-        return node.op == "conv" or (node.op == "matmul" and types[0].rank >= 2 and types[1].rank == 2)
-    if node.op in ("weight_only_matmul", "weight_only_bytes", "scatter_runs") or (
+    if node.op in ("weight_only_matmul", "weight_only_bytes", "bytes_matmul", "scatter_runs") or (
         node.op == "attention" and types[0].dtype == "uint8"
     ):
         return True
+    if [t.dtype for t in types] == ["uint8", "int8"] and graph.is_constant(node.inputs[1]):
+        return node.op == "conv" or (node.op == "matmul" and types[0].rank >= 2 and types[1].rank == 2)
     return get(node.op).kind == "contraction" and all(t.dtype == COMPUTE for t in types)
 
 

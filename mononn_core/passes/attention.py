@@ -322,3 +322,8 @@ def integers(graph: Graph) -> Graph:
 def run(graph: Graph) -> Graph:
     """``graph`` with attention of real numbers as one operator."""
     return rewrite(graph, [attention])
+
+
+def beside_integers(graph: Graph) -> Graph:
+    """:func:`run` where there are quantised tensors: else some of the products would be of bytes, and stand alone."""
+    return run(graph) if any(node.op == "dequantize" for node in graph.nodes) else graph

@@ -111,6 +111,7 @@ FORMS = {"cpu": CPU_FORMS, "cuda": CUDA_FORMS, "cuda-emulated": CUDA_FORMS}
 
 INTEGERS: tuple[tuple[str, Pass], ...] = (
     ("attention", attention.integers),
+    ("attention", attention.beside_integers),
     ("recurrent", recurrent.integers),
     ("integers", quantised.integers),
     ("weight_only", weight_only.run),

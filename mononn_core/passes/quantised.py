@@ -6,9 +6,9 @@
    is dequantised after that; of a quantised constant also where its scale is one a channel.
 2. quantize(dequantize(x)) with the same constant scale and zero point is x; what is joined of dequantised parts is
    quantised part by part.
-3. matmul(dequantize(a), dequantize(b)), b a constant with one scale, or one a column: the exact int32 product of the
-   integers minus their zero points, times both scales (Jacob et al., "Quantization and Training of Neural Networks for
-   Efficient Integer-Arithmetic-Only Inference", CVPR 2018, section 2).
+3. matmul(dequantize(a), dequantize(b)), b computed with one scale, or a constant with one scale, or one a column: the
+   exact int32 product of the integers minus their zero points, times both scales (Jacob et al., "Quantization and
+   Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference", CVPR 2018, section 2).
    A convolution likewise, padded by the zero point. Unsigned weights around a zero point are signed ones and a
    constant a channel, which is multiplied by the sums of the windows.
 4. Every other dequantised constant is the constant that it stands for.
@@ -25,8 +25,7 @@ import numpy as np
 
 from mononn_core.element import BYTES, COMPUTE, WORD
 from mononn_core.graph import Graph, Node
-from mononn_core.ops import registry
-from mononn_core.ops.common import text
+from mononn_core.ops import common, registry
 from mononn_core.ops.quantise import MOST_TERMS, beyond, integer_matmul, recentred
 from mononn_core.passes.rewrite import Rewriter, rewrite
 
@@ -39,7 +38,7 @@ DEEPEST = 8
 def unsigned(rewriter: Rewriter, node: Node) -> str | None:
     """Case 0."""
     source = rewriter.producer(node.inputs[0], "quantize") if node.op == "dequantize" else None
-    if source is None or text(source.attrs, "to") != "int8":
+    if source is None or common.text(source.attrs, "to") != "int8":
         return None
     x, scale, *zero = source.inputs
     points = [[rewriter.constant(n) for n in end] for end in (zero, node.inputs[2:])]
@@ -72,18 +71,47 @@ def moved(rewriter: Rewriter, node: Node) -> str | None:
 
 def bordered(rewriter: Rewriter, node: Node) -> str | None:
     """Case 1 of a pad by real zeros: integers are padded by their zero point."""
-    if node.op != "pad" or text(node.attrs, "mode") != "constant" or node.attrs["value"] != 0:
+    if node.op != "pad" or common.text(node.attrs, "mode") != "constant" or node.attrs["value"] != 0:
         return None
     if (source := rewriter.producer(node.inputs[0], "dequantize")) is None:
         return None
     x, scale, *zero = source.inputs
     points = [rewriter.constant(n) for n in zero]
+    if (weights := rewriter.constant(x)) is not None and not any(p is None or p.any() for p in points):
+        return _padded(rewriter, node, weights, scale)
     if any(rewriter.type(n).size != 1 for n in (scale, *zero)) or any(p is None for p in points):
         return None
     if rewriter.type(x).shape != rewriter.type(source.output).shape:  # one integer for all of a constant
         return None
     value = int(points[0].reshape(())) if points and points[0] is not None else 0
     return rewriter.add("dequantize", rewriter.add("pad", x, **{**node.attrs, "value": value}), scale, *zero)
+
+
+def _padded(rewriter: Rewriter, pad: Node, weights: np.ndarray[Any, Any], scale: str) -> str | None:
+    """Constant weights around 0 that are padded: their scales are those of their neighbours."""
+    shape, scales = rewriter.type(pad.inputs[0]).shape, rewriter.constant(scale)
+    if scales is None:
+        return None
+    wide, steps = (rewriter.make(np.broadcast_to(value, shape)) for value in (weights, scales))
+    border = {key: pad.attrs[key] for key in ("before", "after")}
+    ends = rewriter.add("pad", steps, mode="edge", value=0.0, **border)
+    return rewriter.add("dequantize", rewriter.add("pad", wide, **{**pad.attrs, "value": 0}), ends)
+
+
+def concatenated(rewriter: Rewriter, node: Node) -> str | None:
+    """Case 1 of what is joined of parts that are all dequantised by one scale and zero point."""
+    parts = [rewriter.producer(n, "dequantize") for n in node.inputs] if node.op == "concat" else [None]
+    first, *others = parts
+    if first is None or any(rewriter.type(n).size != 1 for n in first.inputs[1:]):
+        return None
+    kind = rewriter.type(first.inputs[0]).dtype
+    for part in others:
+        if part is None or rewriter.type(part.inputs[0]).dtype != kind or not _same_scale(rewriter, first, part):
+            return None
+    if any(rewriter.type(p.inputs[0]).shape != rewriter.type(p.output).shape for p in parts if p):
+        return None
+    whole = rewriter.add("concat", *(p.inputs[0] for p in parts if p), **dict(node.attrs))
+    return rewriter.add("dequantize", whole, *(rewriter.reshape(n, ()) for n in first.inputs[1:]))
 
 
 def joined(rewriter: Rewriter, node: Node) -> str | None:
@@ -125,9 +153,10 @@ def problem(rewriter: Rewriter, node: Node) -> str:
         side = "neither side" if left is right else "its left side" if left is None else "its right side"
         return f"{side} is {'' if left is right else 'not '}quantised"
     (a, *points), (b, *scales) = left.inputs, right.inputs
-    value = rewriter.constant(b)
-    if value is None:
-        return "both sides are computed, and it is no product of an attention all operands of which are quantised"
+    if _of_any(rewriter, node, b):
+        return _problem_of_any(rewriter, left, right)
+    if (value := rewriter.constant(b)) is None:
+        return "its weights are computed"
     if {rewriter.type(n).dtype for n in (a, b)} - set(BYTES):
         return "its integers have more than 8 bits"
     if value.shape != rewriter.type(node.inputs[1]).shape:
@@ -139,9 +168,54 @@ def problem(rewriter: Rewriter, node: Node) -> str:
     if value[..., 0].size > MOST_TERMS:
         return "an int32 does not hold sums of so many terms"
     if node.op == "matmul":
-        return "" if value.ndim == 2 and not node.attrs.get("transpose_b") else "its weights are no matrix"
+        return "its weights are transposed" if node.attrs.get("transpose_b") else ""
     some = beyond(_centred(rewriter, right), (0, 1, 2)).any() and node.attrs["group"] not in (1, value.shape[3])
     return "less their zero point its weights have more than 8 bits, and it has groups of channels" if some else ""
+
+
+def _of_any(rewriter: Rewriter, node: Node, b: str) -> bool:
+    """Whether a product's right side, quantised as ``b``, is no constant matrix, but computed or several matrices."""
+    return node.op == "matmul" and (rewriter.constant(b) is None or rewriter.type(b).rank > 2)
+
+
+def _problem_of_any(rewriter: Rewriter, *sides: Node) -> str:
+    """As :func:`problem`, of such a right side."""
+    (left, right), parameters = (side.inputs[0] for side in sides), [n for side in sides for n in side.inputs[1:]]
+    kinds, why = [rewriter.type(n) for n in (left, right)], ""
+    if any(rewriter.type(n).size != 1 or rewriter.constant(n) is None for n in parameters):
+        why = "one has not one constant scale"
+    elif kinds[1].dtype not in BYTES or (kinds[0].dtype != "uint8" and rewriter.constant(left) is None):
+        why = "they are no bytes, the left one's unsigned"
+    elif min(kind.rank for kind in kinds) < 2:
+        why = "one is a vector"
+    elif kinds[0].shape[-1] > MOST_TERMS:
+        why = "an int32 does not hold sums of so many terms"
+    return f"its right side is no constant matrix, and {why}" if why else ""
+
+
+def _bytes(rewriter: Rewriter, node: Node) -> str:
+    """Case 3 of such a right side; one whose columns lie one below the other is taken as it lies."""
+    (a, a_scale, *a_zero), (b, b_scale, *b_zero) = _dequantised(rewriter, node)
+    first, second = (int(rewriter.uniform(zero[0]) or 0) if zero else 0 for zero in (a_zero, b_zero))
+    if rewriter.type(a).dtype == "int8":
+        a, first = recentred(rewriter, a, "", "uint8")[0], first + 128
+    turned, last = bool(node.attrs.get("transpose_b")), rewriter.type(b).rank - 1
+    moved = rewriter.producer(b, "transpose")
+    if moved is not None and common.integers(moved.attrs, "perm").index(last) == last - 1:
+        b, turned = rewriter.add("transpose", b, perm=(*range(last - 1), last, last - 1)), not turned
+    total = rewriter.add("bytes_matmul", a, b, zeros=(first, second), transpose_b=turned)
+    scale = rewriter.add("mul", rewriter.reshape(a_scale, ()), rewriter.reshape(b_scale, ()))
+    return rewriter.add("mul", rewriter.add("cast", total, to=COMPUTE), scale)
+
+
+def words(rewriter: Rewriter, node: Node) -> str | None:
+    """A product of computed integers as that of bytes that they are."""
+    if node.op != "matmul" or rewriter.constant(node.inputs[1]) is not None:
+        return None
+    kinds = [rewriter.type(n) for n in node.inputs]
+    if min(kind.rank for kind in kinds) < 2 or [kind.dtype for kind in kinds] != ["uint8", "int8"]:
+        return None
+    return rewriter.add("bytes_matmul", *node.inputs, zeros=(0, 0), transpose_b=bool(node.attrs.get("transpose_b")))
 
 
 def product(rewriter: Rewriter, node: Node) -> str | None:
@@ -149,6 +223,8 @@ def product(rewriter: Rewriter, node: Node) -> str | None:
     if node.op != "matmul" or rewriter.type(node.output).dtype != COMPUTE or problem(rewriter, node):
         return None
     (a, a_scale, *a_zero), (b, b_scale, *b_zero) = _dequantised(rewriter, node)
+    if _of_any(rewriter, node, b):
+        return _bytes(rewriter, node)
     zeros = [rewriter.make(_columns(rewriter, n, b)) for n in b_zero]
     total = integer_matmul(rewriter, a, b, _scalar(rewriter, a_zero), zeros[0] if zeros else "")
     return _scaled(rewriter, total, a_scale, b_scale, b)
@@ -261,12 +337,12 @@ def floats(graph: Graph) -> Graph:
 
 def late(graph: Graph) -> Graph:
     """``graph`` dequantised as late as it can be: cases 0 to 2, and 5."""
-    return rewrite(graph, [settled, unsigned, moved, bordered, joined, unchanged])
+    return rewrite(graph, [settled, unsigned, moved, bordered, concatenated, joined, unchanged])
 
 
 def integers(graph: Graph) -> Graph:
     """``graph`` with products of integers: cases 3 and 4."""
-    for rules in ([product, convolution], [plain]):
+    for rules in ([product, words, convolution], [plain]):
         graph = rewrite(graph, rules)
     return graph
 

@@ -11,7 +11,9 @@ from mononn_core.passes.rewrite import restate
 
 def run(graph: Graph) -> Graph:
     """``graph`` with the transpositions of what is not packed as nodes."""
-    return restate(graph, lambda n: bool(n.attrs.get("transpose_b")) and not _packed(n, graph), _write)
+    return restate(
+        graph, lambda n: n.op == "matmul" and bool(n.attrs.get("transpose_b")) and not _packed(n, graph), _write
+    )
 
 
 def _packed(node: Node, graph: Graph) -> bool:

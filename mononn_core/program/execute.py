@@ -110,6 +110,10 @@ class RunningTask:
         """Where the box of an operand starts in its buffer."""
         return tuple(low for low, _ in self.accesses[role].box)
 
+    def index(self, e: Expr) -> int:
+        """The value of an expression of the task's place in its domain."""
+        return evaluate_index(e, self.values)
+
     def prologue(self, name: str, scores: Array) -> Array:
         """The task's prologue ``name`` for every element of ``scores``, what the template has so far."""
         task = self.phase.task

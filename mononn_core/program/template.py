@@ -48,6 +48,9 @@ class Running(Protocol):
     def corner(self, role: str) -> tuple[int, ...]:
         """Where an operand's box starts in its buffer."""
 
+    def index(self, e: Expr) -> int:
+        """The value of an expression of the task's place in its domain."""
+
     def prologue(self, name: str, scores: Array) -> Array:
         """The task's prologue for every element of ``scores``, which is what it gives where there is none."""
 

@@ -334,6 +334,8 @@ class _Fusion:
         found = [unit_stride(views.element(name, w.index), w) for w in walks]
         if reader.op == "matmul" and name == reader.inputs[1]:  # its panels may end in the middle of a column block
             return all(f is not None and isinstance(f[2], Const) and self._aligned(f[2]) for f in found)
+        if reader.op == "bytes_matmul" and name != reader.inputs[0]:  # it is packed anyway
+            return all(f is not None for f in found)
         return all(f is not None and self._aligned(f[2]) for f in found)
 
     def _aligned(self, column: Expr) -> bool:

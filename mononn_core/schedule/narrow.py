@@ -172,7 +172,7 @@ def _narrow_inputs(root: Node, graph: Graph, dtype: str, lanes: int) -> tuple[st
 def _byte_inputs(root: Node, graph: Graph, lanes: int, others: Mapping[str, str]) -> tuple[str, ...]:
     """The left operand of a product or convolution of unsigned by constant signed bytes that is none of ``others`` and
     does not compute its channels side by side."""
-    if root.output in others or _types(root, graph) != ("uint8", "int8"):
+    if root.output in others or _types(root, graph) != ("uint8", "int8") or root.op == "bytes_matmul":
         return ()
     beside = root.op == "conv" and root.attrs["group"] != 1 and _beside(root, graph, lanes)
     return () if beside else root.inputs[:1]

@@ -93,7 +93,13 @@ def matmul_axes(node: Node, position: int, types: Mapping[str, TensorType]) -> M
         k, ranges = axis("k", extent), {**ranges, "k": (0, extent - 1)}
     if position != 1:
         return MatrixAxes(p.a_index(batch, m, k), m, k, ranges)
-    return MatrixAxes(p.b_index(batch, k, n), k, n, ranges)
+    index = p.b_index(batch, k, n)
+    return MatrixAxes(index, n, k, ranges) if reads_turned(node) else MatrixAxes(index, k, n, ranges)
+
+
+def reads_turned(node: Node) -> bool:
+    """Whether a product takes the right side's columns one below the other."""
+    return node.op == "bytes_matmul" and bool(node.attrs.get("transpose_b"))
 
 
 def attention_axes(node: Node, position: int, types: Mapping[str, TensorType]) -> MatrixAxes | None:

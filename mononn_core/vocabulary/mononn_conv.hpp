@@ -156,7 +156,7 @@ MN_INLINE void each_tile(Tile &&tile, Fetches &&fetches, Element &&element, Ahea
     const Lines<RH * RW * OF_PIXEL, decltype(ask)> lines{ask};
     const auto fetch = fetches.template operator()<Tiles::TILES>(number++);
     tile.template operator()<RH, RW>(G::at(y * G::SH, x * G::SW), fetch, lines, [&](auto &c) __attribute__((always_inline)) {
-      finish<CHEAP, RH * RW, NV>(c, 0, [&](long i, long n, auto v) __attribute__((always_inline)) {
+      finish<CHEAP, RH * RW, NV, is_paired<std::remove_cvref_t<Element>>>(c, 0, [&](long i, long n, auto v) __attribute__((always_inline)) {
         element(row(i), column(i), n, v);
       });
     });

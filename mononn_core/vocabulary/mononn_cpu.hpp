@@ -152,13 +152,27 @@ template <int M, int PANEL, int MOST, int CHAINS = 8> struct Shape {
   static constexpr int sums(int mr) { return mr * NV >= CHAINS ? 1 : (CHAINS + mr * NV - 1) / (mr * NV); }
 };
 
-// Run an epilogue over a finished tile. Cheap ones are unrolled on registers; others loop over a copy in the cache.
+// An epilogue that takes two vectors of neighbours as one as well.
+template <class F> struct InPairs : F {
+  using F::operator();
+};
+template <class F> MN_INLINE InPairs<F> in_pairs(F f) { return {f}; }
+template <class F> constexpr bool is_paired = false;
+template <class F> constexpr bool is_paired<InPairs<F>> = TWICE;
+
+template <class T, int... L> MN_INLINE auto joined(T a, T b, Sequence<int, L...>) { return __builtin_shufflevector(a, b, L...); }
+
+// Run an epilogue over a finished tile. Cheap ones, and those of pairs, are unrolled on registers; others loop over a copy in the
+// cache.
 // T: a vector of float or of int32.
-template <bool CHEAP, int MR, int NV, class T, class Element>
+template <bool CHEAP, int MR, int NV, bool PAIRED = false, class T, class Element>
 MN_INLINE void finish(T (&c)[MR][NV], long row, Element &&element) {
-  if constexpr (CHEAP) {
+  constexpr int TOGETHER = PAIRED && NV % 2 == 0 ? 2 : 1;
+  if constexpr (CHEAP || TOGETHER == 2) {
     MN_UNROLL for (int i = 0; i < MR; ++i)
-      MN_UNROLL for (int j = 0; j < NV; ++j) element(row + i, (long)j * W, c[i][j]);
+      MN_UNROLL for (int j = 0; j < NV; j += TOGETHER)
+        if constexpr (TOGETHER == 1) element(row + i, (long)j * W, c[i][j]);
+        else element(row + i, (long)j * W, joined(c[i][j], c[i][j + 1], Counted<2 * W>()));
   } else {
     alignas(64) Lane<T> copy[MR * NV * W];
     MN_UNROLL for (int i = 0; i < MR; ++i)
@@ -199,7 +213,7 @@ MN_INLINE void in_runs(long K, long run, Multiply &&multiply, Element &&element)
           MN_UNROLL for (int i = 0; i < MR; ++i)
             MN_UNROLL for (int j = 0; j < S::NV; ++j) store<Sum>(sums + (i * S::NV + j) * W, c[0][i][j]);
         } else {
-          finish<CHEAP, MR, S::NV>(c[0], row, element);
+          finish<CHEAP, MR, S::NV, is_paired<std::remove_cvref_t<Element>>>(c[0], row, element);
         }
         row += MR, ++number;
       };

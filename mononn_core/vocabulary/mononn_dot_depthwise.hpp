@@ -111,7 +111,12 @@ MN_INLINE void dot_columns(const TA *A, const TB *B, long ldb, Element &&element
     auto vectors = [&]<int N>(long n) __attribute__((always_inline)) {
       auto each = [&](auto &c) __attribute__((always_inline)) {
         MN_UNROLL for (int i = 0; i < RH * RW; ++i)
-          MN_UNROLL for (int j = 0; j < N; ++j) element(y + i / RW, x + i % RW, n + j * W, c[i / RW][i % RW][j]);
+          if constexpr (N == 2 && is_paired<std::remove_cvref_t<Element>>) {
+            const auto &two = c[i / RW][i % RW];
+            element(y + i / RW, x + i % RW, n, joined(two[0], two[1], Counted<2 * W>()));
+          } else {
+            MN_UNROLL for (int j = 0; j < N; ++j) element(y + i / RW, x + i % RW, n + j * W, c[i / RW][i % RW][j]);
+          }
       };
       dot_columns_tile<D, G, RH, RW, N>(A + G::at(y * G::SH, x * G::SW) + n, B + n * EACH, ldb, each);
     };

@@ -60,6 +60,18 @@ MN_INLINE void each_column(long rows, long columns, Whole &&whole, Square &&squa
   }
 }
 
+// p[x * stride + y] = rows[y * apart + x] of C columns x and ``count`` rows y, W at most; the last columns are followed by a
+// vector's lanes of anything.
+template <int C, class E> MN_INLINE void store_turned(E *p, long stride, const float *rows, long apart, long count) {
+  MN_NOUNROLL for (long x = 0; x < C; x += W) {
+    V s[W];
+    MN_UNROLL for (int y = 0; y < W; ++y) s[y] = y < count ? load<V>(rows + y * apart + x) : V{};
+    transpose_square(s);
+    MN_UNROLL for (int i = 0; i < W; ++i)
+      if (x + i < C) store_first<V>(p + (x + i) * stride, s[i], count);
+  }
+}
+
 // The N vectors of L lanes ``rows`` as N vectors of neighbours, every element of the first row before those of the others:
 // vector ``j`` of them. Row after row is put in.
 template <int N, int J, class P, int... L> MN_INLINE P in_turn(const P (&rows)[N], Sequence<int, L...>) {

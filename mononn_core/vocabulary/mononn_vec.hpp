@@ -47,6 +47,13 @@ constexpr int W = MONONN_VECTOR_BYTES / 4;
 using V = Lanes<W>::F;
 using V1 = Lanes<1>::F;
 template <class T> constexpr int lanes = sizeof(T) / 4;
+// Whether floats become bytes in fewer steps two vectors at a time.
+#if (MONONN_VECTOR_BYTES == 64 && defined(__AVX512BW__)) || (MONONN_VECTOR_BYTES == 32 && defined(__AVX2__))
+#define MN_TWICE 1
+#else
+#define MN_TWICE 0
+#endif
+constexpr bool TWICE = MN_TWICE;
 template <class T> using Int = typename Lanes<lanes<T>>::I;
 template <class T> using Float = typename Lanes<lanes<T>>::F;
 template <class T> using Lane = std::remove_cvref_t<decltype(T{}[0])>;  // float or int32_t
@@ -166,6 +173,13 @@ template <class T, class E> MN_INLINE void store_first(E *p, T v, int count) {
   } else if (__builtin_constant_p(count)) {
     __builtin_memcpy(p, &packed, count * sizeof(E));
   } else {
+#if defined(__AVX512F__)
+    if constexpr (lanes<T> == 16 && sizeof(E) == 4) return x86::store_floats(p, (1u << count) - 1, (x86::F512)packed);
+#endif
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+    if constexpr (lanes<T> == 16 && sizeof(E) == 2) return x86::store_words(p, (1u << count) - 1, (x86::I256)packed);
+    if constexpr (lanes<T> == 16 && sizeof(E) == 1) return x86::store_bytes(p, (1u << count) - 1, (x86::I128)packed);
+#endif
     for (int i = 0; i < count; ++i) __builtin_memcpy(p + i, (const char *)&packed + i * sizeof(E), sizeof(E));
   }
 }
@@ -442,17 +456,57 @@ template <class T> MN_INLINE Int<T> nearest(T x) {
 #endif
   return to_word<T>(round<T>(x));
 }
+// The same, and ``more`` each, as bytes: no sum is more than these hold, and of a smaller one it is the least that they do.
+template <class E, class T> MN_INLINE typename Packed<E, lanes<T>>::Type to_bytes(T x, int more) {
+  using P = typename Packed<E, lanes<T>>::Type;
+  constexpr bool SIGNED = std::is_signed_v<E>;
+#if MN_TWICE
+  if constexpr (lanes<T> == 2 * W) {
+    using I = x86::Vector<int32_t, MONONN_VECTOR_BYTES>;
+    V part[2];
+    __builtin_memcpy(part, &x, sizeof x);
+    return (P)x86::to_bytes<SIGNED>((I)nearest<V>(part[0]), (I)nearest<V>(part[1]), more);
+  }
+#endif
+  const Int<T> least = Int<T>{} + ((SIGNED ? -128 : 0) - more), found = nearest<T>(x);
+  return narrow<E, Int<T>>((found > least ? found : least) + more);
+}
+template <int MORE, class AT, class E, class T> MN_INLINE void store_nearest(E *p, T x) {
+  const auto packed = to_bytes<AT, T>(x, MORE);
+  __builtin_memcpy(p, &packed, sizeof packed);
+}
 // Entries of a table of 256 bytes, those that the lowest 8 bits of words name.
 template <class T, class E> MN_INLINE Int<T> lookup(const E *table, Int<T> at) {
 #if defined(__AVX512VBMI__)
   if constexpr (lanes<T> == 16) {
-    const Int<T> found = (Int<T>)x86::look_up(table, (x86::I512)at);
+    const Int<T> found = (Int<T>)x86::look_up(table, (x86::B512)at);
     return std::is_same_v<E, int8_t> ? found << 24 >> 24 : found & 255;
   }
 #endif
   Int<T> r;
   for (int i = 0; i < lanes<T>; ++i) r[i] = table[(uint8_t)at[i]];
   return r;
+}
+// Those that bytes name, and that whole numbers nearest to floats, and MORE each, do as bytes of type AT.
+template <class P, int... L> MN_INLINE P look_up(const void *table, P at, Sequence<int, L...>) {
+  constexpr int N = sizeof...(L);
+#if defined(__AVX512VBMI__)
+  if constexpr (N >= 16 && N <= 32) {
+    using Line = typename Packed<char, 64>::Type;
+    const auto wide = [&]<int... B>(Sequence<int, B...>) __attribute__((always_inline)) {
+      return (Line)__builtin_shufflevector(at, at, (B < N ? B : -1)...);
+    }(Counted<64>());
+    const Line found = x86::look_up(table, wide);
+    return (P)__builtin_shufflevector(found, found, L...);
+  }
+#endif
+  P found;
+  for (int i = 0; i < N; ++i) found[i] = ((const Lane<P> *)table)[(uint8_t)at[i]];
+  return found;
+}
+template <int MORE, class AT, class E, class T> MN_INLINE void store_looked_up(E *p, T x, const void *table) {
+  const auto packed = look_up(table, (typename Packed<E, lanes<T>>::Type)to_bytes<AT, T>(x, MORE), Counted<lanes<T>>());
+  __builtin_memcpy(p, &packed, sizeof packed);
 }
 template <class E> MN_INLINE float lookup(const E *table, float x) { return table[(uint8_t)(int)x]; }
 // x to the power 0.75, local response normalisation's usual exponent.

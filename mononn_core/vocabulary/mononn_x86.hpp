@@ -127,6 +127,30 @@ MN_OPERATION F512 dpbf16(F512 sums, I512 a, I512 b) {
 }
 #endif
 
+// Whole numbers of two vectors, and ``more``, as bytes: those of other numbers are the nearest there are.
+#if defined(__AVX2__)
+template <bool SIGNED> MN_OPERATION B128 to_bytes(I256 a, I256 b, int16_t more) {
+  const H256 words = (H256)MN_X86(__builtin_ia32_packssdw256(a, b), _mm256_packs_epi32((__m256i)a, (__m256i)b));
+  const H256 sums = (H256)MN_X86(__builtin_elementwise_add_sat(words, H256{} + more),
+                                 _mm256_adds_epi16((__m256i)words, (__m256i)(H256{} + more)));
+  I256 found;
+  if constexpr (SIGNED) found = (I256)MN_X86(__builtin_ia32_packsswb256(sums, sums), _mm256_packs_epi16((__m256i)sums, (__m256i)sums));
+  else found = (I256)MN_X86(__builtin_ia32_packuswb256(sums, sums), _mm256_packus_epi16((__m256i)sums, (__m256i)sums));
+  return (B128)__builtin_shufflevector(found, found, 0, 4, 1, 5);
+}
+#endif
+#if defined(__AVX512BW__)
+template <bool SIGNED> MN_OPERATION B256 to_bytes(I512 a, I512 b, int16_t more) {
+  const H512 words = (H512)MN_X86(__builtin_ia32_packssdw512(a, b), _mm512_packs_epi32((__m512i)a, (__m512i)b));
+  const H512 sums = (H512)MN_X86(__builtin_elementwise_add_sat(words, H512{} + more),
+                                 _mm512_adds_epi16((__m512i)words, (__m512i)(H512{} + more)));
+  I512 found;
+  if constexpr (SIGNED) found = (I512)MN_X86(__builtin_ia32_packsswb512(sums, sums), _mm512_packs_epi16((__m512i)sums, (__m512i)sums));
+  else found = (I512)MN_X86(__builtin_ia32_packuswb512(sums, sums), _mm512_packus_epi16((__m512i)sums, (__m512i)sums));
+  return (B256)__builtin_shufflevector(found, found, 0, 4, 8, 12, 1, 5, 9, 13);
+}
+#endif
+
 // The elements at p whose bit is set; others are zero and touch no memory.
 #if defined(__AVX512F__)
 MN_OPERATION F512 load_floats(const void *p, uint16_t mask) {
@@ -142,6 +166,21 @@ MN_OPERATION I128 load_bytes(const void *p, uint16_t mask) {
 }
 MN_OPERATION I512 load_line(const void *p, uint64_t mask) {
   return (I512)MN_X86(__builtin_ia32_loaddquqi512_mask((const B512 *)p, B512{}, mask), _mm512_maskz_loadu_epi8(mask, p));
+}
+#endif
+
+// Stores the elements whose bit is set.
+#if defined(__AVX512F__)
+MN_OPERATION void store_floats(void *p, uint16_t mask, F512 v) {
+  MN_X86(__builtin_ia32_storeups512_mask((float *)p, v, mask), _mm512_mask_storeu_ps(p, mask, (__m512)v));
+}
+#endif
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+MN_OPERATION void store_words(void *p, uint16_t mask, I256 v) {
+  MN_X86(__builtin_ia32_storedquhi256_mask((H256 *)p, (H256)v, mask), _mm256_mask_storeu_epi16(p, mask, (__m256i)v));
+}
+MN_OPERATION void store_bytes(void *p, uint16_t mask, I128 v) {
+  MN_X86(__builtin_ia32_storedquqi128_mask((B128 *)p, (B128)v, mask), _mm_mask_storeu_epi8(p, mask, (__m128i)v));
 }
 #endif
 
@@ -174,16 +213,15 @@ MN_OPERATION F512 look_up(F512 table, I512 lanes) {
 }
 #endif
 #if defined(__AVX512VBMI__)
-// Of a table of 256 bytes, in each lane's lowest byte that which this byte names; the other bytes are of no meaning.
-MN_OPERATION I512 look_up(const void *table, I512 lanes) {
+// Of a table of 256 bytes those that each byte names.
+MN_OPERATION B512 look_up(const void *table, B512 at) {
   B512 part[4];
   __builtin_memcpy(part, table, sizeof part);
-  const B512 at = (B512)lanes;
-  const I512 low = (I512)MN_X86(__builtin_ia32_vpermi2varqi512(part[0], at, part[1]),
+  const B512 low = (B512)MN_X86(__builtin_ia32_vpermi2varqi512(part[0], at, part[1]),
                                 _mm512_permutex2var_epi8((__m512i)part[0], (__m512i)at, (__m512i)part[1]));
-  const I512 high = (I512)MN_X86(__builtin_ia32_vpermi2varqi512(part[2], at, part[3]),
+  const B512 high = (B512)MN_X86(__builtin_ia32_vpermi2varqi512(part[2], at, part[3]),
                                  _mm512_permutex2var_epi8((__m512i)part[2], (__m512i)at, (__m512i)part[3]));
-  return (lanes & 128) != 0 ? high : low;
+  return (Vector<int8_t, 64>)at < 0 ? high : low;
 }
 #endif
 

@@ -132,17 +132,17 @@ EXPORT {name}(const {a} *a, const {b} *b, {sum} *out) {{
 """
 CONVOLUTION = """
 EXPORT {name}(const {a} *a, const {b} *b, {sum} *out) {{
-  auto element = [&](long y, long x, long n, auto v) {{
+  auto element = {pairs}([&](long y, long x, long n, auto v) {{
     mn::store<decltype(v)>(out + (y * {width} + x) * {n} + n, v);
-  }};
+  }});
   mn::dot_conv<mn::Windows<{geometry}>, {rows}, {n}, {most}, {cheap}, {joined}>(a, b, element);
 }}
 """
 LANEWISE = """
 EXPORT {name}(const {a} *a, const {b} *b, {sum} *out) {{
-  auto element = [&](long y, long x, long n, auto v) {{
-    for (int i = 0; i < mn::W && n + i < {c}; ++i) out[(y * {width} + x) * {c} + n + i] = v[i];
-  }};
+  auto element = {pairs}([&](long y, long x, long n, auto v) {{
+    for (int i = 0; i < mn::lanes<decltype(v)> && n + i < {c}; ++i) out[(y * {width} + x) * {c} + n + i] = v[i];
+  }});
   mn::dot_depthwise<mn::Windows<{geometry}>, {rows}, {most}, {group}>(a, b, {lda}, element);
 }}
 """
@@ -176,6 +176,20 @@ EXPORT integers_{name}(const {type} *p, int32_t *out, long n) {{
   }});
 }}
 """
+# Vectors, then two at a time: the nearest bytes, and what a table has for them.
+BYTES = """
+EXPORT bytes_{name}(const float *p, const void *table, {type} *out, long n) {{
+  auto both = [&](auto tag, long x) {{
+    using T = decltype(tag);
+    mn::store_nearest<{more}, {type}>(out + x, mn::load<T>(p + x));
+    mn::store_looked_up<{more}, {type}>(out + n + x, mn::load<T>(p + x), table);
+  }};
+  mn::each_lane(n, both);
+  out += 2 * n;
+  for (long x = 0; x < n; x += 2 * mn::W) both(mn::Lanes<2 * mn::W>::F(), x);
+}}
+"""
+MORE = {"uint8": 125, "int8": -7}
 TYPES = {"uint8": "uint8_t", "int8": "int8_t", "int32": "int32_t", "bf16": "mn::bf16", "f16": "mn::f16"}
 DTYPES = {"uint8": np.uint8, "int8": np.int8, "int32": np.int32, "bf16": ml_dtypes.bfloat16, "f16": np.float16}
 
@@ -186,7 +200,8 @@ def identifier(prefix: str, label: str, kind: str) -> str:
 
 def _types(kind: str) -> dict[str, Any]:
     types = dict(zip(("a", "b", "sum"), PRODUCT_KINDS[kind], strict=True))
-    return {**types, "group": GROUP[kind], "view": "mn::in_parts" if kind == "parts" else ""}
+    return {**types, "group": GROUP[kind], "view": "mn::in_parts" if kind == "parts" else "",
+            "pairs": "mn::in_pairs" if kind == "int8" else ""}  # fmt: skip
 
 
 def product_source(name: str, case: Product, kind: str, lanes: int, text: str = PRODUCT) -> str:
@@ -231,6 +246,7 @@ def source(level: Level) -> str:
     for name, c_type in TYPES.items():
         parts.append(ELEMENTS.format(name=name, type=c_type))
         parts += [] if name.endswith("f16") else [INTEGERS.format(name=name, type=c_type)]
+    parts += [BYTES.format(name=name, type=TYPES[name], more=more) for name, more in MORE.items()]
     return "".join(parts)
 
 

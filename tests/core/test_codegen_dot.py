@@ -23,6 +23,7 @@ from tests.core.narrow import (
     JOINED,
     KINDS,
     LEVELS,
+    MORE,
     PRODUCT_KINDS,
     PRODUCTS,
     PROLOGUE,
@@ -313,3 +314,21 @@ def test_inner_loop(
     assert len(others) <= steps * (2 * beside + beside * rows + sums) + 4 + convolution, (
         others
     )  # places, a count, a jump
+
+
+@pytest.mark.parametrize("name", MORE)
+@pytest.mark.parametrize("level", LEVELS)
+def test_bytes_nearest_to_floats(level: str, name: str) -> None:
+    """Ties, and all that is far below, one vector or two at a time; and what a table has for them."""
+    ends, more = np.iinfo(name), MORE[name]
+    random = np.random.default_rng(0)
+    values = random.uniform(ends.min - more - 99, ends.max - more, 4096).astype(np.float32)
+    values[::3] = np.round(values[::3]) - 0.5
+    values[:6] = (-np.inf, -1e30, -3e9, -40000, ends.min - more, ends.max - more)
+    table = random.permutation(256).astype(np.uint8)
+    out = np.zeros((2, 2, values.size), name)
+    run = getattr(functions(level), f"bytes_{name}")
+    run(pointer(values), pointer(table), pointer(out), ctypes.c_long(values.size))
+    wanted = np.clip(np.round(values.astype(float)) + more, ends.min, ends.max).astype(np.int16)
+    np.testing.assert_array_equal(out[:, 0], np.broadcast_to(wanted, (2, values.size)))
+    np.testing.assert_array_equal(out[:, 1].view(np.uint8), np.broadcast_to(table[wanted % 256], (2, values.size)))

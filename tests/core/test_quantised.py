@@ -242,7 +242,9 @@ def mixed(name: str) -> bytes:
         b.add("Conv", b.add("Relu", "x"), b.weight(4, 4, 3, 3), output="z")
         b.add("Add", "z", b.add("Slice", x, b.ints(0, 0), b.ints(4, 4), b.ints(2, 3)), output="y")
     else:
-        b.add("MatMul", x, x, output="y")
+        scales = b.constant(np.linspace(0.03, 0.05, 6).astype(np.float32)), b.constant(np.full(6, 99, np.uint8))
+        columns = b.add("DequantizeLinear", b.add("QuantizeLinear", "x", *scales, axis=3), *scales, axis=3)
+        b.add("MatMul", x, columns, output="y")
         shape = (1, 4, 6, 6)
     return b.model({"x": (TensorProto.FLOAT, (1, 4, 6, 6))}, {"y": shape})
 
@@ -254,7 +256,7 @@ def mixed(name: str) -> bytes:
         ("one number", "all its weights are one number"),
         ("one side", "its right side is not quantised"),
         ("neither side", "neither side is quantised"),
-        ("computed", "both sides are computed"),
+        ("computed", "its right side is no constant matrix, and one has not one constant scale"),
     ],
 )
 def test_why_a_product_is_none_of_integers(name: str, why: str) -> None:

@@ -149,14 +149,15 @@ def test_the_virtual_machine_agrees(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "form",
-    [Form(depth=14), Form(mask="added, then scaled"), Form(probabilities=("uint16", 0))],
+    ("form", "products"),
+    [(Form(depth=14), 2), (Form(mask="added, then scaled"), 2), (Form(probabilities=("uint16", 0)), 1)],
     ids=["no whole groups", "scaled last", "probabilities of 16 bits"],
 )
-def test_what_stays_real(form: Form) -> None:
-    """Attention of another form is of real numbers, and right."""
+def test_what_is_no_attention_of_integers(form: Form, products: int) -> None:
+    """The products of attention of another form are such of bytes where their operands are, and right."""
     stages = compiler.lower(network(form), threads=2)
-    assert "int32" not in {stages.optimized.types[n.output].dtype for n in stages.optimized.nodes}
-    assert "both sides are computed" in next(iter(real_products(stages.graph).values()))
+    found = [node.op for node in stages.optimized.nodes]
+    assert (found.count("bytes_matmul"), "attention" in found) == (products, False)
+    assert list(real_products(stages.graph).values()) == [] if products == 2 else ["its integers have more than 8 bits"]
     with Session(compiler.build(stages), threads=2) as session:
         close(session.run(inputs(form))["y"], evaluate(stages.graph, inputs(form))["y"])

@@ -231,3 +231,38 @@ def test_pairs_that_are_turned_are_read_and_stored_in_turn(level: str, quantised
     assert "(uint8_t)" not in stages.source, "what is quantised stays a float until it is stored"
     with Session(compiler.build(stages), threads=2) as session:
         np.testing.assert_allclose(session.run(feeds)["y"], wanted, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("level", ["avx512", "avx2", "scalar"])
+@pytest.mark.parametrize(("rows", "channels"), [(40, 37), (21, 8), (9, 50)])
+def test_rows_whose_neighbours_are_stored_side_by_side(level: str, rows: int, channels: int) -> None:
+    """A softmax, a norm, a sum and a pool of which rows are stored as columns: squares of them."""
+    machine = Machine.named(level)
+    if not machine.features <= Machine.probe().features:
+        pytest.skip(f"this processor has no {level}")
+    nodes = [
+        node("Softmax", "x", "s"),
+        node("LayerNormalization", "x scale bias", "n"),
+        node("ReduceSum", "v axes", "r", keepdims=0),
+        *(node("Transpose", name, f"{name}_y", perm=(0, 2, 1)) for name in ("s", "n", "r")),
+        node("Add", "p p", "image"),
+        node("MaxPool", "image", "m", kernel_shape=(3, 3), strides=(2, 2)),
+        node("Sigmoid", "m", "m_y"),
+    ]
+    random = np.random.default_rng(0)
+    feeds = {
+        "x": random.standard_normal((3, rows, channels)).astype(np.float32),
+        "v": random.standard_normal((3, rows, 5, channels)).astype(np.float32),
+        "p": random.standard_normal((2, channels, 13, 2 * rows + 1)).astype(np.float32),
+    }
+    constants = {name: random.standard_normal(channels).astype(np.float32) for name in ("scale", "bias")}
+    outputs = [f"{name}_y" for name in ("s", "n", "r", "m")]
+    edges = [(name, "float32", value.shape) for name, value in feeds.items()]
+    proto = model(nodes, edges, outputs, constants | {"axes": np.array([2])}, opset=18)
+    wanted = ReferenceEvaluator(proto).run(None, feeds)
+    stages = compiler.lower(proto.SerializeToString(), threads=2, machine=machine)
+    assert level == "scalar" or stages.source.count(f"mn::store_turned<{channels}>(") == 4
+    with Session(compiler.build(stages), threads=2) as session:
+        found = session.run(feeds)
+    for name, want in zip(outputs, wanted, strict=True):
+        np.testing.assert_allclose(found[name], want, rtol=1e-5, atol=1e-5)
