@@ -10,19 +10,19 @@ from mononn_core.codegen.cast import as_bytes, rounded, table_text, unrounded
 from mononn_core.codegen.cstyle import Pointer, Printer, vectorisable
 from mononn_core.codegen.vectors import (
     Transposition,
-    apart_along,
     gathered,
     in_turn,
     inside,
     interchanged,
     limit_of,
+    squared_along,
     transposition,
     turned,
     vectors_of,
 )
 from mononn_core.codegen.writer import Writer
 from mononn_core.element import BYTES, COMPUTE, SHORT, WORD
-from mononn_core.program.expr import Const, Expr, Load, Op, Var, substitute, transform, walk
+from mononn_core.program.expr import Cast, Const, Expr, Load, Op, Var, substitute, transform, walk
 from mononn_core.program.functions import FUNCTIONS
 from mononn_core.program.hoist import unswitched
 from mononn_core.program.ir import Buffer, For, Layout, Let, Reduce, Result, Statement, Store
@@ -62,6 +62,11 @@ def write_statements(out: Writer, body: tuple[Statement, ...], printer: Printer)
 
 
 def _write_for(out: Writer, loop: For, printer: Printer) -> None:
+    parts = _distributed(loop)
+    if len(parts) > 1 and any(transposition(part, printer) for part in parts):
+        for part in parts:
+            _write_for(out, part, printer)
+        return
     loop = interchanged(loop, printer) or loop
     if (square := transposition(loop, printer)) is not None:
         write_transposition(out, square, printer)
@@ -87,6 +92,15 @@ def _write_for(out: Writer, loop: For, printer: Printer) -> None:
         return
     with out.block(f"for (long {loop.var} = 0; {loop.var} < {limit}; ++{loop.var}) {{"):
         write_statements(out, loop.body, inner)
+
+
+def _distributed(loop: For) -> tuple[For, ...]:
+    """A nest around several loops, one after the other, that store, as one nest for each."""
+    parts = [s for s in loop.body if isinstance(s, For)]
+    if len(parts) < len(loop.body):
+        return (loop,)
+    inside = _distributed(parts[0]) if len(parts) == 1 else tuple(parts)
+    return tuple(replace(loop, body=(part,)) for part in inside)
 
 
 def _write_vectors(out: Writer, loop: For, printer: Printer, vectors: frozenset[str], first: str = "") -> None:
@@ -221,13 +235,15 @@ def _write_square(out: Writer, found: Transposition, store: Store, printer: Prin
     """A square of each load is transposed, and what is stored is computed in vectors of columns."""
     rows, columns = found.rows, found.columns
     names = {load: Var(f"s{n}_[row_]", COMPUTE) for n, load in enumerate(found.loads)}
-    value = transform(found.value, lambda e: names.get(e, e) if isinstance(e, Load) else e)
+    known: dict[Expr, Expr] = dict(names.items())
+    known |= {Cast(name, COMPUTE): name for name in names.values()}
+    value = transform(found.value, lambda e: known.get(e, e) if isinstance(e, Load | Cast) else e)
     for load, name in names.items():
         pointer = printer.pointers[load.operand]
         offset = pointer.address(load.index, printer.ranges)
         array = name.name.removesuffix("[row_]")
         out.line(f"T {array}[mn::W];")
-        stride = apart_along(load, columns.var, printer)
+        stride = squared_along(load, columns.var, printer)
         out.line(f"mn::load_square({array}, {pointer.name} + {printer.index(offset)}, {stride});")
     with out.block(f"MN_UNROLL for (int row_ = 0; row_ < mn::W; ++row_, ++{rows.var}) {{"):
         bound = frozenset(name.name for name in names.values())

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from mononn_core.codegen.cast import unrounded
 from mononn_core.codegen.cstyle import LANES, ORDER, Printer, interval, varies, vectorisable
-from mononn_core.element import COMPUTE, NARROW, SIDE_BY_SIDE
+from mononn_core.element import COMPUTE, NARROW, SHORT, SIDE_BY_SIDE
 from mononn_core.program.expr import (
     INDEX,
     Const,
@@ -173,13 +173,17 @@ def transposition(loop: For, printer: Printer) -> Transposition | None:
     alone = len(columns.body) == 1 and columns.kind == "vector" and columns.extent >= SQUARE
     if not nest or not alone or not isinstance(store, Store):
         return None
+    store = replace(store, value=unrounded(store.value, chosen=True))  # copied as floats where it is copied
+    columns = replace(columns, body=(store,))
     loaded = [e for e in dict.fromkeys(walk(store.value)) if isinstance(e, Load)]
     written = printer.pointers[store.operand].buffer
     plain = not any(interval(e.condition, columns.var) for e in walk(store.value) if isinstance(e, Select))
     if not plain or any(printer.pointers[e.operand].buffer == written for e in loaded):  # rows may change places
         return None
     side_by_side = vectors_of(columns, scope) is not None
-    apart = [e for e in loaded if (apart_along(e, columns.var, scope) > 1 if side_by_side else varies(e, columns.var))]
+    apart = [
+        e for e in loaded if (squared_along(e, columns.var, scope) > 1 if side_by_side else varies(e, columns.var))
+    ]
     for rows, own in nest if apart else ():
         outer = tuple((other, lets) for other, lets in nest if other is not rows)
         loops = [*(other for other, _ in outer), columns]
@@ -187,7 +191,7 @@ def transposition(loop: For, printer: Printer) -> Transposition | None:
             other.bound is not None and varies(other.bound, rows.var) for other in loops
         )
         fixed = fixed and not own and not any(varies(s.value, rows.var) for _, lets in outer for s in lets)
-        loads = tuple(e for e in apart if apart_along(e, rows.var, scope) == 1)
+        loads = tuple(e for e in apart if squared_along(e, rows.var, scope) == 1)
         settled = _settled(store.value, rows.var, columns.var)
         if not fixed or not loads or rows.extent < (SQUARE if side_by_side else FEWEST) or settled is None:
             continue
@@ -214,6 +218,11 @@ def _along(value: Expr, store: Store, row: str, column: str, printer: Printer) -
 def apart_along(load: Load, var: str, printer: Printer) -> int:
     """Elements between neighbours along ``var``; 0 where they are not evenly spaced, or no float32."""
     return _stride_along(load, var, printer) if load.dtype == COMPUTE else 0
+
+
+def squared_along(load: Load, var: str, printer: Printer) -> int:
+    """The same, of what squares of floats are loaded from."""
+    return _stride_along(load, var, printer) if load.dtype in (COMPUTE, *NARROW, *SHORT) else 0
 
 
 def _stride_along(load: Load, var: str, printer: Printer) -> int:

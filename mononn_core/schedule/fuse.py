@@ -20,13 +20,15 @@ from mononn_core.ops.common import integer, integers, text
 from mononn_core.ops.registry import is_template
 from mononn_core.program.expr import Const, Expr
 from mononn_core.program.simplify import linear
-from mononn_core.schedule.operands import ImageView, RowsView, contraction_axes, unit_stride
-from mononn_core.schedule.stages import FusionGroup
+from mononn_core.schedule.operands import ImageView, RowsView, contraction_axes, side_by_side, unit_stride
+from mononn_core.schedule.stages import FusionGroup, apart_behind
 from mononn_core.schedule.views import Placed, Views
 
 ROOT_KINDS = ("contraction", "row", "reduction")
 LIGHT, SMALL = ("add", "sub", "mul"), 8
 """Operators that take less than storing and reading a result does, where all operands but one are so much smaller."""
+MANY, FAR, LARGE = 8, 16, 1 << 13
+"""Neighbours, elements between them, and elements in all, that are worth a stage that transposes them."""
 IN_WORDS = ("add", "sub", "mul", "neg", "where", "cast")
 """Operators that vectors of words have."""
 MOST_AGAIN = 16
@@ -120,14 +122,18 @@ class _Fusion:
         for node in reversed(self.graph.nodes):
             if registry.get(node.op).kind in ROOT_KINDS:
                 self._root(node)
-        for node in reversed(self.graph.nodes):
-            name = node.outputs[0]
-            if name not in self.absorbed and self._must_store(node):
-                self._store(FusionGroup(name, None, (node,)))
-                self.absorbed[name] = name
-            elif name not in self.absorbed:
-                self.depth[name] = self._depth(node)
+        while sum(map(self._decide, reversed(self.graph.nodes))):
+            pass  # what is stored now may hide what views, read in place, showed
         return self.found
+
+    def _decide(self, node: Node) -> bool:
+        """Store what ``node`` computes, where it has to be; whether it was a movement's."""
+        name = node.outputs[0]
+        if stored := name not in self.absorbed and self._must_store(node):
+            self._store(FusionGroup(name, None, (node,)))
+            self.absorbed[name] = name
+        self.depth[name] = 0 if stored else self.depth.get(name, 0) if name in self.absorbed else self._depth(node)
+        return stored and registry.get(node.op).kind == "movement"
 
     def _depth(self, node: Node) -> int:
         return 1 + max((self.depth.get(r.outputs[0], 0) for r in self.consumers[node.outputs[0]]), default=0)
@@ -143,8 +149,18 @@ class _Fusion:
             yield following
             name, last, length = following[-1].output, following[-1].op, length + len(following)
 
+    def _scatters(self, root: Node, chain: list[Node]) -> bool:
+        """Whether the neighbours that a template stores at once, many, would be stored far from one another behind
+        ``chain``: then squares of what it has stored are transposed in registers."""
+        kind = self.graph.types[root.output]
+        many = is_template(root, self.graph) and kind.shape[-1] >= MANY and kind.size >= LARGE
+        return many and chain[-1].op != "concat" and apart_behind(root, chain, self.graph.types) >= FAR
+
     def _root(self, node: Node) -> None:
         chain = [one for following in self._chain(node) for one in following]
+        while any(one.op == "transpose" for one in chain) and self._scatters(node, chain):
+            while chain.pop().op != "transpose":
+                pass
         name = chain[-1].output if chain else node.output
         while chain and chain[-1].op == "dequantize" and not self._wanted_dequantised(chain[-1].output):
             name = chain.pop().inputs[0]
@@ -313,6 +329,8 @@ class _Fusion:
             if reader.op == "attention" and name not in reader.inputs[:3]:
                 return not view and self._from_integers(name)
             return not (view and self._matrix_view(name, reader))
+        if kind == "row" and view and not self._side_by_side(name):
+            return True
         if kind in ("row", "contraction"):
             below = reader.op == "recurrence"
             return not (view and (not is_template(reader, self.graph) or self._rows_view(name, below)))
@@ -353,6 +371,11 @@ class _Fusion:
     def _image_view(self, name: str) -> bool:
         """Whether a convolution can read view ``name`` in place."""
         return ImageView.of(self._views_of(name), name) is not None
+
+    def _side_by_side(self, name: str) -> bool:
+        """Whether neighbours along the last axis of a view lie side by side, or are not many."""
+        kind = self.graph.types[name]
+        return kind.rank == 0 or kind.shape[-1] < MANY or kind.size < LARGE or side_by_side(self._views_of(name), name)
 
     def _rows_view(self, name: str, below: bool) -> bool:
         """Whether the rows of view ``name`` can be read in place; ``below``: one below the other."""

@@ -135,6 +135,18 @@ def _without(e: Expr, own: Expr, other: Expr) -> Expr | None:
     return None if variables(rest) & both or any(isinstance(t, Load) for t in terms) else rest
 
 
+def side_by_side(views: StoredViews, name: str) -> bool:
+    """Whether neighbours along the last axis of a tensor that shows a stored one lie side by side there."""
+    shape = views.graph.types[name].shape
+    variables = tuple(axis(f"i{number}", extent) for number, extent in enumerate(shape))
+    element, own = views.element(name, variables), variables[-1]
+    if not isinstance(element, Load):
+        return True
+    ranges = {f"i{number}": (0, extent - 1) for number, extent in enumerate(shape)}
+    row, column = (linear(simplify(i, ranges))[0] for i in element.index)
+    return own not in row and column.get(own, 0) == 1
+
+
 class StoredViews(Protocol):
     """What an :class:`ImageView` needs of the views of stored tensors."""
 

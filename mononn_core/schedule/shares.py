@@ -57,14 +57,16 @@ def rows_of_an_owner(shape: tuple[int, ...], owners: int) -> int:
 
 
 def inner_axes(shape: tuple[int, ...], share: Share) -> tuple[int, ...]:
-    """The last axes of a tensor's rows, all but the first, of which every owner has whole runs."""
+    """The last axes of a tensor's rows, all but the first, of which every owner has whole runs; of the next one the
+    equal parts, if any, of which it has."""
     terms, constant = linear(share.y0)
     found: tuple[int, ...] = ()
     for extent in reversed(shape[1:-1]):
-        whole = prod(found) * extent
-        if any(number % whole for number in (share.extents[0], constant, *terms.values())):
+        inside = prod(found)
+        part = gcd(inside * extent, share.extents[0], constant, *terms.values()) // inside
+        found = (part, *found) if part > 1 or part == extent else found
+        if part < extent:
             break
-        found = (extent, *found)
     return found if prod(found) > 1 else ()
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mononn_core.errors import Origin
-from mononn_core.graph import Node
+from mononn_core.graph import Node, TensorType
 from mononn_core.ops import registry
-from mononn_core.program.expr import Expr
+from mononn_core.ops.common import linearise
+from mononn_core.program.expr import Const, Expr, evaluate_index
 from mononn_core.schedule.views import Views, made_behind
 
 
@@ -65,6 +67,20 @@ def run_chain(stage: FusionGroup, views: Views, index: tuple[Expr, ...], value: 
             values[node.output] = views.point(node, index, values)
         name = node.output
     return index, values[name]
+
+
+def apart_behind(root: Node, chain: Sequence[Node], types: Mapping[str, TensorType]) -> int:
+    """Elements between the first neighbours along the last axis of ``root``'s result where ``chain`` puts them."""
+    places = list[int]()
+    for last in (0, 1):
+        name = root.output
+        index: tuple[Expr, ...] = (*(Const(0) for _ in types[root.output].shape[1:]), Const(last))
+        for node in chain:
+            if (forward := registry.get(node.op).forward) is not None:
+                index = forward(types[name], types[node.output], node.attrs, index)
+            name = node.output
+        places.append(evaluate_index(linearise(index, types[name].shape), {}))
+    return abs(places[1] - places[0])
 
 
 def dependencies(stage: FusionGroup, views: Views) -> set[str]:

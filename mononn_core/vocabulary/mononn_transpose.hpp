@@ -5,7 +5,7 @@
 
 namespace mn {
 
-// s[i], lane j: the float at p[j * stride + i]. Blocks of 1, 2, 4, ... lanes change places.
+// s[i], lane j: what is at p[j * stride + i], as a float. Blocks of 1, 2, 4, ... lanes change places.
 template <int STEP = 1, int... L> MN_INLINE void transpose_square(V (&s)[W], Sequence<int, L...> lanes) {
   if constexpr (STEP < W) {
     MN_UNROLL for (int i = 0; i < W; ++i)
@@ -18,7 +18,7 @@ template <int STEP = 1, int... L> MN_INLINE void transpose_square(V (&s)[W], Seq
   }
 }
 MN_INLINE void transpose_square(V (&s)[W]) { transpose_square(s, Counted<W>()); }
-MN_INLINE void load_square(V (&s)[W], const float *p, long stride) {
+template <class E> MN_INLINE void load_square(V (&s)[W], const E *p, long stride) {
   MN_UNROLL for (int j = 0; j < W; ++j) s[j] = load<V>(p + j * stride);
   transpose_square(s);
 }

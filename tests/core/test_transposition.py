@@ -266,3 +266,35 @@ def test_rows_whose_neighbours_are_stored_side_by_side(level: str, rows: int, ch
         found = session.run(feeds)
     for name, want in zip(outputs, wanted, strict=True):
         np.testing.assert_allclose(found[name], want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("level", ["avx512", "avx2", "scalar"])
+@pytest.mark.parametrize("quantised", [False, True])
+def test_what_products_store_is_transposed_in_squares(level: str, quantised: bool) -> None:
+    """Columns of a product that others have as rows, as floats and as bytes: the product stores its own rows, another
+    stage transposes them. A norm of rows that lie as columns reads them transposed as well."""
+    machine = Machine.named(level)
+    if not machine.features <= Machine.probe().features:
+        pytest.skip(f"this processor has no {level}")
+    random = np.random.default_rng(0)
+    nodes = [node("MatMul", "x w", "p")]
+    constants = {n: random.standard_normal(96).astype(np.float32) for n in ("scale", "bias")}
+    constants["w"] = random.integers(-9, 9, (40, 96)).astype(np.float32)
+    if quantised:
+        constants |= {"step": np.float32(4), "zero": np.uint8(120)}
+        nodes += [node("QuantizeLinear", "p step zero", "q"), node("Transpose", "q", "y", perm=(0, 2, 1))]
+    else:
+        nodes.append(node("Transpose", "p", "y", perm=(0, 2, 1)))
+        nodes += [node("Transpose", "v", "t", perm=(0, 2, 1)), node("LayerNormalization", "t scale bias", "z")]
+    feeds = {"x": random.integers(-9, 9, (3, 93, 40)).astype(np.float32)}
+    feeds |= {} if quantised else {"v": random.standard_normal((2, 96, 77)).astype(np.float32)}
+    outputs = ["y"] if quantised else ["y", "z"]
+    edges = [(n, "float32", value.shape) for n, value in feeds.items()]
+    proto = model(nodes, edges, outputs, constants, opset=18)
+    stages = compiler.lower(proto.SerializeToString(), threads=2, machine=machine)
+    assert [phase.id.split("_", 1)[1] for phase in stages.program.phases()].count("transpose") == len(outputs)
+    assert stages.source.count("mn::load_square(") == len(outputs)
+    with Session(compiler.build(stages), threads=2) as session:
+        found = session.run(feeds)
+    for n, want in zip(outputs, ReferenceEvaluator(proto).run(None, feeds), strict=True):
+        np.testing.assert_allclose(found[n], want, rtol=1e-5, atol=1e-5)
