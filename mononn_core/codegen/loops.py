@@ -26,6 +26,7 @@ from mononn_core.program.expr import Cast, Const, Expr, Load, Op, Var, substitut
 from mononn_core.program.functions import FUNCTIONS
 from mononn_core.program.hoist import unswitched
 from mononn_core.program.ir import Buffer, For, Layout, Let, Reduce, Result, Statement, Store
+from mononn_core.program.rules import body_expressions
 from mononn_core.program.simplify import simplify
 
 REDUCERS = {"add": "mn::Add", "mul": "mn::Mul", "max": "mn::Max", "min": "mn::Min"}
@@ -63,7 +64,7 @@ def write_statements(out: Writer, body: tuple[Statement, ...], printer: Printer)
 
 def _write_for(out: Writer, loop: For, printer: Printer) -> None:
     parts = _distributed(loop)
-    if len(parts) > 1 and any(transposition(part, printer) for part in parts):
+    if len(parts) > 1 and not _reads_own(loop, printer) and any(transposition(part, printer) for part in parts):
         for part in parts:
             _write_for(out, part, printer)
         return
@@ -101,6 +102,17 @@ def _distributed(loop: For) -> tuple[For, ...]:
         return (loop,)
     inside = _distributed(parts[0]) if len(parts) == 1 else tuple(parts)
     return tuple(replace(loop, body=(part,)) for part in inside)
+
+
+def _reads_own(loop: For, printer: Printer) -> bool:
+    """Whether a nest loads from a buffer that it stores to."""
+    loaded = {
+        printer.pointers[n.operand].buffer for e in body_expressions(loop.body) for n in walk(e) if isinstance(n, Load)
+    }
+    pending: list[Statement] = list(loop.body)
+    for statement in pending:
+        pending += statement.body if isinstance(statement, For) else ()
+    return any(isinstance(s, Store) and printer.pointers[s.operand].buffer in loaded for s in pending)
 
 
 def _write_vectors(out: Writer, loop: For, printer: Printer, vectors: frozenset[str], first: str = "") -> None:
@@ -177,10 +189,8 @@ def _write_turned(out: Writer, rows: For, offset: Expr, printer: Printer) -> Non
     *inside_columns, store = columns.body
     assert isinstance(store, Store)
     inner = inside(printer, rows.var, rows.extent)
-    apart, extent = (
-        (columns.extent + LINE - 1) // LINE * LINE + LINE,
-        columns.extent,
-    )  # not all in a few sets of a cache
+    extent = columns.extent
+    apart = (extent + LINE - 1) // LINE * LINE + LINE  # so that rows do not share a few sets of a cache
     kept = Buffer("turned_", COMPUTE, (LINE, extent), Layout((((LINE, apart),), ((extent, 1),)), LINE * apart), "task")
     keeping = replace(inner, pointers={**printer.pointers, kept.id: Pointer(kept.id, kept)})
     keep = Store(kept.id, (Var(rows.var) - Var("block_"), Var(columns.var)), unrounded(store.value))
@@ -295,12 +305,11 @@ def write_vector_store(out: Writer, store: Store, printer: Printer, count: str =
     value = f"mn::nearest<T>({printer.value(whole[0])}) + {whole[1]}" if whole else printer.value(known)
     if isinstance(known, Op) and found:
         value = printer.looked_up(known)
-    if stride == 1 and not count and pointer.buffer.dtype in BYTES and (found_ := as_bytes(known)) is not None:
-        x, more, kind, table = found_
-        table_text_ = f", {table_text(table)}" if table else ""
-        name = "store_looked_up" if table else "store_nearest"
+    if stride == 1 and not count and pointer.buffer.dtype in BYTES and (quantised := as_bytes(known)) is not None:
+        x, more, kind, table = quantised
+        name, last = ("store_looked_up", f", {table_text(table)}") if table else ("store_nearest", "")
         at = f"{pointer.name} + {printer.index(offset)}"
-        out.line(f"mn::{name}<{more}, {c_type(kind)}>({at}, {printer.value(x)}{table_text_});")
+        out.line(f"mn::{name}<{more}, {c_type(kind)}>({at}, {printer.value(x)}{last});")
     elif stride == 1:
         which, last = ("store_first", f", {count}") if count else ("store", "")
         out.line(f"mn::{which}<{lanes}>({pointer.name} + {printer.index(offset)}, {value}{last});")

@@ -150,11 +150,12 @@ class _Fusion:
             name, last, length = following[-1].output, following[-1].op, length + len(following)
 
     def _scatters(self, root: Node, chain: list[Node]) -> bool:
-        """Whether the neighbours that a template stores at once, many, would be stored far from one another behind
-        ``chain``: then squares of what it has stored are transposed in registers."""
-        kind = self.graph.types[root.output]
-        many = is_template(root, self.graph) and kind.shape[-1] >= MANY and kind.size >= LARGE
-        return many and chain[-1].op != "concat" and apart_behind(root, chain, self.graph.types) >= FAR
+        """Whether the neighbours that a template stores at once, many, would lie far from one another behind ``chain``,
+        for others to read: then squares of what it has stored are transposed in registers."""
+        kind, last = self.graph.types[root.output], chain[-1]
+        if not is_template(root, self.graph) or kind.shape[-1] < MANY or kind.size < LARGE or last.op == "concat":
+            return False
+        return last.output not in self.graph.outputs and apart_behind(root, chain, self.graph.types) >= FAR
 
     def _root(self, node: Node) -> None:
         chain = [one for following in self._chain(node) for one in following]
@@ -352,9 +353,8 @@ class _Fusion:
         found = [unit_stride(views.element(name, w.index), w) for w in walks]
         if reader.op == "matmul" and name == reader.inputs[1]:  # its panels may end in the middle of a column block
             return all(f is not None and isinstance(f[2], Const) and self._aligned(f[2]) for f in found)
-        if reader.op == "bytes_matmul" and name != reader.inputs[0]:  # it is packed anyway
-            return all(f is not None for f in found)
-        return all(f is not None and self._aligned(f[2]) for f in found)
+        packed = reader.op == "bytes_matmul" and name != reader.inputs[0]
+        return all(f is not None and (packed or self._aligned(f[2])) for f in found)
 
     def _aligned(self, column: Expr) -> bool:
         """Whether a view's first column is a multiple of what templates need."""

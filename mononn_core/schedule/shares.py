@@ -56,15 +56,17 @@ def rows_of_an_owner(shape: tuple[int, ...], owners: int) -> int:
     return ceil(total / owners)
 
 
-def inner_axes(shape: tuple[int, ...], share: Share) -> tuple[int, ...]:
-    """The last axes of a tensor's rows, all but the first, of which every owner has whole runs; of the next one the
-    equal parts, if any, of which it has."""
+def inner_axes(shape: tuple[int, ...], share: Share, parts: bool = True) -> tuple[int, ...]:
+    """The last axes of a tensor's rows, all but the first, of which every owner has whole runs; with ``parts`` of the
+    next one the equal parts, if any, of which it has whole runs."""
     terms, constant = linear(share.y0)
     found: tuple[int, ...] = ()
     for extent in reversed(shape[1:-1]):
         inside = prod(found)
         part = gcd(inside * extent, share.extents[0], constant, *terms.values()) // inside
-        found = (part, *found) if part > 1 or part == extent else found
+        if part < extent and (part == 1 or not parts):
+            break
+        found = (part, *found)
         if part < extent:
             break
     return found if prod(found) > 1 else ()
