@@ -8,7 +8,7 @@ from mononn_core.element import BYTES, COMPUTE, NARROW, SHORT, WORD
 from mononn_core.program.expr import Cast, Const, Expr, Load, LookupTable, Op, Select, op, walk
 
 LEAST = {"uint8": 0, "int8": -128}
-"""Of the types of bytes."""
+"""The least number of each type of bytes."""
 
 
 def cast_lanes(value: str, e: Cast, lanes: str) -> str:
@@ -55,8 +55,8 @@ def rounded(e: Expr) -> tuple[Expr, int] | None:
 
 
 def as_bytes(e: Expr) -> tuple[Expr, int, str, LookupTable | None] | None:
-    """x, k, and a type of bytes, where ``e`` is a quantised value as a float, that byte which is nearest to x, plus k,
-    of all that the type holds; or that which a table has for it. None of other values."""
+    """(x, k, a type of bytes, a table or None) where ``e`` is a quantised value as a float: the whole number nearest to
+    x, and k more, put between the ends of the type; or what the table has for it. None of other values."""
     match e:
         case Op("lookup", (inner, LookupTable() as table)):
             found = as_bytes(inner)

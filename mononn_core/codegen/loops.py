@@ -15,6 +15,7 @@ from mononn_core.codegen.vectors import (
     inside,
     interchanged,
     limit_of,
+    reads_own,
     squared_along,
     transposition,
     turned,
@@ -26,7 +27,6 @@ from mononn_core.program.expr import Cast, Const, Expr, Load, Op, Var, substitut
 from mononn_core.program.functions import FUNCTIONS
 from mononn_core.program.hoist import unswitched
 from mononn_core.program.ir import Buffer, For, Layout, Let, Reduce, Result, Statement, Store
-from mononn_core.program.rules import body_expressions
 from mononn_core.program.simplify import simplify
 
 REDUCERS = {"add": "mn::Add", "mul": "mn::Mul", "max": "mn::Max", "min": "mn::Min"}
@@ -64,7 +64,7 @@ def write_statements(out: Writer, body: tuple[Statement, ...], printer: Printer)
 
 def _write_for(out: Writer, loop: For, printer: Printer) -> None:
     parts = _distributed(loop)
-    if len(parts) > 1 and not _reads_own(loop, printer) and any(transposition(part, printer) for part in parts):
+    if len(parts) > 1 and not reads_own(loop, printer) and any(transposition(part, printer) for part in parts):
         for part in parts:
             _write_for(out, part, printer)
         return
@@ -102,17 +102,6 @@ def _distributed(loop: For) -> tuple[For, ...]:
         return (loop,)
     inside = _distributed(parts[0]) if len(parts) == 1 else tuple(parts)
     return tuple(replace(loop, body=(part,)) for part in inside)
-
-
-def _reads_own(loop: For, printer: Printer) -> bool:
-    """Whether a nest loads from a buffer that it stores to."""
-    loaded = {
-        printer.pointers[n.operand].buffer for e in body_expressions(loop.body) for n in walk(e) if isinstance(n, Load)
-    }
-    pending: list[Statement] = list(loop.body)
-    for statement in pending:
-        pending += statement.body if isinstance(statement, For) else ()
-    return any(isinstance(s, Store) and printer.pointers[s.operand].buffer in loaded for s in pending)
 
 
 def _write_vectors(out: Writer, loop: For, printer: Printer, vectors: frozenset[str], first: str = "") -> None:

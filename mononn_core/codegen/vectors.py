@@ -22,7 +22,7 @@ from mononn_core.program.expr import (
     walk,
 )
 from mononn_core.program.ir import For, Let, Reduce, Statement, Store
-from mononn_core.program.rules import IN_TURN
+from mononn_core.program.rules import IN_TURN, body_expressions
 from mononn_core.program.simplify import linear, simplify
 
 SQUARE, FEWEST = 8, 3
@@ -116,6 +116,17 @@ def in_turn(rows: For, printer: Printer) -> bool:
     return apart == [1, rows.extent] and pointer.buffer not in read
 
 
+def reads_own(loop: For, printer: Printer) -> bool:
+    """Whether a nest loads from a buffer that it stores to."""
+    loaded = {
+        printer.pointers[n.operand].buffer for e in body_expressions(loop.body) for n in walk(e) if isinstance(n, Load)
+    }
+    pending: list[Statement] = list(loop.body)
+    for statement in pending:
+        pending += statement.body if isinstance(statement, For) else ()
+    return any(isinstance(s, Store) and printer.pointers[s.operand].buffer in loaded for s in pending)
+
+
 def turned(rows: For, printer: Printer) -> Expr | None:
     """Where the elements lie that a loop over rows computes in vectors of columns, if neighbours along rows lie side by
     side there, those along columns in other even steps, and both are many: they are better stored in squares."""
@@ -128,10 +139,7 @@ def turned(rows: For, printer: Printer) -> Expr | None:
     if min(rows.extent, columns.extent) < SQUARE or columns.extent > WIDEST or vectors_of(columns, inner) is None:
         return None
     pointer, value = printer.pointers[store.operand], unrounded(store.value)
-    values = (s.value for s in (*before, *columns.body) if isinstance(s, (Let, Reduce, Store)))
-    if any(
-        printer.pointers[e.operand].buffer == pointer.buffer for v in values for e in walk(v) if isinstance(e, Load)
-    ):
+    if reads_own(rows, printer):
         return None
     offset = pointer.address(store.index, inner.ranges)
     down, along = (replace(inner, vector=loop.var).stride(offset) for loop in (rows, columns))

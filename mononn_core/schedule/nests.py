@@ -60,7 +60,8 @@ def build_nest(
         return phase
     shape = _shape(builder, stage)
     share, body = share_of(shape, partition), phase.task.body
-    axes = inner_axes(shape, share, parts=partition.bands is None) if _divisors(body, "y") else ()
+    parts = partition.bands is None  # what a band reads is found in runs of whole axes
+    axes = inner_axes(shape, share, parts) if _divisors(body, "y") else ()
     loops = _Loops(axes, run_of(share, _divisors(body, "x"), lanes))
     return phase if loops == _Loops() else _build(builder, stage, partition, name, loops, first, lanes)
 

@@ -25,18 +25,17 @@ LEVELS = {name: machine for name, machine in LEVELS.items() if machine.features 
 
 @dataclass(frozen=True)
 class Case:
-    """x of ``a`` times y of ``b``, transposed by ``perm``; their types and zero points."""
+    """x of ``a`` times y of ``b``, transposed by ``perm``; their types and zero points. ``then``: what follows."""
 
     a: tuple[int, ...]
     b: tuple[int, ...]
     perm: tuple[int, ...] = ()
     kinds: tuple[str, str] = ("uint8", "uint8")
     zeros: tuple[int, int] = (117, 131)
-    relu: bool = False
+    then: str = "Identity"
 
     def model(self) -> bytes:
-        """z = x y; of what is quantised a relu goes through, so that a tensor is stored."""
-        nodes, name = [], "y"
+        nodes = []
         for x, n in (("x", 0), ("y", 1)):
             nodes += [
                 node("QuantizeLinear", f"{x} scale zero{n}", f"{x}_q"),
@@ -47,11 +46,11 @@ class Case:
             nodes.append(node("Transpose", name, "t", perm=self.perm))
             name = "t"
         nodes.append(node("MatMul", f"x_d {name}", "product"))
-        nodes.append(node("Relu" if self.relu else "Identity", "product", "z"))
+        nodes.append(node(self.then, "product" + " step zero0" * (self.then == "QuantizeLinear"), "z"))
         constants = {
             f"zero{n}": np.array(z, kind) for n, (z, kind) in enumerate(zip(self.zeros, self.kinds, strict=True))
         }
-        constants["scale"] = np.array(0.02, np.float32)
+        constants |= {"scale": np.array(0.02, np.float32), "step": np.array(0.6913, np.float32)}
         edges = [("x", "float32", self.a), ("y", "float32", self.b)]
         return model(nodes, edges, ["z"], constants).SerializeToString()
 
@@ -66,14 +65,16 @@ class Case:
             sides.append(np.clip(steps + zero, *limits(kind)) - zero)
         a, b = sides
         product = (a @ (b.transpose(self.perm) if self.perm else b)) * float(np.float32(0.02)) ** 2
-        return np.maximum(product, 0) if self.relu else product
+        if self.then == "QuantizeLinear":
+            return np.clip(np.round(product / float(np.float32(0.6913))) + self.zeros[0], *limits(self.kinds[0]))
+        return np.maximum(product, 0) if self.then == "Relu" else product
 
 
 CASES = {
     "heads": Case((2, 3, 33, 48), (2, 3, 48, 45)),
     "columns below one another": Case((2, 3, 33, 48), (2, 3, 45, 48), (0, 1, 3, 2)),
-    "odd terms": Case((2, 21, 37), (2, 37, 70), relu=True),
-    "odd terms, turned": Case((2, 21, 39), (2, 70, 39), (0, 2, 1), relu=True),
+    "odd terms": Case((2, 21, 37), (2, 37, 70), then="Relu"),
+    "odd terms, turned": Case((2, 21, 39), (2, 70, 39), (0, 2, 1), then="Relu"),
     "many terms, turned": Case((3, 70, 203), (3, 19, 203), (0, 2, 1)),
     "heads in a row": Case((2, 3, 17, 16), (2, 20, 3, 16), (0, 2, 3, 1)),
     "heads in a row, read as rows": Case((2, 3, 17, 20), (2, 20, 3, 16), (0, 2, 1, 3)),
@@ -83,6 +84,8 @@ CASES = {
     "one row": Case((4, 1, 50), (4, 50, 31)),
     "an odd batch": Case((3, 21, 40), (3, 33, 40), (0, 2, 1)),
     "an odd batch of heads": Case((3, 21, 40), (40, 3, 33), (1, 0, 2)),
+    "bytes again": Case((2, 3, 33, 48), (2, 3, 48, 64), then="QuantizeLinear"),
+    "bytes again, in ragged panels": Case((2, 21, 37), (2, 70, 37), (0, 2, 1), then="QuantizeLinear"),
     "one batch for all": Case((4, 9, 50), (1, 50, 31)),
 }
 

@@ -158,6 +158,24 @@ def test_what_is_no_attention_of_integers(form: Form, products: int) -> None:
     stages = compiler.lower(network(form), threads=2)
     found = [node.op for node in stages.optimized.nodes]
     assert (found.count("bytes_matmul"), "attention" in found) == (products, False)
-    assert list(real_products(stages.graph).values()) == [] if products == 2 else ["its integers have more than 8 bits"]
+    reals = ["its right side is no constant matrix, and they are no bytes, the left one's unsigned"]
+    assert list(real_products(stages.graph).values()) == reals[: 2 - products]
     with Session(compiler.build(stages), threads=2) as session:
         close(session.run(inputs(form))["y"], evaluate(stages.graph, inputs(form))["y"])
+
+
+def test_attention_of_which_one_product_is_quantised_is_one() -> None:
+    """Of real numbers, where the other product is not of bytes."""
+    b = Builder("half")
+    scale, zero = b.constant(np.float32(0.03)), b.constant(np.uint8(120))
+    q, k = (b.add("DequantizeLinear", b.add("QuantizeLinear", x, scale, zero), scale, zero) for x in "qk")
+    scores = b.add("MatMul", q, b.add("Transpose", k, perm=[0, 1, 3, 2]))
+    b.add("MatMul", b.add("Softmax", scores), "v", output="y")
+    shapes = {"q": (1, 2, 19, 16), "k": (1, 2, 21, 16), "v": (1, 2, 21, 24)}
+    proto = b.model({n: (TensorProto.FLOAT, shape) for n, shape in shapes.items()}, {"y": (1, 2, 19, 24)})
+    stages = compiler.lower(proto, threads=2)
+    found = [node.op for node in stages.optimized.nodes]
+    assert (found.count("attention"), found.count("bytes_matmul")) == (1, 0)
+    feeds = {n: b.random.standard_normal(shape).astype(np.float32) for n, shape in shapes.items()}
+    with Session(compiler.build(stages), threads=2) as session:
+        close(session.run(feeds)["y"], evaluate(stages.graph, feeds)["y"])

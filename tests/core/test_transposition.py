@@ -302,3 +302,49 @@ def test_what_products_store_is_transposed_in_squares(level: str, quantised: boo
         found = session.run(feeds)
     for n, want in zip(outputs, ReferenceEvaluator(proto).run(None, feeds), strict=True):
         np.testing.assert_allclose(found[n], want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("level", ["avx512", "avx2", "scalar"])
+def test_parts_of_rows_are_transposed_in_squares_each(level: str) -> None:
+    """A concatenation of rows that lie as columns."""
+    machine = Machine.named(level)
+    if not machine.features <= Machine.probe().features:
+        pytest.skip(f"this processor has no {level}")
+    nodes = [node("Transpose", x, f"{x}_t", perm=(0, 2, 1)) for x in "ab"]
+    nodes += [node("Concat", "a_t b_t", "c", axis=2), node("Add", "c c", "y")]
+    random = np.random.default_rng(0)
+    feeds = {x: random.standard_normal((2, n, 40)).astype(np.float32) for x, n in (("a", 75), ("b", 30))}
+    proto = model(nodes, [(x, "float32", value.shape) for x, value in feeds.items()], ["y"], {})
+    stages = compiler.lower(proto.SerializeToString(), threads=2, machine=machine)
+    assert stages.source.count("mn::each_square(") == 2
+    with Session(compiler.build(stages), threads=2) as session:
+        found = session.run(feeds)["y"]
+    (wanted,) = ReferenceEvaluator(proto).run(None, feeds)
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_view_of_what_is_transposed_after_all() -> None:
+    """Channels attend to channels: a product reads an image channels first, and transposed back, which is no view of
+    the image as soon as that is stored channels first."""
+    nodes = [
+        node("Conv", "x w", "p"),
+        node("Relu", "p", "r"),
+        node("Reshape", "r flat", "f"),
+        node("Transpose", "f", "t", perm=(0, 2, 1)),
+        node("MatMul", "f t", "s"),
+        node("Sigmoid", "s", "a"),
+        node("MatMul", "a f", "m"),
+        node("Reshape", "m image", "i"),
+        node("Add", "r i", "y"),
+    ]
+    random = np.random.default_rng(0)
+    constants = {
+        "w": random.standard_normal((32, 16, 1, 1)).astype(np.float32) * np.float32(0.1),
+        "flat": np.array([1, 32, 324]),
+        "image": np.array([1, 32, 18, 18]),
+    }
+    proto = model(nodes, [("x", "float32", (1, 16, 18, 18))], ["y"], constants)
+    feeds = {"x": random.standard_normal((1, 16, 18, 18)).astype(np.float32)}
+    (wanted,) = ReferenceEvaluator(proto).run(None, feeds)
+    with Session(compiler.build(compiler.lower(proto.SerializeToString(), threads=2)), threads=2) as session:
+        np.testing.assert_allclose(session.run(feeds)["y"], wanted, rtol=1e-4, atol=1e-5)
