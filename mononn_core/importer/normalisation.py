@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from mononn_core.graph import Node
 from mononn_core.importer.context import Context, converts
 
@@ -159,14 +157,6 @@ def local_response(ctx: Context) -> str:
 
 @converts("CumSum", "CumProd")
 def cumulative(ctx: Context) -> str:
-    """A reduction over the elements up to each position (n^2 work, exact in every type, nothing sequential)."""
-    x, t = ctx.input(0), ctx.type(0)
-    axis = ctx.normal(int(ctx.constant(1, "axis").reshape(())), t.rank)
-    n = t.shape[axis]
-    kept = np.tril(np.ones((n, n), dtype=bool), -1 if ctx.attr("exclusive", 0) else 0)
-    kept = kept.T if ctx.attr("reverse", 0) else kept
-    product = ctx.node.op_type == "CumProd"
-    source = ctx.reshape(x, (*t.shape[:axis], 1, *t.shape[axis:]))
-    mask = ctx.make(kept.reshape(n, n, *(1,) * (t.rank - axis - 1)))
-    chosen = ctx.add("where", mask, source, ctx.like(1 if product else 0, x))
-    return ctx.add("reduce_prod" if product else "reduce_sum", chosen, axes=(axis + 1,), keepdims=False)
+    axis = ctx.normal(int(ctx.constant(1, "axis").reshape(())), ctx.type(0).rank)
+    flags = {name: bool(ctx.attr(name, 0)) for name in ("exclusive", "reverse")}
+    return ctx.add("cumulative", ctx.input(0), axis=axis, product=ctx.node.op_type == "CumProd", **flags)

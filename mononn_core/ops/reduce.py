@@ -1,9 +1,11 @@
-"""Reductions: some axes collapse.
+"""Reductions: some axes collapse; and those of the elements up to each position.
 
     reduce_sum, reduce_mean, reduce_max, reduce_min, reduce_prod(x; axes, keepdims)     of the input's type
     argmax, argmin(x; axis, keepdims, last)                                             int64
+    cumulative(x; axis, product, exclusive, reverse)                                    of the input's type
 
-``axes`` is sorted and non-negative; ``keepdims`` keeps them with extent 1.
+``cumulative`` sums up, or multiplies (``product``), the elements up to each position, or before it (``exclusive``), or
+from it on (``reverse``). ``axes`` is sorted and non-negative; ``keepdims`` keeps them with extent 1.
 """
 
 from __future__ import annotations
@@ -108,3 +110,28 @@ def _arg(name: str, function: str) -> None:
 
 _arg("argmax", "argmax")
 _arg("argmin", "argmin")
+
+
+def _cumulative_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+    (x,) = present(types)
+    if not 0 <= integer(attrs, "axis") < x.rank:
+        raise ShapeError(f"axis {attrs['axis']} does not fit {x}")
+    return (x,)
+
+
+def _cumulative(xp: Any, inputs: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+    (x,), axis = inputs, integer(attrs, "axis")
+    kind = x.dtype
+    x = xp.flip(x, axis=axis) if attrs["reverse"] else x
+    found = (xp.cumprod if attrs["product"] else xp.cumsum)(x, axis=axis).astype(kind)
+    if attrs["exclusive"]:
+        first = xp.full_like(xp.take(x, xp.arange(1), axis=axis), 1 if attrs["product"] else 0)
+        found = xp.take(xp.concatenate([first, found], axis=axis), xp.arange(x.shape[axis]), axis=axis)
+    return (xp.flip(found, axis=axis) if attrs["reverse"] else found,)
+
+
+def _cumulative_flops(types: Types, outputs: Sequence[TensorType], attrs: Attrs) -> int:
+    return outputs[0].size
+
+
+register(OpDef("cumulative", "row", _cumulative_infer, _cumulative, flops=_cumulative_flops))

@@ -62,6 +62,8 @@ class OpDef:
     folds: bool = True
 
 
+CUMULATIVE = (COMPUTE, "float64", "int32", "int64")
+"""What a template sums up to each position."""
 _OPS: dict[str, OpDef] = {}
 
 
@@ -90,10 +92,13 @@ def infer(node: Node, types: Sequence[TensorType | None]) -> tuple[TensorType, .
 def is_template(node: Node, graph: Graph) -> bool:
     """Whether a hand-written template computes ``node``: float32 contractions, convolutions by constants, products of
     unsigned by signed integers of 8 bits, constant ones, or of computed ones of 8 bits, by weights of few bits,
-    attention of integers, sorting along the last axis, scattered runs, and recurrences by constants."""
+    attention of integers, sorting along the last axis, running sums and products of rows or matrices, scattered runs,
+    and recurrences by constants."""
     types = [graph.types[n] for n in node.inputs if n]
     if node.op == "order":
         return node.attrs["axis"] == types[0].rank - 1
+    if node.op == "cumulative":
+        return node.attrs["axis"] == 1 and types[0].rank in (2, 3) and types[0].dtype in CUMULATIVE
     if node.op == "recurrence":
         r, *others = (n for n in (*node.inputs[1:6], node.inputs[0], *node.inputs[7:]) if n)
         floats = all(graph.types[n].dtype == COMPUTE for n in others)

@@ -14,6 +14,8 @@
     it is done after the operator.
 11. The sum of a stack of tensors, a concatenation of parts of one element along the axis that is reduced, is the parts
     added up, and likewise their product, largest, smallest and mean.
+12. The largest or smallest of what is padded with a constant, along axes that are reduced, is that of the rest and the
+    constant.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import numpy as np
 from mononn_core.element import is_float
 from mononn_core.graph import Graph, Node
 from mononn_core.ops import registry
-from mononn_core.ops.common import integer
+from mononn_core.ops.common import integer, integers, text
 from mononn_core.passes.rewrite import Rewriter, rewrite
 
 NEUTRAL = {"add": (0, True), "sub": (0, False), "mul": (1, True), "div": (1, False), "pow": (1, False)}
@@ -201,7 +203,21 @@ def stacked(rewriter: Rewriter, node: Node) -> str | None:
     return total
 
 
-RULES = (identity, neutral, division, casts, logic, choice, chained, square, scalars, late_expand, stacked)
+def unpadded(rewriter: Rewriter, node: Node) -> str | None:
+    """Case 12."""
+    found = rewriter.producer(node.inputs[0], "pad") if node.op in ("reduce_max", "reduce_min") else None
+    if found is None or text(found.attrs, "mode") != "constant" or rewriter.type(found.inputs[0]).size == 0:
+        return None
+    before, after, axes = (integers(n.attrs, key) for n, key in ((found, "before"), (found, "after"), (node, "axes")))
+    wide = {axis for axis, ends in enumerate(zip(before, after, strict=True)) if any(ends)}
+    if not wide or not wide <= {*axes}:
+        return None
+    rest = rewriter.add(node.op, found.inputs[0], **dict(node.attrs))
+    value = rewriter.make(found.attrs["value"], rewriter.type(node.output).dtype)
+    return rewriter.add(STACKED[node.op], rest, value)
+
+
+RULES = (identity, neutral, division, casts, logic, choice, chained, square, scalars, late_expand, stacked, unpadded)
 
 
 def run(graph: Graph) -> Graph:

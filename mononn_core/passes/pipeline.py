@@ -15,6 +15,7 @@ from mononn_core.passes import (
     convolution,
     copies,
     cse,
+    cumulative,
     dce,
     empties,
     fold,
@@ -79,6 +80,7 @@ PIPELINE: tuple[tuple[str, Pass], ...] = (
 CPU_FORMS: tuple[tuple[str, Pass], ...] = (
     ("empties", empties.run),
     ("order", order.on_cpu),
+    ("cumulative", cumulative.on_cpu),
     ("scatters", scatters.on_cpu),
     ("sums", sums.run),
     ("chosen", chosen.run),
@@ -95,6 +97,7 @@ CPU_FORMS: tuple[tuple[str, Pass], ...] = (
 CUDA_FORMS: tuple[tuple[str, Pass], ...] = (
     ("empties", empties.run),
     ("order", order.on_gpu),
+    ("cumulative", cumulative.on_gpu),
     ("served", supported.served),
     ("supported", supported.run),
     ("matrices", matrices.run),

@@ -333,7 +333,7 @@ class _Fusion:
         if kind == "row" and view and not self._side_by_side(name):
             return True
         if kind in ("row", "contraction"):
-            below = reader.op == "recurrence"
+            below = reader.op in ("recurrence", "cumulative")
             return not (view and (not is_template(reader, self.graph) or self._rows_view(name, below)))
         if kind == "reduction":
             return False

@@ -18,6 +18,8 @@ from mononn_core.program.expr import Cast, Const, Expr, Load, Op, Select
 from mononn_core.schedule.stages import FusionGroup
 from mononn_core.schedule.views import Views, stored_behind
 
+OTHERS = ("weight_only_matmul", "order", "cumulative", "scatter_runs", "recurrence")
+"""Operators whose templates read floats alone."""
 EXACT_TERMS = (1 << 24) // (255 * 128)
 """Products of an unsigned and a signed byte whose sum float32 holds whatever they are."""
 LARGEST_SEVEN_BITS, LARGEST_PAIR = 64, 128
@@ -154,7 +156,7 @@ def _narrow_inputs(root: Node, graph: Graph, dtype: str, lanes: int) -> tuple[st
     where whole groups of terms lie side by side, and no vector of results is of several wide groups of channels."""
     word = together(dtype)
     types = [graph.types[name] for name in root.inputs if name]
-    if types[0].dtype != COMPUTE or root.op in ("weight_only_matmul", "order", "scatter_runs", "recurrence"):
+    if types[0].dtype != COMPUTE or root.op in OTHERS:
         return ()
     if root.op == "attention":
         return root.inputs[:3] if types[0].shape[3] % word == 0 else ()

@@ -115,6 +115,12 @@ def by_position(b: Builder, x: str, mask: str) -> str:
     return b.add("Add", x, b.add("Gather", b.weight(64, WIDTH), counted))
 
 
+def from_the_end(b: Builder, mask: str) -> str:
+    """How many positions the mask keeps from each on."""
+    found = b.add("CumSum", mask, b.constant(np.array(1)), reverse=1)
+    return b.add("Unsqueeze", b.add("Cast", found, to=TensorProto.FLOAT), b.ints(2))
+
+
 def flat_mask(b: Builder, x: str, mask: str) -> str:
     """The mask read by its places in all of the batch, as exporters write it."""
     count = length_of(b, x)
@@ -188,6 +194,8 @@ PROVEN: dict[str, Body] = {
     "a state in front": first_beside,
     "positions counted": by_position,
     "a mask read flat": flat_mask,
+    "sums up to each": lambda b, x, mask: b.add("CumSum", x, b.constant(np.array(1)), exclusive=1),
+    "a mask counted from its end": lambda b, x, mask: b.add("Add", x, from_the_end(b, mask)),
     "a convolution of single pixels": of_each_place,
 }
 REFUSED: dict[str, Body] = {
@@ -196,6 +204,7 @@ REFUSED: dict[str, Body] = {
     "scores set to little": replaced,
     "rows masked too": rows_and_columns,
     "a product over all": product_over_all,
+    "sums from each on": lambda b, x, mask: b.add("CumSum", b.add("Exp", x), b.constant(np.array(1)), reverse=1),
     "the next": lambda b, x, mask: one_behind(b, x),
     "the next one added": lambda b, x, mask: b.add("Add", x, one_behind(b, x)),
     "a mean of all": lambda b, x, mask: b.add("Sub", x, b.add("ReduceMean", x, b.ints(1), keepdims=1)),

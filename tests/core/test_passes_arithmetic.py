@@ -17,6 +17,12 @@ def reduced_stack(net: Net, x: str, op: str) -> str:
     return net(op, net("concat", *parts, axis=1), axes=(1,), keepdims=False)
 
 
+def reduced_pad(net: Net, x: str, op: str, value: float, axes: tuple[int, ...], mode: str = "constant") -> str:
+    """x with a column in front of it, reduced."""
+    wide = net("pad", x, before=(0, 1), after=(0, 0), mode=mode, value=value)
+    return net(op, wide, axes=axes, keepdims=False)
+
+
 NEUTRAL: dict[str, tuple[Callable[[Net, str], str], dict[str, int]]] = {
     "x + 0": (lambda n, x: n("add", x, n.const(0.0)), {}),
     "0 + x": (lambda n, x: n("add", n.const(np.zeros((2, 3))), x), {}),
@@ -58,6 +64,26 @@ NEUTRAL: dict[str, tuple[Callable[[Net, str], str], dict[str, int]]] = {
             "reduce_mean": {"add": 2, "div": 1},
         }.items()
     },
+    **{
+        f"{op} of what is padded with {value}": (
+            lambda n, x, op=op, value=value: reduced_pad(n, x, op, value, (0, 1)),
+            {op: 1, op[7:]: 1},
+        )
+        for op in ("reduce_max", "reduce_min")
+        for value in (-9.0, 9.0)
+    },
+    "largest along other axes than the padded one": (
+        lambda n, x: reduced_pad(n, x, "reduce_max", 0.0, (0,)),
+        {"pad": 1, "reduce_max": 1},
+    ),
+    "largest of what is reflected": (
+        lambda n, x: reduced_pad(n, x, "reduce_max", 0.0, (0, 1), "reflect"),
+        {"pad": 1, "reduce_max": 1},
+    ),
+    "sum of what is padded": (
+        lambda n, x: reduced_pad(n, x, "reduce_sum", 2.0, (0, 1)),
+        {"pad": 1, "reduce_sum": 1},
+    ),
     "sum along another axis": (
         lambda n, x: n("reduce_sum", n("concat", x, n("neg", x), axis=0), axes=(1,), keepdims=True),
         {"neg": 1, "concat": 1, "reduce_sum": 1},

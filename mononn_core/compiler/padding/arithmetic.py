@@ -14,6 +14,7 @@ from mononn_core.compiler.padding.placed import (
     UnprovenError,
     agreed,
     given,
+    is_first,
     products,
     spread,
     within,
@@ -111,16 +112,37 @@ def reduction_rule(step: Step, inputs: Inputs) -> Placed:
             return None if is_float(step.out.dtype) else anything(step.out.dtype)
         if step.node.op != "reduce_sum":
             return known
-        least, most = anything(step.out.dtype)
-        low, high = known[0] * count, known[1] * count
-        if not is_float(step.out.dtype):
-            return (low, high) if least <= low and high <= most else (least, most)
-        return (max(low, least), min(high, most)) if is_ordinary(known) else None
+        return _summed(step, known, known[0] * count, known[1] * count)
 
     kept = [a for a in range(len(shape)) if a not in axes or step.attrs["keepdims"]]
     places = tuple(x.places[a] if a not in axes else None for a in kept)
     beyond = {i: collapsed(x.whole if over else x.beyond[a]) for i, a in enumerate(kept) if places[i] is not None}
     return Placed(places, collapsed(x.whole), beyond)
+
+
+def _summed(step: Step, known: Known, low: float, high: float) -> Known:
+    """Of sums of such elements, which lie between these."""
+    least, most = anything(step.out.dtype)
+    if not is_float(step.out.dtype):
+        return (low, high) if least <= low and high <= most else (least, most)
+    return (max(low, least), min(high, most)) if is_ordinary(known) else None
+
+
+def cumulative_rule(step: Step, inputs: Inputs) -> Placed:
+    (x,), axis = given(inputs), integer(step.attrs, "axis")
+    places, neutral, count = x.places[axis], 1.0 if step.attrs["product"] else 0.0, step.out.shape[axis]
+    if places is not None:
+        behind = is_first(places) and not step.attrs["reverse"]
+        if not behind and not (x.beyond[axis] == (neutral, neutral) and bool((np.diff(places) > 0).all())):
+            raise UnprovenError
+
+    def up_to(known: Known) -> Known:
+        if known is None or step.attrs["product"]:
+            return None if is_float(step.out.dtype) else anything(step.out.dtype)
+        return _summed(step, known, min(known[0], 0.0) * count, max(known[1], 0.0) * count)
+
+    beyond = {a: up_to(x.whole if a == axis else known) for a, known in x.beyond.items()}
+    return Placed(x.places, up_to(x.whole), beyond)
 
 
 def _is_neutral(step: Step, known: Known) -> bool:

@@ -8,6 +8,7 @@ from mononn_core.compiler.padding.arithmetic import (
     attention_rule,
     by_weights_rule,
     conv_rule,
+    cumulative_rule,
     elementwise_rule,
     matmul_rule,
     norm_rule,
@@ -54,6 +55,7 @@ GATHERS = ("gather", "gather_nd")
 _RULES: dict[str, Callable[[Step, Inputs], Placed]] = {
     "elementwise": elementwise_rule,
     "reduction": reduction_rule,
+    "cumulative": cumulative_rule,
     "transpose": transpose_rule,
     "reshape": reshape_rule,
     "expand": expand_rule,
