@@ -10,6 +10,7 @@ from mononn_core.codegen.cast import as_bytes, rounded, table_text, unrounded
 from mononn_core.codegen.cstyle import Pointer, Printer, vectorisable
 from mononn_core.codegen.vectors import (
     Transposition,
+    copied,
     gathered,
     in_turn,
     inside,
@@ -90,6 +91,15 @@ def _write_for(out: Writer, loop: For, printer: Printer) -> None:
         return
     if vectors is not None:
         _write_vectors(out, loop, printer, vectors)
+        return
+    if (copy := copied(loop, printer)) is not None:
+        offset, load = copy
+        (store,) = loop.body
+        assert isinstance(store, Store)
+        to, source = (printer.pointers[role] for role in (store.operand, load.operand))
+        first = f"{source.name} + {printer.index(source.address(load.index, printer.ranges))}"
+        nbytes = f"{limit} * sizeof({c_type(to.buffer.dtype)})"
+        out.line(f"__builtin_memcpy({to.name} + {printer.index(offset)}, {first}, {nbytes});")
         return
     with out.block(f"for (long {loop.var} = 0; {loop.var} < {limit}; ++{loop.var}) {{"):
         write_statements(out, loop.body, inner)

@@ -17,6 +17,7 @@ from mononn_core.program.expr import (
     Var,
     minimum,
     op,
+    substitute,
     transform,
     variables,
     walk,
@@ -61,6 +62,22 @@ def vectors_of(loop: For, printer: Printer) -> frozenset[str] | None:
             return None
         bound |= {s.name}
     return bound if is_vector(store, loop.var, printer, bound) else None
+
+
+def copied(loop: For, printer: Printer) -> tuple[Expr, Load] | None:
+    """The offset of the first element that a loop stores, and the load of it, where neighbours become neighbours of a
+    type that is not computed in vectors, as they are; None of any other."""
+    (store, *more), scope = loop.body, replace(inside(printer, loop.var, loop.extent), vector=loop.var)
+    if more or not isinstance(store, Store) or not isinstance(load := store.value, Load):
+        return None
+    to, source = (printer.pointers[role] for role in (store.operand, load.operand))
+    if to.buffer.dtype in LANES or source.buffer.dtype != to.buffer.dtype or source.buffer == to.buffer:
+        return None
+    offset = to.address(store.index, scope.ranges)
+    if scope.stride(offset) != 1 or _stride_along(load, loop.var, scope) != 1:
+        return None
+    first = {loop.var: Const(0)}
+    return substitute(offset, first), replace(load, index=tuple(substitute(i, first) for i in load.index))
 
 
 def interchanged(loop: For, printer: Printer) -> For | None:

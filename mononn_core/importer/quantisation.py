@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -157,10 +158,13 @@ def convolution_integer(ctx: Context) -> str:
 
 
 def _integer_convolution(ctx: Context, x: str, x_zero: str, w: str, w_zero: str) -> str:
-    f = frame(ctx, ctx.type(w).shape[2:], ctx.type(x).shape[2:])
-    centred = _centred(ctx, w, w_zero)
-    if centred is not None and f.rank <= 3 and (not x_zero or ctx.type(x_zero).size == 1):
-        return _of_bytes(ctx, x, x_zero, centred, f)
+    f, group = frame(ctx, ctx.type(w).shape[2:], ctx.type(x).shape[2:]), int(ctx.attr("group", 1))
+    alone = all(not zero or ctx.type(zero).size == 1 for zero in (x_zero, w_zero))
+    centred, terms = _centred(ctx, w, w_zero), ctx.type(w).size // ctx.type(w).shape[0]
+    if f.rank <= 3 and terms <= MOST_TERMS and centred is not None and (not x_zero or ctx.type(x_zero).size == 1):
+        return _of_bytes(ctx, x, x_zero, _by_constants(ctx, centred), f)
+    if f.rank <= 3 and terms <= MOST_TERMS and alone:
+        return _of_bytes(ctx, x, x_zero, _by_computed(ctx, w, w_zero), f)
     wide = ctx.add("cast", x, to="int32")
     if x_zero:
         wide = ctx.add("sub", wide, ctx.add("cast", _scalar(ctx, x_zero), to="int32"))
@@ -170,42 +174,67 @@ def _integer_convolution(ctx: Context, x: str, x_zero: str, w: str, w_zero: str)
         rank = ctx.type(w).rank
         shape = (ctx.type(zero).size, *(1,) * (rank - 1)) if ctx.type(zero).size > 1 else ()
         weight = ctx.add("sub", weight, ctx.reshape(zero, shape))
-    return convolve(ctx, wide, weight, f, int(ctx.attr("group", 1)))
+    return convolve(ctx, wide, weight, f, group)
 
 
 def _centred(ctx: Context, w: str, zero: str) -> np.ndarray[Any, Any] | None:
-    """Constant weights [M, ...] less their zero point, int32; None where that is not known, or where an int32 does not
-    hold the sums."""
+    """Constant weights [M, ...] less their zero point, int32; None where that is not known."""
     value, point = ctx.known(w), ctx.known(zero) if zero else np.zeros((), WORD)
-    if value is None or point is None or value[0].size > MOST_TERMS:
+    if value is None or point is None:
         return None
     point = point.astype(WORD)
     return value.astype(WORD) - (point.reshape(-1, *(1,) * (value.ndim - 1)) if point.size > 1 else point)
 
 
-def _of_bytes(ctx: Context, x: str, x_zero: str, weight: np.ndarray[Any, Any], f: Frame) -> str:
-    """The int32 sums of windows over the bytes x, less those of their zero point: x is padded by that. Of weights that
-    int8 does not hold, what is beyond it is a constant a channel, multiplied by the sums of the windows."""
+@dataclass(frozen=True)
+class SignedWeights:
+    """Weights of a convolution of bytes: ``small`` [M, ...] of int8, what ``part`` adds to all of an output channel's
+    (empty: nothing), and the ``sums`` of both over each channel; int32, shaped to broadcast over channels first."""
+
+    small: str
+    part: str
+    sums: str
+
+
+def _by_constants(ctx: Context, weight: np.ndarray[Any, Any]) -> SignedWeights:
+    """Those of int32 of 8 bits less a zero point; what int8 does not hold is a part of its channel's."""
+    part, channels = beyond(weight, tuple(range(1, weight.ndim))), (-1, *(1,) * (weight.ndim - 2))
+    small = ctx.make((weight - part.reshape(-1, *(1,) * (weight.ndim - 1))).astype("int8"))
+    sums = weight.reshape(len(weight), -1).sum(1, dtype=WORD).reshape(channels)
+    return SignedWeights(small, ctx.make(part.reshape(channels)) if part.any() else "", ctx.make(sums))
+
+
+def _by_computed(ctx: Context, w: str, zero: str) -> SignedWeights:
+    """Those of bytes w around a zero point."""
+    small, point = recentred(ctx, w, ctx.reshape(zero, ()) if zero else "", "int8")
+    m, *rest = ctx.type(w).shape
+    sums = ctx.add("reduce_sum", ctx.add("cast", small, to=WORD), axes=tuple(range(1, 1 + len(rest))), keepdims=False)
+    sums = ctx.reshape(sums, (m, *(1,) * (len(rest) - 1)))
+    if not point:
+        return SignedWeights(small, "", sums)
+    sums = ctx.add("sub", sums, ctx.add("mul", point, ctx.make(prod(rest), WORD)))
+    return SignedWeights(small, ctx.add("neg", point), sums)
+
+
+def _of_bytes(ctx: Context, x: str, x_zero: str, w: SignedWeights, f: Frame) -> str:
+    """The int32 sums of windows over the bytes x, less those of their zero point: x is padded by that. What is part of
+    all of a channel's weights is multiplied by the sums of the windows."""
     zero, group = ctx.reshape(x_zero, ()) if x_zero else "", int(ctx.attr("group", 1))
     x, point = recentred(ctx, _bordered(ctx, x, x_zero, f), zero, "uint8")
     none = (0,) * f.rank
     inside = replace(f, before=none, after=none, overhang=none)
-    part = beyond(weight, tuple(range(1, weight.ndim)))
-    channels = (-1, *(1,) * f.rank)
-    small = (weight - part.reshape(-1, *(1,) * (weight.ndim - 1))).astype("int8")
-    total = convolve(ctx, x, ctx.make(small), inside, group)
-    if part.any():
-        total = ctx.add(
-            "add", total, ctx.add("mul", _windows(ctx, x, inside, small, group), ctx.make(part.reshape(channels)))
-        )
-    sums = weight.reshape(len(weight), -1).sum(1, dtype=WORD).reshape(channels)
-    return ctx.add("sub", total, ctx.add("mul", point, ctx.make(sums))) if point else total
+    total = convolve(ctx, x, w.small, inside, group)
+    if w.part:
+        windows = _windows(ctx, x, inside, ctx.type(w.small).shape, group)
+        total = ctx.add("add", total, ctx.add("mul", windows, w.part))
+    return ctx.add("sub", total, ctx.add("mul", point, w.sums)) if point else total
 
 
-def _windows(ctx: Context, x: str, f: Frame, weight: np.ndarray[Any, Any], group: int) -> str:
-    """The int32 sums of the windows over the bytes x that each output channel reads: [N, M or 1, n..]."""
+def _windows(ctx: Context, x: str, f: Frame, weights: tuple[int, ...], group: int) -> str:
+    """The int32 sums of the windows over the bytes x that each output channel reads, by ``weights`` of that shape:
+    [N, M or 1, n..]."""
     if group != 1:
-        return convolve(ctx, x, ctx.make(np.ones_like(weight)), f, group)
+        return convolve(ctx, x, ctx.make(np.ones(weights, "int8")), f, group)
     summed = ctx.add("reduce_sum", ctx.add("cast", x, to=WORD), axes=(1,), keepdims=True)
     return ctx.add("reduce_sum", windowed(ctx, summed, f, 0), axes=tuple(range(2, 2 + f.rank)), keepdims=False)
 

@@ -90,10 +90,10 @@ def infer(node: Node, types: Sequence[TensorType | None]) -> tuple[TensorType, .
 
 
 def is_template(node: Node, graph: Graph) -> bool:
-    """Whether a hand-written template computes ``node``: float32 contractions, convolutions by constants, products of
-    unsigned by signed integers of 8 bits, constant ones, or of computed ones of 8 bits, by weights of few bits,
-    attention of integers, sorting along the last axis, running sums and products of rows or matrices, scattered runs,
-    and recurrences by constants."""
+    """Whether a hand-written template computes ``node``: float32 contractions, convolutions by constants or, of one
+    group, by what is computed, products of unsigned by signed integers of 8 bits, constant ones, or of computed ones of
+    8 bits, by weights of few bits, attention of integers, sorting along the last axis, running sums and products of
+    rows or matrices, scattered runs, and recurrences by constants."""
     types = [graph.types[n] for n in node.inputs if n]
     if node.op == "order":
         return node.attrs["axis"] == types[0].rank - 1
@@ -104,7 +104,8 @@ def is_template(node: Node, graph: Graph) -> bool:
         floats = all(graph.types[n].dtype == COMPUTE for n in others)
         return floats and graph.types[r].dtype in (COMPUTE, "int8") and graph.is_constant(r)
     if node.op == "conv" and not graph.is_constant(node.inputs[1]):
-        return False
+        made = node.inputs[1] not in graph.inputs  # behind what is computed a vector may be read further
+        return made and node.attrs["group"] == 1 and all(t.dtype == COMPUTE for t in types)
     if node.op in ("weight_only_matmul", "weight_only_bytes", "bytes_matmul", "scatter_runs") or (
         node.op == "attention" and types[0].dtype == "uint8"
     ):

@@ -9,8 +9,8 @@
 3. matmul(dequantize(a), dequantize(b)), b computed with one scale, or a constant with one scale, or one a column: the
    exact int32 product of the integers minus their zero points, times both scales (Jacob et al., "Quantization and
    Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference", CVPR 2018, section 2).
-   A convolution likewise, padded by the zero point. Unsigned weights around a zero point are signed ones and a
-   constant a channel, which is multiplied by the sums of the windows.
+   A convolution likewise, padded by the zero point, of computed weights with one scale too. Unsigned constant weights
+   around a zero point are signed ones and a constant a channel, which is multiplied by the sums of the windows.
 4. Every other dequantised constant is the constant that it stands for.
 5. What is quantised again of constants, dequantised ones among them, is a constant.
 
@@ -19,6 +19,7 @@ Cases 0 to 3 are exact, up to the rounding of scales; 3 has fewer roundings than
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -155,14 +156,16 @@ def problem(rewriter: Rewriter, node: Node) -> str:
     (a, *points), (b, *scales) = left.inputs, right.inputs
     if _of_any(rewriter, node, b):
         return _problem_of_any(rewriter, left, right)
-    if (value := rewriter.constant(b)) is None:
-        return "its weights are computed"
     if {rewriter.type(n).dtype for n in (a, b)} - set(BYTES):
         return "its integers have more than 8 bits"
-    if value.shape != rewriter.type(node.inputs[1]).shape:
-        return "all its weights are one number"
     if any(rewriter.type(n).size != 1 for n in points):
         return "its left side has more than one scale"
+    if (value := rewriter.constant(b)) is None:
+        alone = all(rewriter.type(n).size == 1 and rewriter.constant(n) is not None for n in scales)
+        few = prod(rewriter.type(b).shape[:3]) <= MOST_TERMS
+        return "" if alone and few else "its weights are computed, and they have not one constant scale or are too many"
+    if value.shape != rewriter.type(node.inputs[1]).shape:
+        return "all its weights are one number"
     if any(_columns(rewriter, n, b) is None for n in scales):
         return "the scale of its weights is not constant, or differs within a column"
     if value[..., 0].size > MOST_TERMS:
@@ -234,11 +237,14 @@ def convolution(rewriter: Rewriter, node: Node) -> str | None:
     """Case 3 of a convolution."""
     if node.op != "conv" or rewriter.type(node.output).dtype != COMPUTE or problem(rewriter, node):
         return None
-    (x, x_scale, *x_zero), (w, w_scale, *_) = _dequantised(rewriter, node)
+    (x, x_scale, *x_zero), (w, w_scale, *w_zero) = _dequantised(rewriter, node)
     source = rewriter.producer(node.inputs[1])
     assert source is not None
-    wide = _centred(rewriter, source)
     x, point = recentred(rewriter, x, _scalar(rewriter, x_zero), "uint8")
+    if rewriter.constant(w) is None:
+        total = _by_computed(rewriter, node, (x, point), recentred(rewriter, w, _scalar(rewriter, w_zero), "int8"))
+        return _scaled(rewriter, total, x_scale, w_scale, w)
+    wide = _centred(rewriter, source)
     part = beyond(wide, (0, 1, 2))
     total = rewriter.add("conv", x, rewriter.make((wide - part).astype("int8")), **dict(node.attrs))
     if part.any():
@@ -247,6 +253,21 @@ def convolution(rewriter: Rewriter, node: Node) -> str | None:
         sums = rewriter.make(-wide.sum((0, 1, 2), dtype=WORD))
         total = rewriter.add("add", total, rewriter.add("mul", point, sums))
     return _scaled(rewriter, total, x_scale, w_scale, w)
+
+
+def _by_computed(rewriter: Rewriter, conv: Node, left: tuple[str, str], right: tuple[str, str]) -> str:
+    """The int32 sums of a convolution's windows by computed weights, both given with their zero points ("": 0)."""
+    (x, point), (w, other) = left, right
+    total = rewriter.add("conv", x, w, **dict(conv.attrs))
+    if other:
+        total = rewriter.add("sub", total, rewriter.add("mul", other, _windows(rewriter, x, conv)))
+    if point:
+        sums = rewriter.add("reduce_sum", rewriter.add("cast", w, to=WORD), axes=(0, 1, 2), keepdims=False)
+        if other:
+            terms = rewriter.make(prod(rewriter.type(w).shape[:3]), WORD)
+            sums = rewriter.add("sub", sums, rewriter.add("mul", other, terms))
+        total = rewriter.add("sub", total, rewriter.add("mul", point, sums))
+    return total
 
 
 def _windows(rewriter: Rewriter, x: str, node: Node) -> str:

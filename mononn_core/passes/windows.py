@@ -48,7 +48,11 @@ def _write(node: Node, builder: Builder, least: int = 1) -> None:
     windows = add("reshape", windows, shape=(n, kh * kw, oh * ow, group, mine))
     rows = add("reshape", add("transpose", windows, perm=(3, 0, 2, 1, 4)), shape=(group, n * oh * ow, kh * kw * mine))
     split = add("reshape", w, shape=(kh * kw * mine, group, m // group))
-    product = add("matmul", rows, add("transpose", split, perm=(1, 0, 2)))
+    right = add("transpose", split, perm=(1, 0, 2))
+    computed = builder.types[w].dtype == "int8" and w not in builder.constants
+    product = (
+        add("bytes_matmul", rows, right, zeros=(0, 0), transpose_b=False) if computed else add("matmul", rows, right)
+    )
     product = add("transpose", product, perm=(1, 0, 2))
     builder.add("reshape", [product], node.origin, {"shape": (n, oh, ow, m)}, output=node.output)
 

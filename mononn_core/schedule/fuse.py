@@ -326,7 +326,7 @@ class _Fusion:
         kind = registry.get(reader.op).kind
         if kind == "contraction" and is_template(reader, self.graph):
             if reader.op == "conv":
-                return not (view and self._image_view(name))
+                return not (view and name == reader.inputs[0] and self._image_view(name))
             if reader.op == "attention" and name not in reader.inputs[:3]:
                 return not view and self._from_integers(name)
             return not (view and self._matrix_view(name, reader))

@@ -15,6 +15,7 @@ import numpy as np
 from mononn_core.codegen.cpu_storage import TILES, CpuStorage, is_narrow, write_tiles
 from mononn_core.codegen.cstyle import Printer
 from mononn_core.codegen.loops import is_cheap
+from mononn_core.codegen.storage import row_stride
 from mononn_core.element import COMPUTE, itemsize
 from mononn_core.ops.common import integers
 from mononn_core.program.expr import Const, Expr, Var, minimum, op, wrap
@@ -208,7 +209,8 @@ class Direct(Windowed[ConvParams]):
                 if var in domain:
                     row = row + Var(var) * rows_apart
             where = f", mn::Inside<{', '.join(map(str, params.inside))}>{{{printer.index(row)}}}"
-        call = f"{kernel}<Windows_, {tile}>({code.corner(printer, a)}, {right}, {end}{function}, ahead_{where});"
+        apart = "" if b.stable else f", 0, {row_stride(printer.pointers['b'].buffer)}"
+        call = f"{kernel}<Windows_, {tile}{apart}>({code.corner(printer, a)}, {right}, {end}{function}, ahead_{where});"
         if params.grouped[0] == 0:
             return call
         skip = a.box.size[1] - params.grouped[0]

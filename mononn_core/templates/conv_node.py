@@ -20,7 +20,8 @@ class Conv:
     """The extents of a ``conv`` node: images [N, H, W, C] of ``dtype`` and their windows, in ``group`` groups of
     channels; ``together`` of them lie side by side in the weights, across ``joined`` taps of a kernel row.
     ``seven_bits``: its weights are bytes that have no more, and it matters. ``dense``: the taps of a kernel row are
-    neighbours. ``tile_step``: of a run of so many terms, as :meth:`PhaseBuilder.tile_step`."""
+    neighbours. ``computed``: its weights are. ``tile_step``: of a run of so many terms, as
+    :meth:`PhaseBuilder.tile_step`."""
 
     x: tuple[int, ...]
     out: tuple[int, ...]
@@ -33,6 +34,7 @@ class Conv:
     joined: int = 1
     seven_bits: bool = False
     dense: bool = False
+    computed: bool = False
     tile_step: Callable[[int], int] = field(default=lambda terms: 0, compare=False, repr=False)
 
     @staticmethod
@@ -43,7 +45,9 @@ class Conv:
         dense = builder.dense(image_of(builder, stage).tensor, channels) and conv.group == conv.dilations[1] == 1
         joined = conv.kernel[1] if dense and channels % together else 1
         small = builder.in_pairs(stage.root) == "seven_bits"
-        conv = replace(conv, dtype=dtype, together=together, joined=joined, seven_bits=small, dense=dense)
+        computed = not builder.views.graph.is_constant(stage.root.inputs[1])
+        conv = replace(conv, dtype=dtype, together=together, joined=joined, seven_bits=small)
+        conv = replace(conv, dense=dense, computed=computed)
         return replace(conv, tile_step=partial(builder.tile_step, stage.root))
 
     @staticmethod

@@ -32,7 +32,7 @@ from mononn_core.schedule.bands import read_bands, store_bands, strip_of
 from mononn_core.schedule.binder import BATCH, BLOCK, OWNER, PANEL, Matrix, OperandBinder, TaskBuilder, unit_axes
 from mononn_core.schedule.boxes import Boxes
 from mononn_core.schedule.decisions import L2_SHARE, fewer_at_once, most_at_once, registers_problem, rows_problem
-from mononn_core.schedule.operands import axis
+from mononn_core.schedule.operands import RowsView, axis
 from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.schedule.schedule import GroupSchedule, Partition, Tile
 from mononn_core.schedule.stages import FusionGroup
@@ -60,6 +60,7 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
 
     Attributes:
         row_step: image rows that it computes together.
+        order: the axes of its results.
     """
 
     op = "conv"
@@ -68,6 +69,7 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
     weights = "b"
     header = "mononn_conv.hpp"
     row_step: ClassVar[int] = 1
+    order: ClassVar[tuple[str, str, str]] = ("y", "x", "n")
 
     # -- what a template of its kind says ---------------------------------------------------------------------------
 
@@ -285,7 +287,7 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
         inner = {"y": (0, rows - 1), "x": (0, width - 1), "n": (0, min(panel, channels) - 1)}
         y = binder.position("row", y0 + axis("y", rows), height)
         column = binder.position("column", n0 + axis("n", min(panel, channels)), channels)
-        result = builder.epilogue(stage, binder, (image, y, axis("x", width), column), inner, ("y", "x", "n"))
+        result = builder.epilogue(stage, binder, (image, y, axis("x", width), column), inner, self.order)
         params = {**windows.params(), "panel": panel, **self.more_params(conv, panel)}
         return Task(self.name, tuple(binder.operands), params, (result,))
 
@@ -306,6 +308,13 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
         end = view.first + int(windows.last_pixel(conv.out[1] - 1)) if conv.out[0] == 1 else rows
         size = (windows.pixels(windows.rows), self.reads(conv, panel))
         binder.add("a", view.tensor, Box((pixel, channel), size, (end, view.column + conv.x[3])))
+        if conv.computed:
+            seen = RowsView.of(builder.views, weight)
+            assert seen is not None and not seen.beside, "computed weights are stored"
+            terms = conv.taps * conv.x[3]
+            corner, ends = (Const(seen.row), n0 + seen.column), (seen.row + terms, seen.column + conv.channels)
+            binder.add("b", seen.tensor, Box(corner, (terms, panel), ends))
+            return
         w, width = builder.views.graph.constants[weight], self.packed_panel(conv, panel)
         name, multiplied = weight + self.tag(conv), self.weight_type(conv)
         shape, matrix = self.weight_matrix(conv, panel, w)
@@ -331,17 +340,17 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
         a, b = (operand(task, role) for role in self.roles)
         pixels, pixels_text = code.extents(a, 0, printer)
         columns, columns_text = code.extents(b, 1, printer)
-        result, (y, x, n) = task.results[0], task.results[0].axes
-        inner = code.element_printer(printer, result.axes, (windows.rows, windows.width, windows.panel))
+        result = task.results[0]
+        inner = code.element_printer(printer, result.axes, self.elements(task, result.axes).extents)
         ragged = columns != (windows.panel,)
-        counted = write_element(out, result, inner, ragged)
+        counted = write_element(out, result, inner, ragged or self.order[-1] == "x")
         self.write_ahead(result, inner, code)
         function = "element_"
         if ragged:
             function = "edge_"
             out.line(f"const long end_ = {columns_text};")
             padded = into_padding(result, b.box.bound[1], windows.panel, inner)
-            write_edge(out, (y, x, n), counted, padded, self.in_vectors(phase, columns, code))
+            write_edge(out, result.axes, counted, padded, self.in_vectors(phase, columns, code))
         lda = row_stride(printer.pointers["a"].buffer)
         pairs = ", ".join(f"{v}, {h}" for v, h in (windows.kernel, windows.strides, windows.dilations))
         shape = f"{lda}, {windows.pitch}, {windows.width}, {pairs}"

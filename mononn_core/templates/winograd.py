@@ -149,7 +149,8 @@ class Winograd(Windowed[WindowParams]):
     def panels(self, conv: Conv, lanes: int) -> tuple[int, ...]:
         """Two vectors of output channels, or one where there are no two; of input channels that are as many as a vector
         has. Of words, whose products are added up, and of groups they fill vectors."""
-        if TRANSFORMED.get(conv.dtype) != self.transformed or not applies(conv.windows(conv.x[2], conv.out[1])):
+        fits = applies(conv.windows(conv.x[2], conv.out[1])) and not conv.computed
+        if TRANSFORMED.get(conv.dtype) != self.transformed or not fits:
             return ()
         mine, width = conv.of_group
         terms = together(self.transformed)

@@ -98,8 +98,8 @@ template <class G, int PIXELS, int STEPS, class TA> struct NextPixels {
 template <class G> constexpr int STEP = G::RUN % STEPS == 0 ? STEPS : G::RUN % 2 == 0 ? 2 : G::RUN % 3 == 0 ? 3 : 1;
 
 // c += RH x RW output pixels times NV vectors, of each run's terms [from, to): the accumulators stay in registers over all
-// taps, and the pixels of a step lie at constant distances from one pointer. A row of B has STRIDE vectors; SKIP rows are left
-// out after each tap.
+// taps, and the pixels of a step lie at constant distances from one pointer. Rows of B lie STRIDE floats apart; SKIP rows are
+// left out after each tap.
 template <class G, int RH, int RW, int NV, int STRIDE, int SKIP, class TA, class Fetching, class Touched>
 MN_INLINE void add_windows(V (&c)[RH * RW][NV], const TA *__restrict A, const float *__restrict panel, Taps taps, int from, int to,
                            Fetching fetch, Touched lines) {
@@ -111,22 +111,22 @@ MN_INLINE void add_windows(V (&c)[RH * RW][NV], const TA *__restrict A, const fl
   MN_NOUNROLL for (int kh = taps.top; kh < taps.bottom; ++kh)
     MN_NOUNROLL for (int r = taps.left; r < taps.right; ++r) {
       const TA *a = A + G::at(kh * G::DH, r * G::DW) + from;
-      const float *B = panel + (((long)kh * G::RUNS + r) * (G::RUN + SKIP) + from) * STRIDE * W;
+      const float *B = panel + (((long)kh * G::RUNS + r) * (G::RUN + SKIP) + from) * STRIDE;
       MN_NOUNROLL for (int k = from; k < to; k += STEP<G>) {
         if constexpr (SPREAD) lines.template step<G::RUN / STEP<G>>();
         pixels.step();
         a = held(a), B = held(B);
         MN_UNROLL for (int u = 0; u < STEP<G>; ++u) {
           V row[NV];
-          MN_UNROLL for (int j = 0; j < NV; ++j) row[j] = load_now(B + (u * STRIDE + j) * W);
-          fetch.template row<NV * W>(B + u * STRIDE * W, u);
+          MN_UNROLL for (int j = 0; j < NV; ++j) row[j] = load_now(B + u * STRIDE + j * W);
+          fetch.template row<NV * W>(B + u * STRIDE, u);
           MN_UNROLL for (int i = 0; i < RH * RW; ++i) {
             const V v = splat_now(a[G::at(i / RW * G::SH, i % RW * G::SW) + u]);
             MN_UNROLL for (int j = 0; j < NV; ++j) add_now(c[i][j], v, row[j]);
           }
         }
         a += STEP<G>;
-        B += STEP<G> * STRIDE * W;
+        B += STEP<G> * STRIDE;
         fetch = fetch.from(STEP<G>);
       }
     }
@@ -165,13 +165,13 @@ MN_INLINE void each_tile(Tile &&tile, Fetches &&fetches, Element &&element, Ahea
 
 constexpr long FAR_PANEL = 1 << 18;  // bytes of one that does not stay in the second-level cache beside pixels and what is fetched
 
-// The first NV vectors of channels of a panel of STRIDE vectors; see ``conv``. Over one that is far all tiles pass in PARTS, a
+// The first NV vectors of channels of a panel whose rows lie STRIDE floats apart; see ``conv``. Over one that is far all tiles pass in PARTS, a
 // kernel row each or some of the only row's terms; their sums wait in the near cache.
 template <class G, int ROWS, int NV, int STRIDE, int MOST, bool CHEAP, int SKIP, class TA, class Element, class Ahead, class Where>
 MN_INLINE void conv_vectors(const TA *A, const float *B, Element &&element, Ahead &&ahead, Where where) {
   constexpr long ROW = (long)G::RUNS * (G::RUN + SKIP), SUMS = (long)ROWS * G::OW * NV * W;
   constexpr int SOME = 1024 / STEP<G> * STEP<G>, CUTS = G::RUNS > 1 ? 1 : (G::RUN + SOME - 1) / SOME;
-  constexpr bool APART = G::KH * ROW * STRIDE * W * 4 >= FAR_PANEL && SUMS <= WAITING;
+  constexpr bool APART = G::KH * ROW * STRIDE * 4 >= FAR_PANEL && SUMS <= WAITING;
   constexpr int PARTS = !APART ? 1 : G::KH > 1 ? G::KH : CUTS;
   alignas(64) float sums[PARTS > 1 ? SUMS : 1];
   auto pass = [&]<bool LAST>(int part, auto &&store_, auto &&ahead_) __attribute__((always_inline)) {
@@ -197,7 +197,7 @@ MN_INLINE void conv_vectors(const TA *A, const float *B, Element &&element, Ahea
     };
     auto fetches = [=]<int TILES>(int number) __attribute__((always_inline)) {
       const long rows = row ? ROW : some ? to - from : G::KH * ROW;
-      return fetch_of<TILES, STRIDE * W>(number, B + (top * ROW + from) * STRIDE * W, rows);
+      return fetch_of<TILES, STRIDE>(number, B + (top * ROW + from) * STRIDE, rows);
     };
     each_tile<G, ROWS, NV, MOST, CHEAP>(tile, fetches, store_, ahead_);
   };
@@ -211,20 +211,20 @@ MN_INLINE void conv_vectors(const TA *A, const float *B, Element &&element, Ahea
 // ROWS rows of G::OW output pixels by PANEL channels, at most MOST pixels at once; ``element(y, x, n, v)`` takes W
 // neighbouring channels from n on. A is the first pixel of the first window (border included), B the panel. ``ahead(y, x, n)``
 // may prefetch what ``element`` will touch in a cache line: it runs while a tile is multiplied. The panel has SKIP rows a
-// tap more than there are channels to read. ``where`` the image is not zero: Inside or Full.
-template <class G, int ROWS, int PANEL, int MOST, bool CHEAP, int SKIP = 0, class TA, class Element, class Ahead = Nothing, class Where = Full>
+// tap more than there are channels to read, which lie LDB floats apart. ``where`` the image is not zero: Inside or Full.
+template <class G, int ROWS, int PANEL, int MOST, bool CHEAP, int SKIP = 0, int LDB = PANEL, class TA, class Element, class Ahead = Nothing, class Where = Full>
 MN_INLINE void conv(const TA *A, const float *B, Element &&element, Ahead &&ahead = Nothing{}, Where where = Full{}) {
-  conv_vectors<G, ROWS, PANEL / W, PANEL / W, MOST, CHEAP, SKIP>(A, B, element, ahead, where);
+  conv_vectors<G, ROWS, PANEL / W, LDB, MOST, CHEAP, SKIP>(A, B, element, ahead, where);
 }
 
 // As ``conv``, of a panel of which only so many ``channels`` are there: where half of its vectors hold them, those alone,
 // of as many more pixels at once.
-template <class G, int ROWS, int PANEL, int MOST, bool CHEAP, int SKIP = 0, class TA, class Element, class Ahead = Nothing, class Where = Full>
+template <class G, int ROWS, int PANEL, int MOST, bool CHEAP, int SKIP = 0, int LDB = PANEL, class TA, class Element, class Ahead = Nothing, class Where = Full>
 MN_INLINE void conv_ragged(const TA *A, const float *B, long channels, Element &&element, Ahead &&ahead = Nothing{}, Where where = Full{}) {
   constexpr int NV = PANEL / W;
   if constexpr (NV % 2 == 0)
-    if (channels <= PANEL / 2) return conv_vectors<G, ROWS, NV / 2, NV, 2 * MOST, CHEAP, SKIP>(A, B, element, ahead, where);
-  conv_vectors<G, ROWS, NV, NV, MOST, CHEAP, SKIP>(A, B, element, ahead, where);
+    if (channels <= PANEL / 2) return conv_vectors<G, ROWS, NV / 2, LDB, 2 * MOST, CHEAP, SKIP>(A, B, element, ahead, where);
+  conv_vectors<G, ROWS, NV, LDB, MOST, CHEAP, SKIP>(A, B, element, ahead, where);
 }
 
 // Channel C of every group of GROUP neighbouring lanes, in all lanes of the group.

@@ -234,18 +234,40 @@ def test_windows_for_weights_of_a_run_are_copied_by_whole_vectors(channels: int,
     """Neither is a column divided for each element, nor what windows that overlap show computed for every tap, be it
     quantised and dequantised there."""
     b = Builder("modulated")
-    x = b.add("Conv", "x", b.weight(channels, 3, 1, 1))
-    weight = b.add("Mul", b.weight(8, channels, 3, 3), b.add("GlobalAveragePool", x))
+    x = b.add("Conv", "x", b.weight(2 * channels, 3, 1, 1))
+    weight = b.add("Mul", b.weight(8, channels, 3, 3), b.add("ReduceMean", x))
     scales = b.constant(np.array([1, 1, 2, 2], np.float32))
     wide = b.add("Resize", x, "", scales, mode="linear")
     if rounded:
         scale, zero = b.constant(np.float32(0.01)), b.constant(np.uint8(128))
         wide = b.add("DequantizeLinear", b.add("QuantizeLinear", wide, scale, zero), scale, zero)
-    b.add("Conv", wide, weight, output="y", pads=[1, 1, 1, 1])
+    b.add("Conv", wide, weight, output="y", pads=[1, 1, 1, 1], group=2)
     model = b.model({"x": (TensorProto.FLOAT, (1, 3, 6, 5))}, {"y": (1, 8, 12, 10)})
     (text,) = (part for part in phases(check(model, level), "Conv") if "_reshape: " in part)
     (inner,) = text.split(f"each_lane<{channels}>(")[1:]
     assert not any(word in inner for word in ("gather", "x /", "x %", "index"))
+
+
+@pytest.mark.parametrize("kind", ["uint8", "bool", "int64", "float64", "int16"])
+def test_neighbours_that_stay_as_they_are_are_copied_together(kind: str) -> None:
+    """Of types that are not computed in vectors."""
+    dtype = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+    starts, ends, axes = (
+        helper.make_tensor(n, TensorProto.INT64, [2], v) for n, v in zip("sea", ([1, 3], [5, 40], [0, 1]), strict=True)
+    )
+    graph = helper.make_graph(
+        [helper.make_node("Slice", ["x", "s", "e", "a"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", dtype, (5, 43))],
+        [helper.make_tensor_value_info("y", dtype, (4, 37))],
+        [starts, ends, axes],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    stages = compiler.lower(made.SerializeToString(), threads=2)
+    assert "__builtin_memcpy(p_out + " in stages.source
+    x = (np.random.default_rng(0).standard_normal((5, 43)) * 50).astype(kind)
+    with Session(compiler.build(stages), threads=2) as session:
+        np.testing.assert_array_equal(session.run({"x": x})["y"], x[1:5, 3:40])
 
 
 def test_nests_that_differ_in_their_tensors_alone_are_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
