@@ -69,6 +69,6 @@ def padded_stride(columns: int, dtype: str, machine: Machine) -> int:
     if columns <= lanes // 2:
         return columns
     stride = ceil(columns / (2 * lanes)) * 2 * lanes
-    if columns >= kibibyte and stride % kibibyte == 0:
+    if stride % kibibyte == 0:
         stride += 64 // itemsize(dtype)
     return stride

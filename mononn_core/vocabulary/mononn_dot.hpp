@@ -51,6 +51,7 @@ struct DotWords {
     __builtin_memcpy(&two, p, 4);
     return (Words)(Sum{} + two);
   }
+  MN_INLINE Value values(Sum words) { return (Words)words; }
 };
 template <> struct Dot<int16_t, int16_t> : DotWords {
   static constexpr int CHAINS = 8;

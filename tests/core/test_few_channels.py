@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -81,6 +81,67 @@ def test_as_the_reference(name: str, level: str) -> None:
     np.testing.assert_allclose(seen.reshape(wanted.shape), wanted, rtol=1e-4, atol=1e-4)
 
 
+NARROW = ("a picture", "a mask", "channels that fill no vector", "strides", "dilations", "pixels last", "many taps")
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_of_bfloat16(name: str) -> None:
+    """What is multiplied is rounded to eight bits, sums are not: within the gate of such networks."""
+    case, options = CASES[name], {"threads": 2, "precision": "bf16"}
+    stages = compiler.lower(case.model(), machine=Machine.probe(), **options)
+    if "avx512bf16" not in Machine.probe().features:
+        pytest.skip("this processor has no products of bfloat16")
+    (few,) = (p for p in stages.program.phases() if p.task.template == "few_channels")
+    assert {stages.program.buffer(str(o.buffer)).dtype for o in few.task.operands if o.role in ("a", "b")} == {
+        "bfloat16"
+    }
+    x = np.random.default_rng(0).standard_normal(case.x).astype(np.float32)
+    (wanted,) = ReferenceEvaluator(case.model()).run(None, {"x": x})
+    with Session(compiler.build(stages), threads=2) as session:
+        found = session.run({"x": x})["y"]
+    assert np.linalg.norm(found - wanted) <= 2e-2 * np.linalg.norm(wanted)
+    given = {"x": x.reshape(stages.program.buffer("x").shape)}
+    seen = run(stages.program, given, stages.lowered.weights, 2)["y"].reshape(wanted.shape)
+    np.testing.assert_allclose(seen, found, rtol=1e-2, atol=1e-2)
+
+
+def quantised(case: Case) -> bytes:
+    """x and the weights in steps, the convolution of them, and what follows."""
+    b = Builder("few", 3)
+    step, zero, none = b.constant(np.float32(0.05)), b.constant(np.uint8(117)), b.constant(np.int8(0))
+    x = b.add("DequantizeLinear", b.add("QuantizeLinear", "x", step, zero), step, zero)
+    w = b.constant(b.random.integers(-128, 128, (case.outputs, case.x[1], *case.kernel)).astype(np.int8))
+    y = b.add("Conv", x, b.add("DequantizeLinear", w, b.constant(np.float32(0.01)), none), **case.attributes)
+    b.add("Transpose", y, perm=[0, 2, 3, 1], output="y") if case.then == "pixels last" else b.add("Relu", y, output="y")
+    return b.model({"x": (TensorProto.FLOAT, case.x)}, {"y": ("n", "c", "h", "w")})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_of_bytes(name: str) -> None:
+    """The same bits whatever the processor multiplies bytes by."""
+    case, found = CASES[name], []
+    x = np.random.default_rng(0).standard_normal(case.x).astype(np.float32)
+    levels = [*(Machine.named(level) for level in (*LEVELS, "scalar")), Machine.probe()]
+    for machine in levels:
+        stages = compiler.lower(quantised(case), threads=2, machine=machine)
+        assert ("few_channels" in [p.task.template for p in stages.program.phases()]) == (machine.vector_bytes > 4)
+        with Session(compiler.build(stages), threads=2) as session:
+            found.append(session.run({"x": x})["y"])
+    given = {"x": x.reshape(stages.program.buffer("x").shape)}
+    found.append(run(stages.program, given, stages.lowered.weights, 2)["y"].reshape(found[0].shape))
+    (wanted,) = ReferenceEvaluator(quantised(case)).run(None, {"x": x})
+    for seen in found:
+        np.testing.assert_array_equal(seen, found[0])
+    np.testing.assert_allclose(found[0], wanted, rtol=1e-4, atol=1e-3)
+
+
+def test_tile_registers_are_not_left_for_it() -> None:
+    machine = Machine.named("avx512")
+    machine = replace(machine, features=machine.features | {"avx512vnni", "amx-tile", "amx-int8"})
+    stages = compiler.lower(quantised(CASES["a picture"]), threads=2, machine=machine)
+    assert "few_channels" not in [p.task.template for p in stages.program.phases()]
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 def test_the_bits_hang_on_no_number_of_workers(threads: int) -> None:
     artifact = compiler.build(lowered(CASES["a picture"], LEVELS[0]))
@@ -97,7 +158,7 @@ def test_the_bits_hang_on_no_number_of_workers(threads: int) -> None:
     [
         Case((1, 32, 9, 9), 9),
         Case((1, 32, 9, 9), 8, (1, 1), {}),
-        Case((1, 4, 9, 9), 3),
+        Case((1, 3, 9, 9), 3),
         Case((1, 16, 9, 9), 3, (1, 1), {}),
     ],
 )
@@ -114,7 +175,16 @@ def test_it_compiles_for_other_processors(machine: str) -> None:
         assert compile_shared(source, machine=level, extra_flags=flags).code
 
 
-def test_pixels_at_once_are_a_power_of_two() -> None:
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"at_once": 6}, "6 pixels at once are no power of two"),
+        ({"joined": 2}, "runs of 2 taps in lines of 16 terms do not exist"),
+        ({"line": 0}, "runs of 3 taps in lines of 0 terms do not exist"),
+        ({"line": 10}, "operand 'b' does not have the .* rows of its windows"),
+    ],
+)
+def test_parameters_fit_the_windows(params: dict[str, object], message: str) -> None:
     program = lowered(CASES["a picture"], "avx512").program
-    with pytest.raises(VerifyError, match="6 pixels at once are no power of two"):
-        verify(changed(program, "few_channels", at_once=6))
+    with pytest.raises(VerifyError, match=message):
+        verify(changed(program, "few_channels", **params))
