@@ -63,19 +63,24 @@ class Writers:
 
     Attributes:
         rows, columns: where the grid's lines are.
-        owner: int16 [rows of the grid, its columns]; NOBODY where nothing is written.
+        owner: int16 [rows of the grid, its columns]; NOBODY where nothing is written, of several the last one.
+        several: bool, likewise: whether what several owners write has the place in it, which may be in turns.
     """
 
     def __init__(self, shape: tuple[int, int], written: Sequence[tuple[int, Boxes]]) -> None:
-        """``written``: owners, each with what it writes of a matrix of ``shape``; of several the last one counts."""
+        """``written``: owners, each with what it writes of a matrix of ``shape``."""
         boxes = [box for _, mine in written for box in mine]
         self.rows = np.unique(np.array([0, shape[0], *(end for box in boxes for end in box[:2])]).clip(0, shape[0]))
         self.columns = np.unique(np.array([0, shape[1], *(end for box in boxes for end in box[2:])]).clip(0, shape[1]))
         self._lines = (self.rows.tolist(), self.columns.tolist())
         self.owner = np.full((self.rows.size - 1, self.columns.size - 1), NOBODY, np.int16)
+        self.several = np.zeros_like(self.owner, bool)
         for owner, mine in written:
             for box in mine:
-                self.owner[self._inside(box)] = owner
+                inside = self._inside(box)
+                part = self.owner[inside]
+                self.several[inside] |= (part != NOBODY) & (part != owner)
+                self.owner[inside] = owner
 
     def _inside(self, box: Box) -> tuple[slice, slice]:
         """The part of the grid that a box reaches."""
@@ -90,14 +95,17 @@ class Writers:
 
     def only(self, owner: int, boxes: Boxes) -> bool:
         """Whether nobody but ``owner`` writes inside the boxes."""
-        inside = (self.owner[self._inside(box)] for box in boxes)
-        return all(((part == owner) | (part == NOBODY)).all() for part in inside)
+        return not any(self._foreign(owner, self._inside(box)).any() for box in boxes)
+
+    def _foreign(self, owner: int, inside: tuple[slice, slice]) -> Array:
+        """Where others than ``owner`` may write."""
+        part = self.owner[inside]
+        return self.several[inside] | ((part != owner) & (part != NOBODY))
 
     def others(self, owner: int, box: Box) -> int:
         """Elements inside a box that others than ``owner`` write."""
         rows, columns = self._inside(box)
-        part = self.owner[rows, columns]
-        foreign = (part != owner) & (part != NOBODY)
+        foreign = self._foreign(owner, (rows, columns))
         if not foreign.any():
             return 0
         heights = np.diff(self.rows[rows.start : rows.stop + 1].clip(box[0], box[1]))

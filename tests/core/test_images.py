@@ -128,3 +128,17 @@ def test_windows_put_together_again_have_one_border(channels: int, threads: int)
     b.add("Conv", z, b.weight(channels, 1, 3, 3), group=channels, pads=[1, 1, 1, 1], output="y")
     shape = (4, 8, 7, 7)
     check(b.model({"x": (TensorProto.FLOAT, shape)}, {"y": (1, channels, 14, 14)}), threads, shape=shape)
+
+
+@pytest.mark.parametrize("kernel", [1, 3])
+@pytest.mark.parametrize(("frames", "rows"), [(2, 4), (2, 16), (4, 4)])
+def test_lines_of_all_images_as_images_of_their_own(frames: int, rows: int, kernel: int) -> None:
+    """A video's frames and then, line by line, what follows one another in time: owners have frames, and then lines of
+    all of them, whose border they fill."""
+    b = Builder("video")
+    z = b.add("Conv", "x", b.weight(32, 8, 3, 3), pads=[1, 1, 1, 1])
+    z = b.add("Sigmoid", b.add("Conv", z, b.weight(64, 32, kernel, kernel), pads=[kernel // 2] * 4))
+    z = b.add("Conv", b.add("Transpose", z, perm=[2, 1, 0, 3]), b.weight(8, 64, 3, 1), pads=[1, 0, 1, 0])
+    b.add("Transpose", z, perm=[2, 1, 0, 3], output="y")
+    shape = (frames, 8, rows, 16)
+    check(b.model({"x": (TensorProto.FLOAT, shape)}, {"y": shape}), 2, shape=shape)

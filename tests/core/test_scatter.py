@@ -21,6 +21,7 @@ from mononn_core.program.interpret import run as interpret
 from mononn_core.program.verify import verify
 from mononn_core.runtime.session import Session
 from tests.core.graphs import Net, assert_same, operators, unchanged
+from tests.core.models import model, node
 from tests.core.test_templates import changed
 
 Array = np.ndarray[Any, Any]
@@ -227,3 +228,14 @@ def test_updates_of_scatters_and_sums_are_no_rows_set_one_after_the_other() -> N
     outer = net("scatter_nd", net.input(4, 3), one, inner, reduction="none")
     graph = net.graph(net("scatter_nd", outer, two, net.input(1, 3), reduction="add"))
     assert_same(graph, scatters.run(graph))
+
+
+def test_nothing_is_put_anywhere_whatever_its_shape() -> None:
+    """As exporters write an assignment to an empty slice."""
+    shapes = {"x": (4, 6, 6), "i": (0, 5, 5, 1), "u": (0, 5, 5)}
+    kinds = {"x": "float32", "i": "int64", "u": "float32"}
+    text = model([node("ScatterND", "x i u", "y")], [(n, kinds[n], s) for n, s in shapes.items()], ["y"])
+    x = np.random.default_rng(0).standard_normal(shapes["x"]).astype(np.float32)
+    empty = {n: np.zeros(shapes[n], kinds[n]) for n in "iu"}
+    with compiler.compile(text.SerializeToString(), threads=2) as session:
+        np.testing.assert_array_equal(session.run({"x": x, **empty})["y"], x)
