@@ -124,7 +124,7 @@ def _cumulative(xp: Any, inputs: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]
     kind = x.dtype
     x = xp.flip(x, axis=axis) if attrs["reverse"] else x
     found = (xp.cumprod if attrs["product"] else xp.cumsum)(x, axis=axis).astype(kind)
-    if attrs["exclusive"]:
+    if attrs["exclusive"] and x.shape[axis]:
         first = xp.full_like(xp.take(x, xp.arange(1), axis=axis), 1 if attrs["product"] else 0)
         found = xp.take(xp.concatenate([first, found], axis=axis), xp.arange(x.shape[axis]), axis=axis)
     return (xp.flip(found, axis=axis) if attrs["reverse"] else found,)

@@ -22,7 +22,9 @@ COLUMNS = 32
 
 def on_cpu(graph: Graph) -> Graph:
     """``graph`` with those convolutions alone that a template for a CPU computes."""
-    return restate(graph, lambda node: node.op == "conv" and not is_template(node, graph), _write)
+    return restate(
+        graph, lambda node: node.op == "conv" and not is_template(node, graph), partial(_write, in_bytes=True)
+    )
 
 
 def on_gpu(graph: Graph) -> Graph:
@@ -32,9 +34,9 @@ def on_gpu(graph: Graph) -> Graph:
     )
 
 
-def _write(node: Node, builder: Builder, least: int = 1) -> None:
+def _write(node: Node, builder: Builder, least: int = 1, in_bytes: bool = False) -> None:
     """[N, OH, OW, taps, channels of a group] by [taps * channels, M], group by group; of groups whose products would
-    have fewer columns than the ``least``, several together."""
+    have fewer columns than the ``least``, several together. ``in_bytes``: of computed bytes as a product of them."""
     x = node.inputs[0]
     n, oh, ow, m = builder.types[node.output].shape
     w, group = _joined(node, builder, least)
@@ -49,10 +51,10 @@ def _write(node: Node, builder: Builder, least: int = 1) -> None:
     rows = add("reshape", add("transpose", windows, perm=(3, 0, 2, 1, 4)), shape=(group, n * oh * ow, kh * kw * mine))
     split = add("reshape", w, shape=(kh * kw * mine, group, m // group))
     right = add("transpose", split, perm=(1, 0, 2))
-    computed = builder.types[w].dtype == "int8" and w not in builder.constants
-    product = (
-        add("bytes_matmul", rows, right, zeros=(0, 0), transpose_b=False) if computed else add("matmul", rows, right)
-    )
+    if in_bytes and builder.types[w].dtype == "int8":
+        product = add("bytes_matmul", rows, right, zeros=(0, 0), transpose_b=False)
+    else:
+        product = add("matmul", rows, right)
     product = add("transpose", product, perm=(1, 0, 2))
     builder.add("reshape", [product], node.origin, {"shape": (n, oh, ow, m)}, output=node.output)
 

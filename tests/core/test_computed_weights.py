@@ -106,6 +106,13 @@ def test_of_given_integers(name: str, kinds: tuple[str, str], zeros: tuple[int, 
     check(model(nodes, edges, ["y"], {}).SerializeToString(), feeds, LEVELS[0], "bytes_matmul", exact=True)
 
 
+def test_a_gpu_multiplies_whole_numbers() -> None:
+    edges = [("x", "uint8", (1, 4, 5, 5)), ("w", "int8", (6, 4, 3, 3))]
+    text = model([helper.make_node("ConvInteger", ["x", "w"], ["y"])], edges, ["y"], {}).SerializeToString()
+    stages = compiler.lower(text, target="cuda-emulated")
+    assert "bytes_matmul" not in [phase.task.template for phase in stages.program.phases()]
+
+
 def test_a_zero_point_a_channel_stays_exact() -> None:
     random = np.random.default_rng(0)
     feeds = {"x": random.integers(0, 256, (1, 4, 5, 5)).astype(np.uint8)}
