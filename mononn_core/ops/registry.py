@@ -20,11 +20,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mononn_core.element import COMPUTE
+from mononn_core.element import COMPUTE, F64, WORD
 from mononn_core.errors import UnsupportedError
 from mononn_core.graph import Graph, Node, TensorType
 from mononn_core.graph.graph import Attr
-from mononn_core.program.expr import Expr
+from mononn_core.program.expr import INDEX, Expr
 
 Index = tuple[Expr, ...]
 Reader = Callable[[Index], Expr]
@@ -62,7 +62,7 @@ class OpDef:
     folds: bool = True
 
 
-CUMULATIVE = (COMPUTE, "float64", "int32", "int64")
+CUMULATIVE = (COMPUTE, F64, WORD, INDEX)
 """What a template sums up to each position."""
 _OPS: dict[str, OpDef] = {}
 

@@ -38,7 +38,8 @@ def test_a_template_is_the_file_of_its_name() -> None:
 
 
 def test_templates_of_an_operator() -> None:
-    assert [t.name for t in of_operator("conv")] == ["conv", "depthwise", "winograd", "winograd4", "winograd_bytes"]
+    convolutions = ["conv", "depthwise", "few_channels", "winograd", "winograd4", "winograd_bytes"]
+    assert [t.name for t in of_operator("conv")] == convolutions
     assert [t.name for t in of_operator("matmul")] == ["matmul"]
     assert of_operator("softmax") == ()
 
