@@ -159,12 +159,12 @@ def convolution_integer(ctx: Context) -> str:
 
 def _integer_convolution(ctx: Context, x: str, x_zero: str, w: str, w_zero: str) -> str:
     f, group = frame(ctx, ctx.type(w).shape[2:], ctx.type(x).shape[2:]), int(ctx.attr("group", 1))
-    alone = all(not zero or ctx.type(zero).size == 1 for zero in (x_zero, w_zero))
-    centred, terms = _centred(ctx, w, w_zero), ctx.type(w).size // ctx.type(w).shape[0]
-    if f.rank <= 3 and terms <= MOST_TERMS and centred is not None and (not x_zero or ctx.type(x_zero).size == 1):
-        return _of_bytes(ctx, x, x_zero, _by_constants(ctx, centred), f)
-    if f.rank <= 3 and terms <= MOST_TERMS and alone:
-        return _of_bytes(ctx, x, x_zero, _by_computed(ctx, w, w_zero), f)
+    terms = ctx.type(w).size // ctx.type(w).shape[0]
+    if f.rank <= 3 and terms <= MOST_TERMS and (not x_zero or ctx.type(x_zero).size == 1):
+        if (centred := _centred(ctx, w, w_zero)) is not None:
+            return _of_bytes(ctx, x, x_zero, _by_constants(ctx, centred), f)
+        if not w_zero or ctx.type(w_zero).size == 1:
+            return _of_bytes(ctx, x, x_zero, _by_computed(ctx, w, w_zero), f)
     wide = ctx.add("cast", x, to="int32")
     if x_zero:
         wide = ctx.add("sub", wide, ctx.add("cast", _scalar(ctx, x_zero), to="int32"))

@@ -104,8 +104,8 @@ def is_template(node: Node, graph: Graph) -> bool:
         floats = all(graph.types[n].dtype == COMPUTE for n in others)
         return floats and graph.types[r].dtype in (COMPUTE, "int8") and graph.is_constant(r)
     if node.op == "conv" and not graph.is_constant(node.inputs[1]):
-        made = node.inputs[1] not in graph.inputs  # behind what is computed a vector may be read further
-        return made and node.attrs["group"] == 1 and all(t.dtype == COMPUTE for t in types)
+        own = node.inputs[1] not in (*graph.inputs, *graph.outputs)  # behind these no vector may be read further
+        return own and node.attrs["group"] == 1 and all(t.dtype == COMPUTE for t in types)
     if node.op in ("weight_only_matmul", "weight_only_bytes", "bytes_matmul", "scatter_runs") or (
         node.op == "attention" and types[0].dtype == "uint8"
     ):

@@ -1,6 +1,11 @@
 """A convolution that no template of the target computes becomes a product over its windows: for a CPU of another type,
-or by weights that are not constant; for CUDA most of them. One in groups becomes a product a group; for CUDA, narrow
-groups of constant weights are joined, with zeros between them, until a product fills the tiles of its instructions."""
+or in groups by weights that are not constant; for CUDA most of them. One in groups becomes a product a group; for CUDA,
+narrow groups of constant weights are joined, with zeros between them, until a product fills the tiles of its
+instructions.
+
+For a CPU computed weights become a tensor of their own: the template loads whole vectors of them, and nothing may be
+read behind an array of the caller's.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +13,32 @@ from functools import partial
 
 import numpy as np
 
+from mononn_core.element import COMPUTE
 from mononn_core.graph import Graph, Node
 from mononn_core.graph.graph import Attr
 from mononn_core.ops.builder import Builder
 from mononn_core.ops.common import integer, integers
 from mononn_core.ops.registry import is_template
 from mononn_core.ops.served import serving
-from mononn_core.passes.rewrite import restate
+from mononn_core.passes.rewrite import Rewriter, restate, rewrite
 
 COLUMNS = 32
 """Of a product for CUDA, at least, where groups can be joined."""
 
 
+def _apart(rewriter: Rewriter, node: Node) -> str | None:
+    """``node`` by a copy of its weights, which costs nothing where they are only computed for it."""
+    if node.op != "conv" or node.attrs["group"] != 1 or rewriter.type(node.output).dtype != COMPUTE:
+        return None
+    x, w = node.inputs
+    if rewriter.constant(w) is not None or (rewriter.producer(w, "identity") and rewriter.single_use(w)):
+        return None
+    return rewriter.add("conv", x, rewriter.add("identity", w), **dict(node.attrs))
+
+
 def on_cpu(graph: Graph) -> Graph:
     """``graph`` with those convolutions alone that a template for a CPU computes."""
+    graph = rewrite(graph, [_apart])
     return restate(
         graph, lambda node: node.op == "conv" and not is_template(node, graph), partial(_write, in_bytes=True)
     )

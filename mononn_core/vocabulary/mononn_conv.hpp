@@ -165,8 +165,8 @@ MN_INLINE void each_tile(Tile &&tile, Fetches &&fetches, Element &&element, Ahea
 
 constexpr long FAR_PANEL = 1 << 18;  // bytes of one that does not stay in the second-level cache beside pixels and what is fetched
 
-// The first NV vectors of channels of a panel whose rows lie STRIDE floats apart; see ``conv``. Over one that is far all tiles pass in PARTS, a
-// kernel row each or some of the only row's terms; their sums wait in the near cache.
+// The first NV vectors of channels of a panel whose rows lie STRIDE floats apart; see ``conv``. Over one that is far all tiles
+// pass in PARTS, a kernel row each or some of the only row's terms; their sums wait in the near cache.
 template <class G, int ROWS, int NV, int STRIDE, int MOST, bool CHEAP, int SKIP, class TA, class Element, class Ahead, class Where>
 MN_INLINE void conv_vectors(const TA *A, const float *B, Element &&element, Ahead &&ahead, Where where) {
   constexpr long ROW = (long)G::RUNS * (G::RUN + SKIP), SUMS = (long)ROWS * G::OW * NV * W;
