@@ -133,13 +133,23 @@ def convolved(dtype: str = "float32", constant: bool = True, group: int = 1) -> 
     return net.graph(net("conv", x, weight, strides=(2, 1), dilations=(1, 2), group=group))
 
 
-@pytest.mark.parametrize(("dtype", "constant"), [("float32", False), ("float64", True)])
-@pytest.mark.parametrize("group", [1, 2])
+@pytest.mark.parametrize(
+    ("dtype", "constant", "group"),
+    [("float32", False, 2), ("float64", False, 1), ("float64", True, 1), ("float64", True, 2)],
+)
 def test_convolutions_without_a_template_become_products(dtype: str, constant: bool, group: int) -> None:
     products = {"windows": 1, "matmul": 1, "reshape": 4, "transpose": 3}
     becomes(windows.on_cpu, convolved(dtype, constant, group), **products)
     unchanged(windows.on_cpu, convolved(group=group))
     becomes(windows.on_gpu, convolved(group=group), **products)
+
+
+def test_weights_that_are_given_are_copied_for_a_cpu() -> None:
+    graph = convolved(constant=False)
+    after = becomes(windows.on_cpu, graph, conv=1)
+    (conv,) = (node for node in after.nodes if node.op == "conv")
+    copy = after.producers()[conv.inputs[1]]
+    assert (copy.op, copy.inputs) == ("identity", ("in0",)) and "in0" in graph.inputs
 
 
 def test_operands_outside_the_arena_are_copied_once() -> None:
