@@ -45,10 +45,37 @@ KERNEL_NAMES = {
 }
 
 DEFAULT_CLOCK = 2.5e9
-DEFAULT_BANDWIDTH_PER_CORE = 12e9
 DEFAULT_L2_BANDWIDTH, DEFAULT_L3_BANDWIDTH = 60e9, 25e9
 DEFAULT_BARRIER_SECONDS = 1e-7
 KIB, MIB = 1 << 10, 1 << 20
+
+
+@dataclass(frozen=True)
+class Family:
+    """What a core of a processor family does, rounded from :mod:`mononn_core.runtime.ceilings` of one or two of each.
+
+    Attributes:
+        vendor: as in /proc/cpuinfo; "" for any. first: the number of the family from which on this holds.
+        splits: whether vectors of 64 bytes take it two cycles.
+        boost: its clock at work, over the time stamp counter's.
+        l2_bytes, l3_bytes: that it reads of those caches a cycle. bandwidth: bytes a second that it reads of memory.
+    """
+
+    vendor: str
+    first: int
+    splits: bool = False
+    boost: float = 1.0
+    l2_bytes: float = DEFAULT_L2_BANDWIDTH / DEFAULT_CLOCK
+    l3_bytes: float = DEFAULT_L3_BANDWIDTH / DEFAULT_CLOCK
+    bandwidth: float = 12e9
+
+
+FAMILIES = (
+    Family("AuthenticAMD", 26, boost=1.65, l2_bytes=60, l3_bytes=27, bandwidth=30e9),  # Zen 5
+    Family("AuthenticAMD", 0, splits=True, boost=1.2, l2_bytes=32, l3_bytes=26, bandwidth=24e9),  # Zen 3, Zen 4
+    Family("GenuineIntel", 0, l2_bytes=44),
+    Family("", 0),
+)
 
 
 @dataclass(frozen=True)
@@ -235,7 +262,7 @@ def _machine(arch: str, features: frozenset[str], vector_bytes: int) -> Machine:
         l2_bytes=1 * MIB,
         l3_bytes=32 * MIB,
         peak_flops_per_core=DEFAULT_CLOCK * vector_bytes / itemsize(COMPUTE) * 2 * multiply_adds,
-        bandwidth=2 * DEFAULT_BANDWIDTH_PER_CORE,
+        bandwidth=2 * FAMILIES[-1].bandwidth,
         barrier_seconds=DEFAULT_BARRIER_SECONDS,
     )
 
@@ -257,14 +284,18 @@ def _probe() -> Machine:
     base = from_flags(platform.machine(), flags)
     affinity = sorted(os.sched_getaffinity(0))
     caches = _caches(Path(f"/sys/devices/system/cpu/cpu{affinity[0]}/cache"))
-    clock = _clock(info, affinity[0])
+    family = family_of(info)
+    clock = _clock(info, affinity[0], family.boost)
+    cycles = 2 if family.splits and base.vector_bytes == 64 else 1
     return replace(
         base,
         cores=len(affinity),
         l2_bytes=caches.get(2, base.l2_bytes),
         l3_bytes=caches.get(3, 0) if caches else base.l3_bytes,
-        peak_flops_per_core=clock * base.lanes(COMPUTE) * 2 * _multiply_adds_per_cycle(base, info),
-        bandwidth=DEFAULT_BANDWIDTH_PER_CORE * min(len(affinity), 8),
+        peak_flops_per_core=base.peak_flops_per_core * clock / DEFAULT_CLOCK / cycles,
+        l2_bandwidth=clock * family.l2_bytes,
+        l3_bandwidth=clock * family.l3_bytes,
+        bandwidth=family.bandwidth * min(len(affinity), 8),
     )
 
 
@@ -314,21 +345,20 @@ def _caches(folder: Path) -> dict[int, int]:
     return sizes
 
 
-def _clock(info: Mapping[str, str], cpu: int) -> float:
-    """Hertz, from what stays equal from one moment to the next: the highest clock of cpufreq, else the time stamp
-    counter's rate (half of bogomips on x86), else a default. Rounded to 50 MHz."""
+def family_of(info: Mapping[str, str]) -> Family:
+    """The family of the processor that /proc/cpuinfo describes."""
+    number = int(info.get("cpu family", "0") or 0)
+    return next(f for f in FAMILIES if f.vendor in ("", info.get("vendor_id")) and number >= f.first)
+
+
+def _clock(info: Mapping[str, str], cpu: int, boost: float) -> float:
+    """Hertz, from what stays equal from one moment to the next: the highest clock of cpufreq, else ``boost`` times the
+    time stamp counter's rate (half of bogomips on x86), else a default. Rounded to 50 MHz."""
     kilohertz = _read(f"/sys/devices/system/cpu/cpu{cpu}/cpufreq/cpuinfo_max_freq")
     if kilohertz.isdigit():
         hertz = int(kilohertz) * 1e3
     elif "flags" in info and re.fullmatch(r"[\d.]+", info.get("bogomips", "")):
-        hertz = float(info["bogomips"]) / 2 * 1e6
+        hertz = float(info["bogomips"]) / 2 * 1e6 * boost
     else:
         hertz = DEFAULT_CLOCK
     return max(round(hertz / 50e6), 1) * 50e6
-
-
-def _multiply_adds_per_cycle(machine: Machine, info: Mapping[str, str]) -> int:
-    """Full-width multiply-adds a core starts each cycle: two on most; AMD before family 26 (Zen 5) splits 512 bits."""
-    if machine.vector_bytes == 64 and info.get("vendor_id") == "AuthenticAMD":
-        return 2 if int(info.get("cpu family", "0") or 0) >= 26 else 1
-    return 2 if "fma" in machine.features or machine.arch == "aarch64" else 1

@@ -39,7 +39,11 @@ def cost_constants(machine: Machine | None = None) -> tuple[Constant, ...]:
             "cost.LINES_BEYOND", analytic.LINES_BEYOND, "", "lines fetched past the end of a worker's part of a row"
         ),
         Constant("cost.HAND_OFF_SECONDS", analytic.HAND_OFF_SECONDS, "s", "workers never arrive together at a barrier"),
-        Constant("cost.SECONDS_PER_ELEMENT", analytic.SECONDS_PER_ELEMENT, "s", "generated loops read or store one"),
+        Constant("cost.TASK_SECONDS", analytic.TASK_SECONDS, "s", "for a task to begin"),
+        Constant("cost.LOOPS_REACH", analytic.LOOPS_REACH, "", "of the second-level cache's rate in generated loops"),
+        Constant(
+            "cost.FLOPS_AN_OPERATION", analytic.FLOPS_AN_OPERATION, "", "operations in another instruction's time"
+        ),
     ]
     if any(map(here.tiles, MULTIPLIED)):
         meaning = "of the peak of tile registers that the second-level cache can feed"

@@ -7,23 +7,29 @@ from dataclasses import dataclass
 from math import ceil, prod
 from typing import Protocol
 
+from mononn_core.cost.operations import body_operations, expr_operations
 from mononn_core.element import COMPUTE, LEFT, itemsize
 from mononn_core.machine import LINE_BYTES, Machine
 from mononn_core.program.ir import Operand, Phase
 from mononn_core.program.template import NEST
 
-# Estimates for one core of a server, set by hand, not fitted: choices between partitions hang on orders of magnitude.
-SECONDS_PER_ELEMENT = 0.15e-9
-"""Of an element that generated loops read or store."""
-EXCHANGE_BYTES_PER_SECOND = 5e9
-"""Rate at which a core gets lines that another core has just written."""
+# Of one core, beside what a machine says of itself; measured on one of each family and rounded, never fitted to one.
+LOOPS_REACH = 0.3
+"""Share of the second-level cache's rate at which generated loops read and store elements (measured)."""
+FLOPS_AN_OPERATION = 1.4
+"""Multiplications and additions that a core could do in the time of an instruction of a vector's element (measured)."""
+TASK_SECONDS = 50e-9
+"""For a task to begin (measured)."""
+EXCHANGE_BYTES_PER_SECOND = 20e9
+"""Rate at which a core gets lines that another core has just written (half of what it reaches doing nothing else)."""
+LINE_SECONDS = 13e-9
+"""For a line to go to a core that writes into it what another core has written beside."""
 LINES_BEYOND = 12
 """Lines that prefetchers fetch past the end of what a worker has of a row, which another worker is about to write."""
 TILES_REACH = 0.45
 """Share of the peak of tile registers while both operands come from the second-level cache (measured)."""
-OVERLAP, HIDDEN = 3, 0.25
-"""Norm of (arithmetic, fetching) that both together take: they overlap, but for bursts, and wholly where fetching takes
-less than such a share of arithmetic (measured)."""
+SLACK = 0.1
+"""Of the time of arithmetic, what may be waited for without a delay: choices do not hang on less."""
 HAND_OFF_SECONDS = 1.0e-6
 """What a barrier costs beside its own latency: workers never arrive together."""
 
@@ -54,24 +60,40 @@ class Cost:
         """Seconds to fetch elements that another core wrote."""
         return itemsize(dtype) * elements / EXCHANGE_BYTES_PER_SECOND
 
-    def phase_seconds(self, phase: Phase, dealt: Dealt, share: float, rate: float) -> float:
-        """Seconds of the slowest worker when every owner is a worker of its own and one has ``share`` of the work;
-        ``rate``: share of the peak that its template reaches."""
-        workers = 1 if dealt.kind == "single" else dealt.owners
-        compute = phase.flops * share / (self._peak(phase) * rate)
-        if phase.task.template == NEST:
-            loops = max(compute, self._elements(phase) * share * SECONDS_PER_ELEMENT)
-            return loops + (self._shared_rows(phase) if dealt.kind == "columns" else 0.0)
-        weights = sum(self._bytes(o) for o in phase.task.operands if o.role == "b")
+    def phase_seconds(self, phase: Phase, dealt: Dealt, share: float, rate: float, exposed: float) -> float:
+        """Seconds of the slowest worker when every owner is a worker of its own and one has ``share`` of the work.
+
+        Args:
+            rate: share of the peak that its template reaches. exposed: share of the fetching of its weights that the
+                template's arithmetic does not hide.
+        """
+        workers, task = 1 if dealt.kind == "single" else dealt.owners, phase.task
+        begun, operations = TASK_SECONDS * phase.tasks * share, body_operations(task.body) * phase.tasks * share
+        if task.template == NEST:
+            moved = itemsize(COMPUTE) * self._elements(phase) * share / (LOOPS_REACH * self.machine.l2_bandwidth)
+            loops = max(self._seconds(operations), moved)
+            return begun + loops + (self._shared_rows(phase) if dealt.kind == "columns" else 0.0)
+        operations += self._result_operations(phase) * share
+        compute = phase.flops * share / (self._peak(phase) * rate) + self._seconds(operations)
+        weights = sum(self._bytes(o) for o in task.operands if o.role == "b")
         mine = weights if dealt.kind in ("rows", "single") else weights / workers
         if self.weight_bytes > self.machine.l3_bytes:
             stream = mine * workers / self.machine.bandwidth
         else:
             near = self.weight_bytes < self.machine.l2_bytes
             stream = mine / (self.machine.l2_bandwidth if near else self.machine.l3_bandwidth)
-        if _is_tiled(phase):
-            return compute + stream
-        return compute if stream < HIDDEN * compute else (compute**OVERLAP + stream**OVERLAP) ** (1 / OVERLAP)
+        waited = begun + (1.0 if _is_tiled(phase) else exposed) * stream
+        return max(compute + max(0.0, waited - SLACK * compute), stream)
+
+    def _seconds(self, operations: float) -> float:
+        """Of so many instructions, one lane each."""
+        return operations * FLOPS_AN_OPERATION / self.machine.peak_flops_per_core
+
+    def _result_operations(self, phase: Phase) -> float:
+        """Instructions of the expressions that end a template's tasks."""
+        written = [prod(o.box.size) for o in phase.task.operands if o.access == "write"]
+        values = [r.value for r in phase.task.results]
+        return expr_operations(*values) * max(written, default=0) * phase.tasks
 
     def _elements(self, phase: Phase) -> float:
         return sum(prod(o.box.size) for o in phase.task.operands if not o.stable) * phase.tasks
@@ -80,14 +102,13 @@ class Cost:
         """Seconds for the lines that go back and forth between workers that each write a part of every row."""
         written = [o.box.size for o in phase.task.operands if o.access == "write"]
         lines = (prod(rows) * min(LINES_BEYOND, ceil(itemsize(COMPUTE) * run / LINE_BYTES)) for *rows, run in written)
-        return LINE_BYTES * sum(lines) / EXCHANGE_BYTES_PER_SECOND
+        return LINE_SECONDS * sum(lines)
 
     def _peak(self, phase: Phase) -> float:
-        """What a rate is a share of: operations of one core, in tile registers where the phase has them."""
-        if not _is_tiled(phase):
-            return self.machine.peak_flops_per_core
+        """What a rate is a share of: operations of one core on weights of such a type, if there are any."""
         types = (self._type(o) for o in phase.task.operands if o.role == "b")
-        return max(self.machine.peak(LEFT.get(dtype, dtype)) for dtype in types) * TILES_REACH
+        peak = max((self.machine.peak(LEFT.get(dtype, dtype)) for dtype in types), default=self.machine.peak(COMPUTE))
+        return peak * TILES_REACH if _is_tiled(phase) else peak
 
     def _bytes(self, operand: Operand) -> int:
         return itemsize(self._type(operand)) * prod(operand.box.bound)

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from math import ceil, prod
 from typing import Any
 
+from mononn_core.cost.operations import body_operations, expr_operations
 from mononn_core.element import itemsize
 from mononn_core.gpu import Gpu
-from mononn_core.program.expr import INDEX, Expr, Load, Op, Var, substitute, walk
-from mononn_core.program.functions import FUNCTIONS
-from mononn_core.program.ir import Barrier, For, Let, Operand, Phase, Program, Reduce, Statement, Store
+from mononn_core.program.ir import Barrier, For, Operand, Phase, Program, Reduce, Statement
 from mononn_core.program.rules import matrix_dims
 from mononn_core.program.template import get
 from mononn_core.program.tensor_core import KINDS
@@ -207,40 +206,3 @@ def _statements(body: tuple[Statement, ...]) -> Iterator[Statement]:
         yield s
         if isinstance(s, For):
             yield from _statements(s.body)
-
-
-def body_operations(body: tuple[Statement, ...]) -> float:
-    """Scalar instructions of a nest, all iterations together. What loops over one row share is loaded and computed
-    once; a loop of one guarded iteration is few tasks' work and counts nothing."""
-    total = 0.0
-    rows: dict[int, list[Expr]] = {}
-    for s in body:
-        match s:
-            case For(extent=1, bound=bound) if bound is not None:
-                continue
-            case For(var=var, extent=extent, body=inner) if all(isinstance(i, Let | Store) for i in inner):
-                values = [i.value for i in inner if isinstance(i, Let | Store)]
-                rows.setdefault(extent, []).extend(substitute(v, {var: Var("x")}) for v in values)
-                total += extent * sum(isinstance(i, Store) for i in inner)
-            case For(body=inner, extent=extent):
-                total += extent * body_operations(inner)
-            case Reduce(var=var, extent=extent, value=value):
-                rows.setdefault(extent, []).append(substitute(value, {var: Var("x")}))
-                total += extent
-            case Let(value=value):
-                total += expr_operations(value)
-            case Store(value=value):
-                total += 1 + expr_operations(value)
-    return total + sum(extent * expr_operations(*values) for extent, values in rows.items())
-
-
-def expr_operations(*expressions: Expr) -> float:
-    """Scalar instructions of expressions: equal parts are computed once, index arithmetic is hoisted, a load takes a
-    share of a vector's and a conversion."""
-    total = 0.0
-    for n in {n for e in expressions for n in walk(e)}:
-        if isinstance(n, Load):
-            total += 1.25
-        elif isinstance(n, Op) and n.dtype not in (INDEX, "bool"):
-            total += FUNCTIONS[n.name].instructions
-    return total

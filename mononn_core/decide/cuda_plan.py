@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 
-from mononn_core.cost.cuda import Work, barrier_seconds, expr_operations
+from mononn_core.cost.cuda import Work, barrier_seconds
+from mononn_core.cost.operations import expr_operations
 from mononn_core.element import COMPUTE, itemsize
 from mononn_core.errors import UnsupportedError
 from mononn_core.ops.registry import is_template

@@ -14,6 +14,12 @@ L2_SHARE = 0.8
 """Share of the second-level cache that a task's rows of the left operand may take."""
 
 
+def exposed(rows: int, at_once: int) -> float:
+    """Share of the fetching of weights that products of ``rows`` rows, ``at_once`` together, do not hide: of their
+    passes over the weights the first (measured)."""
+    return 1 / ceil(rows / max(at_once, 1))
+
+
 def most_at_once(vectors: int, machine: Machine, dtype: str = COMPUTE) -> int:
     """Rows of a register tile of ``vectors`` columns whose sums fill the vector registers, beside what a step of the
     kernel for left operands of ``dtype`` holds: a row of b or a column of a, whichever is shorter, and a value of the

@@ -71,6 +71,10 @@ class CpuScheduled(ABC):
         """Share of the processor's peak that a task reaches: of the direct algorithm's operations."""
         return self.efficiency
 
+    def exposed(self, task: Task) -> float:
+        """Share of the fetching of a task's weights that its arithmetic does not hide."""
+        return 0.0
+
     def busiest(
         self, phase: Phase, partition: Partition, boxes: Callable[[Operand], tuple[Boxes, ...]]
     ) -> float | None:

@@ -50,7 +50,8 @@ from mononn_core.schedule.views import Views, matrix_shape
 
 PACKED_VECTORS = 2
 """Vectors of keys, or of values' columns, in a packed panel of that kernel."""
-
+VECTOR, SCORE = 16, 22
+"""Keys of a vector; terms of both products that are added up in the time in which a score is weighed (measured)."""
 BLOCK_KEYS = (256, 128, 64, 32, 16)
 """Keys that a GPU's task takes in one step, the most that fit."""
 MOST_FRAGMENTS = 16
@@ -87,7 +88,7 @@ class Attention(Template[AttentionParams], CpuTemplate, CpuScheduled, CudaTempla
     roles = ("q", "k", "v")
     parameters = AttentionParams
     prologues: ClassVar[Mapping[str, tuple[str, ...]]] = {"score": ("i", "j")}
-    efficiency = 0.7
+    efficiency = 0.95
 
     # -- meaning ----------------------------------------------------------------------------------------------------
 
@@ -116,6 +117,11 @@ class Attention(Template[AttentionParams], CpuTemplate, CpuScheduled, CudaTempla
         return np.asarray(weight @ v)
 
     # -- how groups are dealt, on a CPU -----------------------------------------------------------------------------
+
+    def rate(self, task: Task) -> float:
+        """Scores take their time beside the products, and those of keys that fill up a vector as much as others."""
+        keys, depth = operand(task, "k").box.size[-2:]
+        return keys / (VECTOR * ceil(keys / VECTOR)) * depth / (depth / self.efficiency + SCORE)
 
     def ways(self, stage: FusionGroup, builder: PhaseBuilder, owners: int) -> Ways:
         assert stage.root is not None

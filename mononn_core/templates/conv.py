@@ -24,7 +24,7 @@ from mononn_core.program.simplify import simplify
 from mononn_core.program.template import Array, Running, operand
 from mononn_core.program.windows import Pair
 from mononn_core.schedule.binder import BLOCK, OWNER, Matrix, TaskBuilder
-from mononn_core.schedule.decisions import TILED_ROWS
+from mononn_core.schedule.decisions import TILED_ROWS, exposed
 from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.schedule.schedule import GroupSchedule
 from mononn_core.schedule.stages import FusionGroup
@@ -62,7 +62,11 @@ class Direct(Windowed[ConvParams]):
 
     name = "conv"
     parameters = ConvParams
-    efficiency = 0.9
+    efficiency = 0.95
+
+    def exposed(self, task: Task) -> float:
+        params = self.params(task)
+        return exposed(params.rows * params.width, params.at_once)
 
     def terms(self, task: Task, channels: Array) -> Array:
         params = self.params(task)

@@ -48,7 +48,8 @@ class Nest(Template[NoParams], CpuTemplate, CpuScheduled, CudaTemplate, CudaSche
         rows, columns = matrix_shape(builder.types[stage.root.outputs[0] if stage.root else stage.stored].shape)
         found = [Partition("rows", owners)] if rows >= owners else []
         whole_row = stage.root is not None and registry.get(stage.root.op).kind == "row"
-        if not whole_row and columns >= 2 * builder.lanes * owners and not (found and has_pieces(builder, stage)):
+        vectors = 2 if found or stage.root is None else 1
+        if not whole_row and columns >= vectors * builder.lanes * owners and not (found and has_pieces(builder, stage)):
             found.append(Partition("columns", owners))
         return Ways(tuple(found), rows * columns * OPERATIONS)
 

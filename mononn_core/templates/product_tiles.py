@@ -17,6 +17,7 @@ from mononn_core.schedule.binder import BATCH, BLOCK, OWNER, PANEL, SEGMENT, Ope
 from mononn_core.schedule.decisions import (
     L2_SHARE,
     TILED_ROWS,
+    exposed,
     fewer_at_once,
     most_at_once,
     registers_problem,
@@ -46,6 +47,7 @@ class TiledProduct(CpuScheduled):
         panel_vectors: vectors of columns that a register tile may span, the fewest first.
     """
 
+    efficiency = 0.95
     panel_vectors: ClassVar[tuple[int, ...]] = (1, 2, 3, 4, 8)
 
     def widest(self, rows: int) -> int:
@@ -61,9 +63,8 @@ class TiledProduct(CpuScheduled):
         dtype = COMPUTE if builder.in_pairs(stage.root) else _left_type(stage, builder)
         return most_at_once(panel // builder.lanes, builder.machine, dtype)
 
-    def rate(self, task: Task) -> float:
-        """Small row blocks load more than they compute."""
-        return min(0.95, 0.2 + 0.1 * operand(task, "a").box.size[0])
+    def exposed(self, task: Task) -> float:
+        return exposed(operand(task, "a").box.size[0], task.params.get("at_once", 1))
 
     def ways(self, stage: FusionGroup, builder: PhaseBuilder, owners: int) -> Ways:
         p, lanes = product_of(stage, builder), builder.lanes

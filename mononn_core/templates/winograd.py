@@ -24,7 +24,7 @@ from mononn_core.program.ir import Phase, Task
 from mononn_core.program.template import Running, operand
 from mononn_core.program.windows import Pair, Windows
 from mononn_core.schedule.binder import Matrix
-from mononn_core.schedule.decisions import most_at_once
+from mononn_core.schedule.decisions import exposed, most_at_once
 from mononn_core.schedule.phases import PhaseBuilder
 from mononn_core.schedule.schedule import Partition
 from mononn_core.schedule.stages import FusionGroup
@@ -44,9 +44,9 @@ STREAMED = 0.7
 """Share of the rate at which cores can read weights that they reach while they multiply by them (measured)."""
 NEAR = 1 << 17
 """Bytes of products that wait for their transform, as in the header."""
-INTO, OUT_OF = 16, 26
-"""Operations that a core could do in the time of a transform: of a window's pixel of a channel, of an output (4 and 6.5
-cycles a vector, from counting instructions)."""
+INTO, OUT_OF = 28, 32
+"""Operations that a core could do in the time of a transform: of a window's pixel of a channel, of an output (7 and 8
+cycles a vector, measured)."""
 
 
 def parts(extent: int, apart: int) -> list[int]:
@@ -204,6 +204,10 @@ class Winograd(Windowed[WindowParams]):
         products /= RATE[self.transformed]
         return 2 * 9 * params.rows * params.width * c * m / (products + transforms(count, c * share, m, self.toom))
 
+    def exposed(self, task: Task) -> float:
+        params = self.params(task)
+        return exposed(tiles(params.rows, params.width, self.toom.step, params.dilations[0]), params.at_once)
+
     def ordered(self, phase: Phase) -> Phase:
         """All panels of a block of rows follow one another: the windows are transformed once."""
         extents = {a.var for a in phase.domain}
@@ -267,19 +271,21 @@ def pays(conv: Conv, toom: Toom, machine: Machine) -> bool:
 
 
 def seconds(conv: Conv, toom: Toom, machine: Machine, constants: int) -> float:
-    """Of all cores: products and transforms, or the weights: once from where they lie in a network of so many bytes of
+    """Of all cores: products and transforms, and the weights: once from where they lie in a network of so many bytes of
     constants, and once more for every further image and block of rows."""
     n, height, width, channels = conv.out
     rows = min(height, most_rows(conv, toom, machine)) if conv.dilations[0] > 1 else height
     blocks = n * ceil(height / rows)
     count = tiles(rows, width, toom.step, conv.dilations[0])
-    reached = RATE[TRANSFORMED[conv.dtype]] * share_of_peak(count, rows_at_once(conv, machine))
+    most = rows_at_once(conv, machine)
+    reached = RATE[TRANSFORMED[conv.dtype]] * share_of_peak(count, most)
     products = 2 * blocks * count * toom.products * conv.of_group[0] * channels / reached
     work = products + transforms(blocks * count, conv.x[3], channels, toom)
     each = weight_bytes(conv, toom)
     rates = (machine.bandwidth_within(held, machine.cores) for held in (constants, each))
     first, again = (each / (STREAMED * rate) for rate in rates)
-    return max(work / (machine.peak_flops_per_core * machine.cores), first + (blocks - 1) * again)
+    compute, fetching = work / (machine.peak_flops_per_core * machine.cores), first + (blocks - 1) * again
+    return max(compute + exposed(count, most) * fetching, fetching)
 
 
 def rows_at_once(conv: Conv, machine: Machine) -> int:

@@ -87,7 +87,7 @@ def test_the_cost_models_numbers_stand_beside_what_they_stand_for() -> None:
     assert set(rows) == {constant.name for constant in constants}
     assert rows["machine.peak_flops_per_core"][3] == "91 Gop/s"
     assert rows["machine.l2_bandwidth"][3] == "80 GB/s"
-    assert rows["cost.EXCHANGE_BYTES_PER_SECOND"][3:] == ("1 GB/s", "0.20")
+    assert rows["cost.EXCHANGE_BYTES_PER_SECOND"][3:] == ("1 GB/s", "0.05")
     assert rows["machine.l3_bandwidth"][3:] == ("", "")
     if "winograd.RATE[words]" in rows:
         assert rows["winograd.RATE[words]"][3] == "2"

@@ -131,10 +131,10 @@ def test_image_by_image_an_owner_has_memory_for_one(threads: int) -> None:
 def test_owners_of_rows_fill_the_border_around_them(threads: int, pads: tuple[int, int, int, int]) -> None:
     top, left, bottom, right = pads
     b, shape = Builder("border"), (1, 8, 40, 12)
-    w = [b.constant((b.random.standard_normal((64, c, 3, 3)) * 0.2).astype(np.float32)) for c in (8, 64)]
-    inner = b.add("Conv", "x", w[0], b.weight(64), pads=[1, 1, 1, 1])
-    b.add("Conv", inner, w[1], b.weight(64), pads=[top, left, bottom, right], output="y")
-    model = b.model({"x": (TensorProto.FLOAT, shape)}, {"y": (1, 64, 38 + top + bottom, 10 + left + right)})
+    w = [b.constant((b.random.standard_normal((24, c, 3, 3)) * 0.2).astype(np.float32)) for c in (8, 24)]
+    inner = b.add("Conv", "x", w[0], b.weight(24), pads=[1, 1, 1, 1])
+    b.add("Conv", inner, w[1], b.weight(24), pads=[top, left, bottom, right], output="y")
+    model = b.model({"x": (TensorProto.FLOAT, shape)}, {"y": (1, 24, 38 + top + bottom, 10 + left + right)})
     program, error = lowered(model, threads)
     assert error < 1e-5
     (border,) = (p for p in program.phases() if p.id.endswith("_border"))

@@ -161,7 +161,7 @@ def test_channels_need_not_fill_vectors_but_be_as_many_as_one_has(channels: int,
     assert [p.task.template for p in program.phases()].count(WINOGRAD4.name) == chosen
 
 
-@pytest.mark.parametrize(("shape", "chosen"), [((256, 256, 14, 14, 2), WINOGRAD4), ((512, 512, 7, 7, 4), WINOGRAD)])
+@pytest.mark.parametrize(("shape", "chosen"), [((256, 256, 28, 28, 2), WINOGRAD4), ((512, 512, 7, 7, 4), WINOGRAD)])
 def test_large_weights_of_few_tiles_are_not_made_larger(shape: tuple[int, ...], chosen: Winograd) -> None:
     """They are read once for every image."""
     program = compiler.lower(network(*shape), threads=2, machine=Machine.named("avx512")).program
