@@ -38,6 +38,7 @@ def cost_constants(machine: Machine | None = None) -> tuple[Constant, ...]:
         Constant(
             "cost.LINES_BEYOND", analytic.LINES_BEYOND, "", "lines fetched past the end of a worker's part of a row"
         ),
+        Constant("cost.LINE_SECONDS", analytic.LINE_SECONDS, "s", "a line goes where its neighbour is written"),
         Constant("cost.HAND_OFF_SECONDS", analytic.HAND_OFF_SECONDS, "s", "workers never arrive together at a barrier"),
         Constant("cost.TASK_SECONDS", analytic.TASK_SECONDS, "s", "for a task to begin"),
         Constant("cost.LOOPS_REACH", analytic.LOOPS_REACH, "", "of the second-level cache's rate in generated loops"),

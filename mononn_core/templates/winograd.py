@@ -46,7 +46,7 @@ NEAR = 1 << 17
 """Bytes of products that wait for their transform, as in the header."""
 INTO, OUT_OF = 28, 32
 """Operations that a core could do in the time of a transform: of a window's pixel of a channel, of an output (7 and 8
-cycles a vector, measured)."""
+cycles a vector, from traces)."""
 
 
 def parts(extent: int, apart: int) -> list[int]:
