@@ -283,12 +283,16 @@ def write_vector(out: Writer, statement: Statement, printer: Printer) -> None:
         case Reduce():
             reducer = REDUCERS[statement.op]
             inner = inside(printer, statement.var, statement.extent)
+            value = inner.value(statement.value)
+            if statement.extent > UNROLLED:
+                term = f"[&](long {statement.var}) {{ return {value}; }}"
+                out.line(f"const T {statement.name} = mn::fold<{reducer}, T, {statement.extent}>({term});")
+                return
             out.line(f"T {statement.name} = mn::splat<T>({reducer}::identity);")
-            unroll = "MN_UNROLL " if statement.extent <= UNROLLED else ""
             with out.block(
-                f"{unroll}for (long {statement.var} = 0; {statement.var} < {statement.extent}; ++{statement.var}) {{"
+                f"MN_UNROLL for (long {statement.var} = 0; {statement.var} < {statement.extent}; ++{statement.var}) {{"
             ):
-                out.line(f"{statement.name} = {reducer}::apply<T>({statement.name}, {inner.value(statement.value)});")
+                out.line(f"{statement.name} = {reducer}::apply<T>({statement.name}, {value});")
         case Store():
             write_vector_store(out, statement, printer)
 

@@ -1,7 +1,7 @@
-"""Sums and means over a large image of few channels are added up in parts of its rows, and those then.
+"""Sums and means over large images are added up in parts of their rows, and those then.
 
-All sums of such an image are a row of a vector or two, which one owner computes while others wait, or of which each
-finds some in what all have written; of a part of the rows an owner sums up what it has itself (group norms).
+All sums of an image are one row, which one owner computes while others wait, or of which each finds some in what all
+have written; of a part of the rows an owner sums up what it has itself (group norms).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from mononn_core.graph import Graph, Node
 from mononn_core.ops.common import integers
 from mononn_core.passes.rewrite import Rewriter, rewrite
 
-MOST_CHANNELS = 63
-"""Of more, each owner has whole vectors."""
-FEWEST_PIXELS = 1 << 14
-"""Whose summing takes longer than the meetings that this costs."""
-PARTS = (8, 4, 2)
-"""Of equally many rows, as many as there are owners or more."""
+FEWEST_PIXELS = 1 << 12
+"""Of fewer, the sums of parts are much beside what they sum up."""
+LARGE = 1 << 19
+"""Elements whose summing takes longer than the meetings that this may cost."""
+PARTS = (64, 32, 16, 8, 4, 2)
+"""Of equally many rows: as many as there are owners or more, and few enough rows to stay near from vector to vector."""
 
 
 def in_parts(rewriter: Rewriter, node: Node) -> str | None:
@@ -31,7 +31,7 @@ def in_parts(rewriter: Rewriter, node: Node) -> str | None:
         return None
     (rows, *width), channels, pixels = shape[axes[0] : last], shape[last], prod(shape[axes[0] : last])
     parts = next((n for n in PARTS if rows % n == 0), 1)
-    if parts == 1 or channels > MOST_CHANNELS or pixels < FEWEST_PIXELS:
+    if parts == 1 or pixels * channels < LARGE or pixels < FEWEST_PIXELS:
         return None
     image = rewriter.reshape(node.inputs[0], (parts, rows // parts, *width, channels))
     sums = rewriter.add("reduce_sum", image, axes=tuple(range(1, len(width) + 2)), keepdims=False)

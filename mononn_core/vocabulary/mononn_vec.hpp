@@ -619,6 +619,17 @@ template <long N, class Body> MN_INLINE void each_lane(Body &&body) {
   each_left<N, WHOLE, W>(body);
 }
 
+// Fold vectors term(z) of results side by side over z in [0, N): four interleaved folds, then pairwise.
+template <class R, class T, long N, class Term> MN_INLINE T fold(Term &&term) {
+  constexpr long FOURS = N / 4 * 4;
+  T s[4];
+  MN_UNROLL for (int u = 0; u < 4; ++u) s[u] = splat<T>(R::identity);
+  for (long z = 0; z < FOURS; z += 4)
+    MN_UNROLL for (int u = 0; u < 4; ++u) s[u] = R::template apply<T>(s[u], term(z + u));
+  MN_UNROLL for (long z = FOURS; z < N; ++z) s[z - FOURS] = R::template apply<T>(s[z - FOURS], term(z));
+  return R::template apply<T>(R::template apply<T>(s[0], s[1]), R::template apply<T>(s[2], s[3]));
+}
+
 // Fold term(tag, z) over z in [0, N): four interleaved vectors, then pairwise, then what is left in shorter vectors.
 template <class R, long N, class Term> MN_INLINE float reduce(Term &&term) {
   constexpr long FOURS = N / (4 * W) * (4 * W), WHOLE = N / W * W;
