@@ -40,6 +40,7 @@ def cost_constants(machine: Machine | None = None) -> tuple[Constant, ...]:
         ),
         Constant("cost.LINE_SECONDS", analytic.LINE_SECONDS, "s", "a line goes where its neighbour is written"),
         Constant("cost.HAND_OFF_SECONDS", analytic.HAND_OFF_SECONDS, "s", "workers never arrive together at a barrier"),
+        Constant("cost.SLACK", analytic.SLACK, "", "of arithmetic's time that may be waited for without a delay"),
         Constant("cost.TASK_SECONDS", analytic.TASK_SECONDS, "s", "for a task to begin"),
         Constant("cost.LOOPS_REACH", analytic.LOOPS_REACH, "", "of the second-level cache's rate in generated loops"),
         Constant(

@@ -13,7 +13,7 @@ from mononn_core.machine import LINE_BYTES, Machine
 from mononn_core.program.ir import Operand, Phase
 from mononn_core.program.template import NEST
 
-# Of one core, beside what a machine says of itself; measured on one of each family and rounded, never fitted to one.
+# Of one core, beside what a machine says of itself; rounded, and the same for every processor ("measured": on one).
 LOOPS_REACH = 0.3
 """Share of the second-level cache's rate at which generated loops read and store elements (measured)."""
 FLOPS_AN_OPERATION = 1.4

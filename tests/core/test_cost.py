@@ -11,7 +11,6 @@ from onnx import TensorProto
 from mononn_core import compiler
 from mononn_core.cost.analytic import Cost
 from mononn_core.machine import FAMILIES, Machine, family_of
-from mononn_core.program.ir import Phase
 from mononn_core.schedule.decisions import exposed
 from mononn_core.schedule.schedule import Partition
 from mononn_core.schedule.template import scheduled
@@ -34,13 +33,13 @@ def test_a_processor_that_names_no_family_has_the_defaults():
     assert family_of({"vendor_id": "AuthenticAMD", "cpu family": ""}) == FAMILIES[1]
 
 
-def product(rows: int, after: str = "", columns: int = 256) -> bytes:
+def product(rows: int, after: str = "") -> bytes:
     """[rows, 256] times weights, then ``after`` of each element."""
     b = Builder("product")
-    y = b.add("MatMul", "x", b.weight(256, columns))
+    y = b.add("MatMul", "x", b.weight(256, 256))
     y = b.add("Mul", y, b.add(after, y)) if after else y
     b.add("Neg", y, output="y")
-    return b.model({"x": (TensorProto.FLOAT, (rows, 256))}, {"y": (rows, columns)})
+    return b.model({"x": (TensorProto.FLOAT, (rows, 256))}, {"y": (rows, 256)})
 
 
 def bytes_product(rows: int) -> bytes:
@@ -54,13 +53,8 @@ def seconds(model: bytes, kind: str = "rows", machine: Machine = FLOATS, weights
     """Of one of two owners of the network's only product with weights, in a network of so many bytes of constants."""
     program = compiler.lower(model, threads=2, machine=machine).program
     (found,) = (p for p in program.phases() if any(o.role == "b" for o in p.task.operands))
-    return _seconds(found, kind, Cost(machine, weights, lambda name: program.buffer(name).dtype))
-
-
-def _seconds(phase: Phase, kind: str, cost: Cost) -> float:
-    template = scheduled(phase.task.template)
-    exposed_share = template.exposed(phase.task)
-    return cost.phase_seconds(phase, Partition(kind, 2), 0.5, template.rate(phase.task), exposed_share)
+    cost, template = Cost(machine, weights, lambda name: program.buffer(name).dtype), scheduled(found.task.template)
+    return cost.phase_seconds(found, Partition(kind, 2), 0.5, template.rate(found.task), template.exposed(found.task))
 
 
 def test_few_rows_do_not_hide_that_all_weights_are_fetched():
