@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import inf
 
 import numpy as np
@@ -77,7 +78,7 @@ def candidate(
                 written += enumerate(boxes)
             else:
                 reads.append((operand.buffer, boxes))
-    writes = Writers(shape, written)
+    writes = Writers(shape, written) if bordered else _writers(shape, tuple(written))
     alike = partition.kind in ("columns", "single") or partition.owners == 1
     if bordered and alike:
         inside = writes.same_in_all_rows()
@@ -90,6 +91,11 @@ def candidate(
     seconds += sum(times[phase.id] * (loop.count if loop else 1) for phase, loop in phases)
     shared = bordered and not (alike or images or decided.stores_bands)
     return Candidate(decided, items, seconds, times, tuple(reads), writes, stored, dtype, shared)
+
+
+@lru_cache(1 << 10)  # equal layers write equal boxes
+def _writers(shape: tuple[int, int], written: tuple[tuple[int, Boxes], ...]) -> Writers:
+    return Writers(shape, written)
 
 
 def _by_columns(border: Item) -> bool:
@@ -147,19 +153,22 @@ def _written(chosen: Iterable[Candidate]) -> Written:
 
 
 class Pairs:
-    """What passes between a stage that reads a buffer and one that writes it, remembered for every pair."""
+    """What passes between a stage that reads a buffer and one that writes it, remembered for what every pair touches:
+    that of equal layers is the same object."""
 
     def __init__(self, cost: Cost) -> None:
         self.cost = cost
-        self._fetched: dict[tuple[int, int], float] = {}
-        self._own: dict[tuple[int, int, int], bool] = {}
+        self._fetched: dict[tuple[int, int, str], float] = {}
+        self._own: dict[tuple[int, int], bool] = {}
 
     def seconds(self, reader: Candidate, written: Written) -> float:
-        """To fetch what other owners wrote, for the owner of ``reader`` that fetches most."""
-        total = 0.0
-        for tensor, boxes in reader.reads:
+        """To fetch what other owners wrote, for the owner of ``reader`` that fetches most; what is read several times
+        counts each time as its first operand does."""
+        total, first = 0.0, dict(reversed(reader.reads))
+        for tensor, _ in reader.reads:
             for writer in written.get(tensor, ()):
-                key = (id(reader), id(writer))
+                boxes = first[tensor]
+                key = (id(boxes), id(writer.writes), writer.dtype)
                 if key not in self._fetched:
                     foreign = [sum(writer.writes.others(o, box) for box in mine) for o, mine in enumerate(boxes)]
                     self._fetched[key] = self.cost.exchange_seconds(max(foreign), writer.dtype)
@@ -168,11 +177,12 @@ class Pairs:
 
     def reads_its_own(self, reader: Candidate, writer: Candidate, number: int) -> bool:
         """Whether every owner of ``reader``, in what it reads as ``number``, reads its own part alone."""
-        key = (id(reader), id(writer), number)
+        if writer.shared or writer.partition.owners != reader.partition.owners:
+            return False
+        _, boxes = reader.reads[number]
+        key = (id(boxes), id(writer.writes))
         if key not in self._own:
-            _, boxes = reader.reads[number]
-            alike = not writer.shared and writer.partition.owners == reader.partition.owners
-            self._own[key] = alike and all(writer.writes.only(owner, mine) for owner, mine in enumerate(boxes))
+            self._own[key] = all(writer.writes.only(owner, mine) for owner, mine in enumerate(boxes))
         return self._own[key]
 
 

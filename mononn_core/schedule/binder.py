@@ -14,6 +14,7 @@ from mononn_core.graph import Node
 from mononn_core.program.expr import Acc, Cast, Const, Expr, Load, Ranges, Var, substitute
 from mononn_core.program.ir import Box, Buffer, Layout, Operand, Phase, Result, Task
 from mononn_core.program.simplify import simplify, transform_guarded
+from mononn_core.schedule.alike import Stored, stored_once
 from mononn_core.schedule.narrow import in_words, passing
 from mononn_core.schedule.operands import ImageView, MatrixAxes, footprint, unit_stride
 from mononn_core.schedule.schedule import Partition
@@ -141,7 +142,9 @@ class TaskBuilder(ABC):
         self.weight_type = weight_type
         self.packed: dict[str, tuple[Buffer, Matrix]] = {}
         self.nests: dict[Hashable, tuple[tuple[str, ...], Task]] = {}
-        """Nests built so far, with the tensors that they name: see :mod:`mononn_core.schedule.alike`."""
+        self.ends: dict[Hashable, tuple[tuple[str, ...], Stored, tuple[Operand, ...]]] = {}
+        """Nests, and what ends products, built so far, with the tensors that they name: see
+        :mod:`mononn_core.schedule.alike`."""
         self.images: dict[str, ImageView | None] = {}
         """How the images lie that convolutions read."""
         self.types = views.graph.types
@@ -215,9 +218,13 @@ class TaskBuilder(ABC):
         """What a template stores of its element at ``index`` of the root's output, after the stage's chain."""
         assert stage.root is not None
         index, value = run_chain(stage, self.views, index, Acc(self.types[stage.root.output].dtype))
-        value = binder.stored(stage.stored, binder.bind(value, inner))
-        position = binder.output(stage.stored, matrix_index(self.types[stage.stored].shape, index), inner)
-        return Result("out", axes, position, value)
+        at = matrix_index(self.types[stage.stored].shape, index)
+
+        def make() -> Stored:
+            bound = binder.stored(stage.stored, binder.bind(value, inner))
+            return binder.output(stage.stored, at, inner), bound
+
+        return Result("out", axes, *stored_once(self, binder, stage.stored, at, value, inner, make))
 
 
 def unit_axes(extents: Mapping[str, int]) -> dict[str, Expr]:
