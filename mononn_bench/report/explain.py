@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import inf
 
 from mononn_bench.analysis.cells import OURS
 from mononn_bench.analysis.regions import Region, Side, alike, named, operators, regions, sum_of
@@ -31,6 +32,12 @@ def rivals(profile: CaseProfile) -> list[str]:
     rows = _rows(profile)
     own = OURS in rows and named(rows[OURS].steps)
     return [label for label, row in rows.items() if own and not label.startswith(OURS) and named(row.steps)]
+
+
+def fastest_rival(profile: CaseProfile) -> str:
+    """Of those the one whose run is the shortest without a profiler; empty where there is none."""
+    rows = _rows(profile)
+    return min(rivals(profile), key=lambda label: (rows[label].plain_s or inf, label), default="")
 
 
 def places(profile: CaseProfile, rival: str) -> list[Region]:
@@ -65,6 +72,54 @@ def explain_grid(profile: CaseProfile, rival: str) -> Grid:
         rows=[*lines, _line(_all(found), "all steps", "")],
         notes=[*_levels(OURS, ours), *_levels(rival, theirs), *_peak(profile.ceilings)],
     )
+
+
+def layer_grid(profile: CaseProfile, rival: str) -> Grid | None:
+    """The steps of both systems in one layer: in the middle one of the parts of a network that are alike, of those that
+    come equally often and take most time together; None where no part comes twice. Raises NotNamedError as `places`
+    does.
+    """
+    places(profile, rival)
+    rows, often = _rows(profile), defaultdict[int, list[Region]](list)
+    for place, count in _middles(regions(profile.nodes, rows[OURS].steps, rows[rival].steps)):
+        often[count].append(place)
+    often.pop(1, None)
+    if not often:
+        return None
+    count = max(often, key=lambda n: n * sum(place.theirs.seconds for place in often[n]))
+    layer = often[count]
+    return Grid(
+        title=f"{profile.case}: one of {count} layers",
+        caption=f"What {OURS} and {rival} do in it, in order: each step with its microseconds.",
+        header=["where", OURS, "µs", rival, "µs", "why"],
+        rows=[
+            *(_both(place, _where(place), _reason(place, rival, profile.ceilings)) for place in layer),
+            _both(_all(layer), "the layer", "", listed=False),
+        ],
+        notes=[],
+    )
+
+
+def _middles(found: Sequence[Region]) -> Iterator[tuple[Region, int]]:
+    """Of the regions that are alike the middle one, in the order of a network, and how many they are."""
+    groups = defaultdict[object, list[Region]](list)
+    for region in found:
+        groups[region.likeness].append(region)
+    for region in found:
+        group = groups[region.likeness]
+        if region is group[len(group) // 2]:
+            yield region, len(group)
+
+
+def _both(place: Region, where: str, reason: str, listed: bool = True) -> tuple[str, ...]:
+    """A place's steps on both sides, each with its microseconds where they are listed, and their sums."""
+    sides = ((_steps(side) if listed else f"{side.steps} steps", side) for side in (place.ours, place.theirs))
+    texts = (text for steps, side in sides for text in (steps, f"{side.seconds * 1e6:.0f}"))
+    return (where, *texts, reason)
+
+
+def _steps(side: Side) -> str:
+    return ", ".join(f"{step.kind} {step.seconds * 1e6:.0f}" for step in (*side.products, *side.rest))
 
 
 def levels_grid(profiles: Mapping[str, CaseProfile]) -> Grid:

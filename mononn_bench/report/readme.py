@@ -1,5 +1,5 @@
-"""What README.md, and published.md, suites.md, bricks.md, gpu.md and measuring.md in docs/, show of records under
-results/reference.
+"""What README.md, and published.md, why.md, limits.md, suites.md, bricks.md, gpu.md and measuring.md in docs/, show of
+records under results/reference.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ from matplotlib.figure import Figure
 from mononn_bench.analysis.cells import Table
 from mononn_bench.codec import read_record, write_text
 from mononn_bench.errors import BenchError
-from mononn_bench.profiled import Primitives
+from mononn_bench.profiled import CaseProfile, Primitives
 from mononn_bench.report.bricks import brick_grids, read_bricks
 from mononn_bench.report.design import simulation
+from mononn_bench.report.explain import explain_grid, fastest_rival, layer_grid
 from mononn_bench.report.figures import figure_bytes, write_bytes
 from mononn_bench.report.figures.ablation import ablation_figure
 from mononn_bench.report.figures.speed import speed_figure
 from mononn_bench.report.figures.style import styled
 from mononn_bench.report.gpu import gpu_blocks, read_calls
 from mononn_bench.report.grids import markdown
+from mononn_bench.report.limits import behind_grid
 from mononn_bench.report.machine import machine_grids
 from mononn_bench.report.published import Published, read_published, read_suites, runs_grid
 from mononn_bench.report.studies import STUDIES, read_studies
@@ -53,6 +55,31 @@ def with_tables(text: str, published: list[Published]) -> str:
 def with_runs(text: str, published: list[Published]) -> str:
     """As `with_tables`, each run beside the others."""
     return _filled(text, [markdown(runs_grid(one), level=2) for one in published])
+
+
+def read_profiles(reference: Path) -> list[CaseProfile]:
+    """The profiles that stand beside published records."""
+    return [read_record(CaseProfile, path) for path in sorted(reference.rglob("profiles/*.json"))]
+
+
+def with_reasons(text: str, profiles: Sequence[CaseProfile]) -> str:
+    """As `with_tables`, of each profile what `mononn-bench explain` says beside the fastest rival that can be
+    explained, and one layer of both.
+    """
+    blocks = []
+    for profile in profiles:
+        if rival := fastest_rival(profile):
+            about = f"{profile.machine}, {revisions_of([profile])}"
+            grids = [explain_grid(profile, rival), layer_grid(profile, rival)]
+            blocks.append(f"## {profile.case} beside {rival}\n\nOn {about}.\n")
+            blocks += [markdown(grid, level=3) for grid in grids if grid]
+    return _filled(text, blocks)
+
+
+def with_limits(text: str, published: Sequence[Published], suites: Mapping[str, Table]) -> str:
+    """As `with_tables`, the comparisons of all records that ours does not win."""
+    tables = {"published": published[0].pooled} if published else {}
+    return _filled(text, [markdown(behind_grid({**tables, **suites}), level=2)])
 
 
 def with_suites(text: str, suites: Mapping[str, Table]) -> str:
@@ -126,6 +153,10 @@ def main(root: Path) -> None:
     _fill(root / "README.md", lambda text: with_tables(text, published))
     if published:
         _fill(root / "docs" / "published.md", lambda text: with_runs(text, published))
+    if profiles := read_profiles(reference):
+        _fill(root / "docs" / "why.md", lambda text: with_reasons(text, profiles))
+    if published and suites:
+        _fill(root / "docs" / "limits.md", lambda text: with_limits(text, published, suites))
     if suites:
         _fill(root / "docs" / "suites.md", lambda text: with_suites(text, suites))
     if bricks := brick_folders(reference):

@@ -53,7 +53,12 @@ class OnnxNode:
 
     @cached_property
     def origin(self) -> Origin:
-        return Origin(self.name or next((n for n in self.outputs if n), "?"), self.op_type)
+        return Origin(self.name or self.output or "?", self.op_type)
+
+    @cached_property
+    def output(self) -> str:
+        """The first output that is there, "" where none is."""
+        return next((n for n in self.outputs if n), "")
 
 
 @dataclass(frozen=True)
@@ -190,7 +195,7 @@ class Context:
     @property
     def hint(self) -> str:
         """What tensors made here are named after."""
-        return next((n for n in self.node.outputs if n), self.origin.name)
+        return self.node.output or self.origin.name
 
     def make(self, value: Any, dtype: str | None = None) -> str:
         """A constant tensor."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 from onnx import AttributeProto, TensorProto, defs, helper
 
@@ -20,26 +20,32 @@ def check_node(node: OnnxNode, dtypes: Sequence[str]) -> None:
         ModelError: an attribute is of another kind, or an input has a type that the operator does not take, or not
             the one that another input has.
     """
-    schema = _schema(node.op_type, node.domain)
+    if problem := _problem(node.op_type, node.domain, node.kinds, tuple(dtypes)):
+        raise ModelError(f"{node.origin}: {problem}")
+
+
+@lru_cache(1 << 12)  # equal layers are asked about once
+def _problem(op_type: str, domain: str, kinds: tuple[tuple[str, int], ...], dtypes: tuple[str, ...]) -> str:
+    """What is wrong with a node of such attributes and operands; "" where nothing is."""
+    schema = _schema(op_type, domain)
     if schema is None:
-        return
-    for name, number in node.kinds:
+        return ""
+    for name, number in kinds:
         known = schema.attributes.get(name)
         if known is not None and known != number:
             kind, wanted = (AttributeProto.AttributeType.Name(n) for n in (number, known))
-            raise ModelError(f"{node.origin}: attribute {name!r} is {kind}, not {wanted}; the model is damaged")
+            return f"attribute {name!r} is {kind}, not {wanted}; the model is damaged"
     same: dict[str, str] = {}
     for position, dtype in enumerate(dtypes):
         formal = schema.inputs[min(position, len(schema.inputs) - 1)] if schema.inputs else None
         if formal is None or not dtype:
             continue
+        what = f"its input {position} ({formal.name}) is {dtype}"
         if _onnx_name(dtype) not in formal.types:
-            raise ModelError(f"{node.origin}: its input {position} ({formal.name}) is {dtype}, which it does not take")
+            return f"{what}, which it does not take"
         if formal.is_homogeneous and same.setdefault(formal.type_str, dtype) != dtype:
-            raise ModelError(
-                f"{node.origin}: its input {position} ({formal.name}) is {dtype}, another one {same[formal.type_str]}; "
-                "they must be the same"
-            )
+            return f"{what}, another one {same[formal.type_str]}; they must be the same"
+    return ""
 
 
 @dataclass(frozen=True)

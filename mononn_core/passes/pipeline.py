@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import takewhile
 
 from mononn_core.graph import Graph
 from mononn_core.graph.verify import verify
@@ -141,19 +142,14 @@ def steps(target: str) -> tuple[tuple[str, Pass], ...]:
 
 def run(graph: Graph, target: str = "cpu") -> Graph:
     """The optimised Graph: same inputs, outputs and meaning, up to floating-point rounding."""
-    for _, step in steps(target):
-        graph = step(graph)
-    return graph
+    return _through(graph, steps(target))
 
 
 def real_products(graph: Graph) -> dict[str, str]:
     """Of an imported Graph: the products and convolutions that a CPU multiplies real numbers in, and why; none of a
     Graph that is not quantised."""
-    for name, step in steps("cpu"):
-        if name == "integers":
-            break
-        graph = step(graph)
-    return quantised.real_products(graph)
+    before = takewhile(lambda step: step[0] != "integers", steps("cpu"))
+    return quantised.real_products(_through(graph, before))
 
 
 def prepare(graph: Graph, target: str) -> Graph:
@@ -163,7 +159,18 @@ def prepare(graph: Graph, target: str) -> Graph:
         UnsupportedError: there is no such form; the message names the node.
         VerifyError: a pass made a Graph that is not legal, which is a bug of the compiler.
     """
-    for _, step in FORMS[target]:
-        graph = step(graph)
+    graph = _through(graph, FORMS[target])
     verify(graph, infer)
+    return graph
+
+
+def _through(graph: Graph, passes: Iterable[tuple[str, Pass]]) -> Graph:
+    """``graph`` after ``passes``; one that has left a Graph as it is is not run on the same one again."""
+    left: dict[Pass, Graph] = {}
+    for _, step in passes:
+        if left.get(step) is not graph:
+            found = step(graph)
+            if found is graph:
+                left[step] = graph
+            graph = found
     return graph

@@ -19,8 +19,15 @@ from mononn_bench.profile.nodes import model_nodes, outputs_by_node, with_nodes
 from mononn_bench.profile.profilers import _named_after
 from mononn_bench.profile.steps import steps_of
 from mononn_bench.profile.subject import Seen
-from mononn_bench.profiled import EventCount, Kernel, ModelNode, ProfileRecord, Span, Step
-from mononn_bench.report.explain import NotNamedError, explain_grid, levels_grid, rivals
+from mononn_bench.profiled import CaseProfile, EventCount, Kernel, ModelNode, ProfileRecord, Span, Step
+from mononn_bench.report.explain import (
+    NotNamedError,
+    explain_grid,
+    fastest_rival,
+    layer_grid,
+    levels_grid,
+    rivals,
+)
 from mononn_bench.report.layers import layer_grids
 from mononn_bench.report.write import write_profiles
 
@@ -303,3 +310,39 @@ def test_gpu_kernels_have_their_share_and_rate(tmp_path: Path) -> None:
     ]  # fmt: skip
     write_profiles({"net": found}, tmp_path)
     assert (tmp_path / "kernels.csv").read_text().splitlines()[1].startswith("net,mononn,gemm,4,0.003,0.75,")
+
+
+def two_layers(times: tuple[float, float] = (1e-3, 3e-3)) -> CaseProfile:
+    """Two layers that are alike, a product and an addition each, of ours in a step of one time each."""
+    chain = (
+        node("matmul1", "x", HEAVY), node("add1", "matmul1"), node("matmul2", "add1", HEAVY), node("add2", "matmul2"),
+        node("norm1", "add2"),
+    )  # fmt: skip
+    ours = [Step(f"p{n}", "matmul", t, (f"matmul{n + 1}", f"add{n + 1}")) for n, t in enumerate(times)]
+    ours.append(Step("p2", "norm", 0.1e-3, ("norm1",)))
+    theirs = [Step(f"{k}{n}", k, t, (f"{k}{n}",)) for n in (1, 2) for k, t in (("matmul", 2e-3), ("add", 0.5e-3))]
+    theirs.append(Step("norm", "norm", 0.2e-3, ("norm1",)))
+    rows = (
+        ProfileRecord("mononn", "trace", "ok", "", runs=5, steps=tuple(ours), plain_s=4e-3, profiled_s=4e-3),
+        ProfileRecord("openvino", "PERF_COUNT", "ok", "", runs=5, steps=tuple(theirs), plain_s=5e-3, profiled_s=5e-3),
+        ProfileRecord("slow", "trace", "ok", "", runs=5, steps=tuple(theirs), plain_s=6e-3, profiled_s=6e-3),
+    )
+    return a_profile(nodes=chain, profiles=rows)
+
+
+def test_one_layer_of_those_that_are_alike_is_shown_step_by_step() -> None:
+    grid = layer_grid(two_layers(), "openvino")
+    assert grid is not None and grid.title == "net: one of 2 layers"
+    (first, whole) = grid.rows
+    assert first[:5] == ("matmul2 (matmul, add; 1 MFLOP)", "matmul 3000", "3000", "matmul 2000, add 500", "2500")
+    assert "products at 8% of peak against 12%" in first[5] and "1 tensor (0.004 MB)" not in first[5]
+    assert whole == ("the layer", "1 steps", "3000", "2 steps", "2500", "")
+    assert layer_grid(a_profile(), "openvino") is None
+    with pytest.raises(NotNamedError):
+        layer_grid(two_layers(), "tvm")
+
+
+def test_the_fastest_rival_is_of_those_that_can_be_explained() -> None:
+    assert fastest_rival(two_layers()) == "openvino"
+    slower = replace(two_layers(), profiles=two_layers().profiles[:1])
+    assert fastest_rival(slower) == ""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from bench_report.bricks import MODEL
+from bench_report.profiles import a_profile
 from bench_report.records import a_case, a_system, a_whole_run
 from bench_report.starts import RECORD
 from PIL import Image
@@ -16,6 +17,7 @@ from mononn_bench.measure.environment import describe_machine
 from mononn_bench.profiled import Primitives, Reading
 from mononn_bench.record import write_record
 from mononn_bench.report.figures import DRAWN_DIGEST, drawn_digest
+from mononn_bench.report.limits import behind_grid
 from mononn_bench.report.published import Published, read_published, read_suites, runs_grid
 from mononn_bench.report.readme import (
     BEGIN,
@@ -24,8 +26,11 @@ from mononn_bench.report.readme import (
     brick_folders,
     main,
     pictures,
+    read_profiles,
     study_folders,
     with_bricks,
+    with_limits,
+    with_reasons,
     with_runs,
     with_study,
     with_suites,
@@ -51,6 +56,9 @@ def test_the_documents_hold_what_the_published_records_give(published, suites):
     assert with_tables(readme, published) == readme
     assert with_runs(runs, published) == runs
     assert with_suites(page, suites) == page
+    why, limits = ((ROOT / "docs" / name).read_text() for name in ("why.md", "limits.md"))
+    assert with_reasons(why, read_profiles(ROOT / "results" / "reference")) == why
+    assert with_limits(limits, published, suites) == limits
     bricks = (ROOT / "docs" / "bricks.md").read_text()
     assert with_bricks(bricks, brick_folders(ROOT / "results" / "reference")) == bricks
 
@@ -136,6 +144,35 @@ def test_published_bricks_get_their_tables_beside_what_the_machine_gives(tmp_pat
     text = (tmp_path / "docs" / "bricks.md").read_text()
     assert "## here\n\n### Networks rebuilt from their bricks" in text
     assert "### What m gives" in text
+
+
+def test_profiles_beside_published_runs_get_their_reasons(tmp_path):
+    folder = tmp_path / "results/reference/m/run-1/profiles"
+    write_record(a_profile(), folder / "net.json")
+    write_record(a_profile(profiles=()), folder / "none.json")
+    empty_documents(tmp_path, "why")
+    main(tmp_path)
+    text = (tmp_path / "docs" / "why.md").read_text()
+    assert text.count("## net beside openvino\n\nOn here, now, source ") == 1
+    assert "### net: mononn beside openvino" in text
+
+
+def test_what_is_not_won_stands_on_a_page_the_worst_first():
+    won = a_case("mlp", {"mononn": 1e-3, "openvino": 2e-3, "mononn[fuse=off]": 0.5e-3}, noise=0.0)
+    lost = a_case("bert-base", {"mononn": 1e-3, "openvino": 0.8e-3, "onnxruntime": 1.01e-3}, noise=0.0)
+    worse = a_case("resnet50", {"mononn": 1e-3, "openvino": 0.5e-3}, noise=0.0)
+    grid = behind_grid({"one": make_table([won, lost]), "two": make_table([worse])})
+    assert [(row[0], row[1], row[4], row[6]) for row in grid.rows] == [
+        ("two", "resnet50", "openvino", "slower"),
+        ("one", "bert-base", "openvino", "slower"),
+    ]
+    assert grid.rows[0][5] == "0.50 [0.50, 0.50]"
+    assert [note.rpartition(": ")[2] for note in grid.notes] == ["2 faster, 1 slower.", "1 slower."]
+
+
+def test_what_has_no_time_of_ours_is_a_limit_too():
+    wrong = a_case("mlp", TRIO, {"mononn": a_system("mononn", "incorrect", "NaN in y")}, noise=0.0)
+    assert behind_grid({"one": make_table([wrong])}).notes == ["one, mlp, mononn: incorrect, NaN in y."]
 
 
 def test_a_document_without_marks_is_refused(records):

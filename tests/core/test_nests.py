@@ -14,16 +14,19 @@ from mononn_core import compiler
 from mononn_core.codegen.cstyle import Pointer, Printer, interval
 from mononn_core.codegen.loops import LONGEST_KEPT, write_statements
 from mononn_core.codegen.writer import Writer
+from mononn_core.decide.cpu import CpuScheduler
 from mononn_core.element import BF16, COMPUTE, SMALL_FLOATS
 from mononn_core.errors import UnsupportedError
 from mononn_core.machine import Machine
 from mononn_core.ops.evaluate import run as evaluate
+from mononn_core.passes import pipeline
 from mononn_core.program.expr import Cast, Const, Expr, Load, Op, Var, const, evaluate_index, op
 from mononn_core.program.interpret import run
 from mononn_core.program.ir import Buffer, For, Layout, Store
 from mononn_core.runtime.session import Session
-from mononn_core.schedule import nests
-from tests.core.networks import Builder
+from mononn_core.schedule import binder, nests
+from mononn_core.schedule.groups import CpuGroups
+from tests.core.networks import Builder, encoder
 
 LEVELS = [pytest.param("avx512"), pytest.param("avx2")]
 
@@ -293,6 +296,19 @@ def test_nests_that_differ_in_their_tensors_alone_are_built_once(monkeypatch: py
 
     assert tasks_of(0.5, 0.5, 0.5) == tasks_of(*[0.5] * 7) < tasks_of(*[0.5, 2.0] * 3)
     assert tasks_of(*[0.0] * 4) < tasks_of(*[0.0, -0.0] * 2)
+
+
+def test_what_ends_products_of_equal_layers_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ends_of(layers: int) -> tuple[int, str]:
+        stages = compiler.lower(encoder(layers), threads=2, machine=Machine.named("avx2"))
+        groups = CpuGroups(pipeline.prepare(stages.optimized, "cpu"), stages.options, stages.machine)
+        CpuScheduler(groups).decide()
+        return len(groups.builder.ends), stages.source
+
+    (few, _), (many, source) = ends_of(3), ends_of(6)
+    assert few == many > 0
+    monkeypatch.setattr(binder, "stored_once", lambda *given: given[-1]())
+    assert ends_of(6) == (0, source)
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -67,6 +67,23 @@ def test_no_illegal_graph_is_lowered(target: str, monkeypatch: pytest.MonkeyPatc
         compiler.lower(networks.mixed(), target=target, arch=() if target == "cpu" else ("sm_80",))
 
 
+def test_a_pass_that_left_a_graph_as_it_is_is_not_run_on_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = []
+
+    def leaves(graph: Graph) -> Graph:
+        runs.append("leaves")
+        return graph
+
+    def changes(graph: Graph) -> Graph:
+        runs.append("changes")
+        return graph.rebuild(graph.nodes)
+
+    passes = [("one", leaves), ("one", leaves), ("two", changes), ("one", leaves), ("two", changes), ("one", leaves)]
+    monkeypatch.setattr(pipeline, "steps", lambda _: passes)
+    pipeline.run(load(networks.mixed(), {}))
+    assert runs == ["leaves", "changes", "leaves", "changes", "leaves"]
+
+
 PRODUCTS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, int]]] = {
     "row by matrix": ((4,), (4, 5), {"matmul": 1, "reshape": 2}),
     "matrix by column": ((3, 4), (4,), {"matmul": 1, "reshape": 2}),
