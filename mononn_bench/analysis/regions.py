@@ -142,13 +142,18 @@ class _Groups:
 
 def alike(found: Iterable[Region]) -> list[Region]:
     """Regions that do the same to tensors of the same sizes as one, such as the layers of an encoder."""
+    return [
+        Region(group[0].nodes, sum_of(r.ours for r in group), sum_of(r.theirs for r in group), len(group))
+        for group in groups_of(found)
+    ]
+
+
+def groups_of(found: Iterable[Region]) -> list[list[Region]]:
+    """Those that are `alike` together, in the order of the first of each."""
     groups: dict[tuple[object, ...], list[Region]] = defaultdict(list)
     for region in found:
         groups[region.likeness].append(region)
-    return [
-        Region(group[0].nodes, sum_of(r.ours for r in group), sum_of(r.theirs for r in group), len(group))
-        for group in groups.values()
-    ]
+    return list(groups.values())
 
 
 def sum_of(sides: Iterable[Side]) -> Side:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
 
 from mononn_bench.analysis.cells import OURS
-from mononn_bench.analysis.regions import Region, Side, alike, named, operators, regions, sum_of
+from mononn_bench.analysis.regions import Region, Side, alike, groups_of, named, operators, regions, sum_of
 from mononn_bench.errors import BenchError
 from mononn_bench.profiled import CaseProfile, ProfileRecord, Step
 from mononn_bench.record import Ceilings
@@ -81,13 +81,14 @@ def layer_grid(profile: CaseProfile, rival: str) -> Grid | None:
     """
     places(profile, rival)
     rows, often = _rows(profile), defaultdict[int, list[Region]](list)
-    for place, count in _middles(regions(profile.nodes, rows[OURS].steps, rows[rival].steps)):
-        often[count].append(place)
+    found = regions(profile.nodes, rows[OURS].steps, rows[rival].steps)
+    for group in groups_of(found):
+        often[len(group)].append(group[len(group) // 2])
     often.pop(1, None)
     if not often:
         return None
     count = max(often, key=lambda n: n * sum(place.theirs.seconds for place in often[n]))
-    layer = often[count]
+    layer = sorted(often[count], key=found.index)
     return Grid(
         title=f"{profile.case}: one of {count} layers",
         caption=f"What {OURS} and {rival} do in it, in order: each step with its microseconds.",
@@ -100,20 +101,12 @@ def layer_grid(profile: CaseProfile, rival: str) -> Grid | None:
     )
 
 
-def _middles(found: Sequence[Region]) -> Iterator[tuple[Region, int]]:
-    """Of the regions that are alike the middle one, in the order of a network, and how many they are."""
-    groups = defaultdict[object, list[Region]](list)
-    for region in found:
-        groups[region.likeness].append(region)
-    for region in found:
-        group = groups[region.likeness]
-        if region is group[len(group) // 2]:
-            yield region, len(group)
-
-
 def _both(place: Region, where: str, reason: str, listed: bool = True) -> tuple[str, ...]:
     """A place's steps on both sides, each with its microseconds where they are listed, and their sums."""
-    sides = ((_steps(side) if listed else f"{side.steps} steps", side) for side in (place.ours, place.theirs))
+    sides = (
+        (_steps(side) if listed else f"{side.steps} step{'s' * (side.steps != 1)}", side)
+        for side in (place.ours, place.theirs)
+    )
     texts = (text for steps, side in sides for text in (steps, f"{side.seconds * 1e6:.0f}"))
     return (where, *texts, reason)
 
