@@ -103,10 +103,7 @@ def layer_grid(profile: CaseProfile, rival: str) -> Grid | None:
 
 def _both(place: Region, where: str, reason: str, listed: bool = True) -> tuple[str, ...]:
     """A place's steps on both sides, each with its microseconds where they are listed, and their sums."""
-    sides = (
-        (_steps(side) if listed else f"{side.steps} step{'s' * (side.steps != 1)}", side)
-        for side in (place.ours, place.theirs)
-    )
+    sides = ((_steps(side) if listed else f"steps: {side.steps}", side) for side in (place.ours, place.theirs))
     texts = (text for steps, side in sides for text in (steps, f"{side.seconds * 1e6:.0f}"))
     return (where, *texts, reason)
 

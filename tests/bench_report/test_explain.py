@@ -336,7 +336,7 @@ def test_one_layer_of_those_that_are_alike_is_shown_step_by_step() -> None:
     (first, whole) = grid.rows
     assert first[:5] == ("matmul2 (matmul, add; 1 MFLOP)", "matmul 3000", "3000", "matmul 2000, add 500", "2500")
     assert "products at 8% of peak against 12%" in first[5]
-    assert whole == ("the layer", "1 step", "3000", "2 steps", "2500", "")
+    assert whole == ("the layer", "steps: 1", "3000", "steps: 2", "2500", "")
     assert layer_grid(a_profile(), "openvino") is None
     with pytest.raises(NotNamedError):
         layer_grid(two_layers(), "tvm")
