@@ -30,10 +30,13 @@ from mononn_bench.report.machine import machine_grids
 from mononn_bench.report.published import Published, read_published, read_suites, runs_grid
 from mononn_bench.report.studies import STUDIES, read_studies
 from mononn_bench.report.tables import leads_grid, options_grid, speed_grid
+from mononn_bench.report.words import provenance
 
 BEGIN, END = "<!-- table:begin -->", "<!-- table:end -->"
 
 PICTURE = "![Speed of each system, mononn = 1](docs/speedup.png)\n"
+PRECISION = "precision"
+"""The suite whose cases in other precisions stand in the picture."""
 FAIRNESS = "fairness"
 WITH_OPTIONS = ("options", FAIRNESS)
 """Suites that hold systems against themselves with an option changed."""
@@ -44,9 +47,13 @@ class DocumentError(BenchError):
     """A document lacks the marks between which a generated block belongs."""
 
 
-def with_tables(text: str, published: list[Published]) -> str:
+def with_tables(text: str, published: list[Published], suites: Mapping[str, Table]) -> str:
     """`text` with the block between its marks replaced; raises DocumentError where a mark is missing."""
     blocks = [PICTURE] if published else []
+    if published and (others := further_precisions(published[0].pooled, suites)):
+        precisions = " and ".join(dict.fromkeys(case.precision for case in others.cases))
+        source = f"the suite `{PRECISION}` ([docs/suites.md](docs/suites.md)), {provenance(others)}"
+        blocks.append(f"In {precisions}, of the systems that have it: {source}.\n")
     for one in published:
         blocks.append(markdown(speed_grid(one.pooled), level=3))
     return _filled(text, blocks)
@@ -139,10 +146,30 @@ def with_simulation(text: str, tables: str) -> str:
     return _filled(text, [tables])
 
 
+def further_precisions(table: Table, suites: Mapping[str, Table]) -> Table | None:
+    """The cases of the networks and systems of `table` in other precisions, as PRECISION among `suites` has them of
+    the same machine, without systems that lack the precision.
+    """
+    suite = suites.get(PRECISION)
+    if suite is None or suite.machine != table.machine:
+        return None
+    here, known = {case.network for case in table.cases}, {case.precision for case in table.cases}
+    cases = [case for case in suite.cases if case.network in here and case.precision not in known]
+    names = {case.name for case in cases}
+    taking_part = (cell for cell in suite.cells if cell.status != "unavailable" and cell.system in table.systems)
+    cells = [cell for cell in taking_part if cell.case in names]
+    return replace(suite, cases=cases, cells=cells) if cases else None
+
+
 def pictures(published: list[Published], suites: Mapping[str, Table]) -> dict[str, Figure]:
     """The figures of the documents by the name of their file: speed on the first machine, and the ablation."""
     with styled():
-        drawn = {"speedup.png": speed_figure(published[0].pooled)} if published else {}
+        drawn: dict[str, Figure] = {}
+        if published:
+            table = published[0].pooled
+            others = further_precisions(table, suites) or replace(table, cases=(), cells=())
+            cases, cells = (*table.cases, *others.cases), (*table.cells, *others.cells)
+            drawn["speedup.png"] = speed_figure(replace(table, cases=cases, cells=cells))
         return drawn | ({"ablation.png": ablation_figure(suites[ABLATION])} if ABLATION in suites else {})
 
 
@@ -150,7 +177,7 @@ def main(root: Path) -> None:
     """Fill README.md and the documents in docs/ under `root` that show records, and draw their pictures."""
     reference = root / "results" / "reference"
     published, suites = read_published(reference), read_suites(reference)
-    _fill(root / "README.md", lambda text: with_tables(text, published))
+    _fill(root / "README.md", lambda text: with_tables(text, published, suites))
     if published:
         _fill(root / "docs" / "published.md", lambda text: with_runs(text, published))
     if profiles := read_profiles(reference):

@@ -24,6 +24,7 @@ from mononn_bench.report.readme import (
     END,
     DocumentError,
     brick_folders,
+    further_precisions,
     main,
     pictures,
     read_profiles,
@@ -53,7 +54,7 @@ def suites():
 
 def test_the_documents_hold_what_the_published_records_give(published, suites):
     readme, runs, page = ((ROOT / name).read_text() for name in ("README.md", "docs/published.md", "docs/suites.md"))
-    assert with_tables(readme, published) == readme
+    assert with_tables(readme, published, suites) == readme
     assert with_runs(runs, published) == runs
     assert with_suites(page, suites) == page
     why, limits = ((ROOT / "docs" / name).read_text() for name in ("why.md", "limits.md"))
@@ -177,7 +178,7 @@ def test_what_has_no_time_of_ours_is_a_limit_too():
 
 def test_a_document_without_marks_is_refused(records):
     with pytest.raises(DocumentError, match="marks"):
-        with_tables("no marks", [Published("m", [make_table(records)])])
+        with_tables("no marks", [Published("m", [make_table(records)])], {})
 
 
 TRIO = {"mononn": 1e-3, "onnxruntime": 2e-3, "openvino": 1.5e-3}
@@ -263,6 +264,29 @@ def test_three_runs_of_four_networks_and_eight_systems(tmp_path):
     assert len(bars) == sum(cell.speedup is not None for cell in table.cells) + len(table.headlines[0].means) + 1
     cell = table.cell("bert-base", "mononn")
     assert cell.samples == 3 * 144 and cell.run_id == "run-bert-base"
+
+
+@pytest.mark.parametrize("machine", ["this", "that"])
+def test_the_picture_shows_other_precisions_of_its_networks_on_its_machine(machine):
+    def case(model, precision, on):
+        found = a_case(model, {"mononn": 1e-3, "openvino": 2e-3, "mnn": 2e-3}, full_size=True)
+        return replace(found, precision=precision, machine=replace(found.machine, name=on))
+
+    first = make_table([case("bert-base", "fp32", "this"), case("vit-base", "fp32", "this")])
+    first = replace(first, systems=["mononn", "openvino"], cells=[c for c in first.cells if c.system != "mnn"])
+    second = [case("bert-base", kind, machine) for kind in ("fp32", "bf16", "int8")]
+    lacking = tuple(replace(r, status="unavailable") if r.system == "openvino" else r for r in second[2].systems)
+    second[2] = replace(second[2], systems=lacking)
+    suites = {"precision": make_table([*second, case("mlp", "bf16", machine)])}
+    others = further_precisions(first, suites)
+    text = with_tables(f"{BEGIN}\n{END}\n", [Published("this", [first])], suites)
+    figure = pictures([Published("this", [first])], suites)["speedup.png"]
+    assert len(figure.axes) == (3 if machine == "this" else 1), "a row for each precision"
+    assert ("In bf16 and int8, of the systems that have it: the suite `precision`" in text) == (machine == "this")
+    if machine == "this":
+        assert [cell.case for cell in others.cells] == ["bert-base-bf16"] * 2 + ["bert-base-int8"]
+    else:
+        assert others is None
 
 
 def test_each_suite_is_of_the_first_machine_that_has_it(tmp_path):
