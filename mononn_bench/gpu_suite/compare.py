@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any
 
 from mononn_bench.gpu_suite.case import Case
-from mononn_bench.gpu_suite.contenders import CONTENDERS, OURS
+from mononn_bench.gpu_suite.contenders import OURS
 from mononn_bench.gpu_suite.runner import SITE
 from mononn_bench.measure.accuracy import When
 from mononn_bench.measure.process import Limits, Worker, WorkerFailedError
@@ -131,8 +131,3 @@ def summarise(rows: dict[str, Row]) -> None:
             base = fine.get(OURS[0], {}).get(state, [])
             pairs = [b["host_s"] / a["host_s"] for a, b in zip(base, blocks, strict=False)]
             row[f"{state}_ratio"] = median(pairs) if pairs else None
-
-
-def all_contenders() -> list[str]:
-    """Their names, ours first."""
-    return list(CONTENDERS)

@@ -16,8 +16,6 @@ from collections.abc import Sequence
 from math import ceil
 from typing import Any
 
-import numpy as np
-
 from mononn_core.errors import ShapeError
 from mononn_core.graph import TensorType
 from mononn_core.ops.common import integer, present
@@ -101,11 +99,6 @@ def _flops(types: Types, outputs: Sequence[TensorType], attrs: Attrs) -> int:
 def middle(bits: int) -> int:
     """The number of ``bits`` bits that stands for zero where nothing else is said."""
     return 1 << (bits - 1)
-
-
-def real_weights(q: np.ndarray, scale: np.ndarray, zero: np.ndarray, block: int) -> np.ndarray:
-    """The matrix that [K, N] numbers with scales and zero points of their blocks stand for."""
-    return np.asarray(_dequantized(np, (q, scale, zero), {"axis": 0, "block": block})[0])
 
 
 register(OpDef("dequantize_blocks", "gather", _blocks_type, _dequantized, folds=False))

@@ -142,10 +142,6 @@ class _Region:
         self.members.append(node)
         return True
 
-    def _is_vector(self, name: str) -> bool:
-        t = self.rewriter.type(name)
-        return t.rank == 0 or t.size == t.shape[-1]
-
     def _starts(self, made: Node) -> bool:
         if self.move is None and _is_move(self.rewriter, made):
             self.move = made

@@ -242,13 +242,6 @@ template <class T, class E> MN_INLINE void scatter(E *p, long stride, T v, int c
     __builtin_memcpy(p + i * stride, &lane, sizeof(E));
   }
 }
-// The position of every lane as a float-free index: used by expressions that need the loop variable itself.
-template <class T> MN_INLINE T iota(long start) {
-  T v;
-  for (int i = 0; i < lanes<T>; ++i) v[i] = float(start + i);
-  return v;
-}
-
 // Elements at positions that are not evenly spaced: ``at(x)`` is the offset for position x.
 template <class T, class E, class At> MN_INLINE T gather_at(const E *p, long x, At &&at) {
   T v;
@@ -334,7 +327,6 @@ template <class R, class T> MN_INLINE float across(T v) {
 }
 
 // Horner's rule; coefficients from the highest power down.
-template <class T> MN_INLINE T horner(T, float c) { return splat<T>(c); }
 template <class T, class... C> MN_INLINE T horner_step(T x, T sum, C... rest);
 template <class T> MN_INLINE T horner_step(T, T sum) { return sum; }
 template <class T, class... C> MN_INLINE T horner_step(T x, T sum, float c, C... rest) {

@@ -75,9 +75,6 @@ uint64_t mn_emu_cycles(void);
 void mn_emu_pause(void);
 }
 
-// What CUDA's math library has and C's has not.
-MN_DEVICE float rsqrtf(float v) { return 1.0f / sqrtf(v); }
-
 namespace mn {
 
 // ---- storage types: 16-bit floats are only stored; arithmetic is float32 --------------------------------------------
