@@ -260,8 +260,7 @@ class Round:
 class AccuracyCheck:
     """One output of one input set against the reference, before the first or after the last timed block. `limit` is of
     `rel_l2`. In 16 bits `max_abs` has one too; in 16 and 8 bits, of `top1_clear` places `top1_different` have another
-    largest value. `unquantised_l2` is the error against the model that an 8-bit file was made of; `by_model` says that
-    the answer is judged by that.
+    largest value. `unquantised_l2` is the error against the model that an 8-bit file was made of.
     """
 
     output: str
@@ -275,7 +274,6 @@ class AccuracyCheck:
     top1_clear: int | None = None
     top1_different: int | None = None
     unquantised_l2: float | None = None
-    by_model: bool = False
 
 
 @dataclass(frozen=True)

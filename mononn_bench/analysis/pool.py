@@ -1,4 +1,4 @@
-"""Several full runs in a row as one table: rounds within runs (docs/measuring.md)."""
+"""Several full runs as one table: rounds within runs (docs/measuring.md)."""
 
 from __future__ import annotations
 

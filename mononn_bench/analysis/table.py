@@ -102,14 +102,6 @@ def _over_roofline(record: CaseRecord) -> list[str]:
     return flags
 
 
-def _by_model(record: CaseRecord) -> list[str]:
-    """What is said of a case whose answers are judged by the model that its 8-bit file was made of."""
-    held = (check.by_model for r in record.systems if r.computes == record.precision for check in r.accuracy)
-    moved = max(record.reference.fp32_errors.values(), default=0.0)
-    why = f"answers are held against the unquantised model, since rounding alone moves the file's own by {moved:.0%}"
-    return [why] if any(held) else []
-
-
 def _is_row(result: SystemResult) -> bool:
     return not is_twin(result.label)
 
@@ -196,7 +188,7 @@ def _summary(record: CaseRecord, name: str) -> CaseSummary:
     disturbed = sum(1 for r in record.rounds for c in r.cycles for b in c.blocks if b.accepted and not b.undisturbed)
     if disturbed:
         flags.append(f"{disturbed} blocks stayed disturbed after their repeats")
-    flags += _over_roofline(record) + _by_model(record)
+    flags += _over_roofline(record)
     latency = {r.label: latency_quantiles(record, r.label) for r in record.systems if r.status in WITH_SPEED}
     return CaseSummary(
         name=name,

@@ -20,11 +20,8 @@ from mononn_bench.record import AccuracyCheck, ModelRecord
 FP32_FLOOR, FP32_CEILING, FACTOR = 1e-5, 1e-4, 4.0
 HALF = {"bf16": 2e-2, "fp16": 2e-2}
 """The relative error that precisions of 16 bits are allowed: in L2, and of the largest difference to the scale."""
-INT8, OWN_INT8, UNSETTLED_INT8 = "int8", "own int8", "unsettled int8"
-"""The second: of a system that quantises the model by itself; the third: of a file whose own answers move by more than
-INT8_CEILING where numbers are rounded the other way. Both are held against the unquantised model.
-"""
-BY_THE_MODEL = (OWN_INT8, UNSETTLED_INT8)
+INT8, OWN_INT8 = "int8", "own int8"
+"""The second: of a system that quantises the model by itself. It is held against the unquantised model."""
 INT8_CEILING, INT8_FACTOR = 5e-2, 2.0
 """Of relative L2 errors against the file's exact answers."""
 SCALE_RMS = 10.0
@@ -75,26 +72,15 @@ def rel_l2_limits(
     }
 
 
-def rule_of(computes: str, moved: Mapping[str, float]) -> str:
-    """The rule for a system that computes in the precision `computes`: that, but for an 8-bit file whose own answers
-    are off by more than the gate allows where numbers are `moved` before they are quantised, the largest error of each
-    output. No answer is the file's then, and what is left to ask is whether it is as near the model as the file's are.
-    """
-    return UNSETTLED_INT8 if computes == INT8 and max(moved.values(), default=0.0) > INT8_CEILING else computes
-
-
 def limits_of(
     precision: str, outputs: Iterable[str], rivals: Sequence[Mapping[str, float]], exact: Mapping[str, float]
 ) -> dict[str, float]:
     """The largest relative L2 error that passes, by output: in int8 twice the larger of the errors that `rivals`, ONNX
     Runtime and OpenVINO, make by output, else as `rel_l2_limits`. `exact` is that of the reference's own implementation
     in float32, in int8 one more of theirs. A system's own int8 is held against another reference, from which `exact` is
-    the 8-bit file's distance: it stands in where no rival has one. So is an answer to an unsettled file, which may add
-    INT8_CEILING to that distance, as independent errors add up: by their squares.
+    the 8-bit file's distance: it stands in where no rival has one.
     """
     names = list(outputs)
-    if precision == UNSETTLED_INT8:
-        return {name: float(np.hypot(exact[name], INT8_CEILING)) for name in names}
     if precision not in (INT8, OWN_INT8):
         return rel_l2_limits(precision, names, rivals[0] if rivals else {}, exact)
     known = [*rivals, exact] if precision == INT8 else rivals
@@ -137,7 +123,7 @@ def check(
     furthest, top = max_abs_limit(reference, precision), None
     passed = np.isfinite(error) and error <= limit
     margin = furthest
-    if precision in (INT8, *BY_THE_MODEL):
+    if precision in (INT8, OWN_INT8):
         margin = max(INT8_CEILING, limit) * _scale(reference)
     if margin is not None:
         top = top_1(answer, reference, margin) if np.isfinite(difference) else None
@@ -167,11 +153,10 @@ def compare(
 ) -> list[AccuracyCheck]:
     """Check each output of each set; both files are npz with `<set>/out/<name>`. A missing or non-finite output
     fails. `limits` are of relative L2 errors, by output. Where the reference has the answers of an unquantised model,
-    the error against them is noted, and in "own int8" and "unsettled int8" judged.
+    the error against them is noted, and in "own int8" judged.
     """
     checks = []
-    by_model = precision in BY_THE_MODEL
-    right = "unquantised" if by_model else "out"
+    right = "unquantised" if precision == OWN_INT8 else "out"
     with np.load(answers) as given, np.load(reference) as exact:
         for index in sets:
             for tensor in model.outputs:
@@ -180,7 +165,6 @@ def compare(
                 limit = limits[tensor.name]
                 wanted = exact[f"{index}/{right}/{tensor.name}"]
                 found = check(tensor.name, index, when, answer, wanted, precision=precision, limit=limit)
-                found = replace(found, by_model=by_model)
                 if before in exact:
                     found = replace(found, unquantised_l2=_finite(relative_l2(answer, exact[before])))
                 checks.append(found)

@@ -18,16 +18,7 @@ from typing import Literal
 from uuid import uuid4
 
 from mononn_bench.codec import read_record
-from mononn_bench.measure.accuracy import (
-    BY_THE_MODEL,
-    INT8,
-    OWN_INT8,
-    compare,
-    failure_reason,
-    limits_of,
-    rule_of,
-    worst_errors,
-)
+from mononn_bench.measure.accuracy import INT8, OWN_INT8, compare, failure_reason, limits_of, worst_errors
 from mononn_bench.measure.environment import available_bytes, describe_machine
 from mononn_bench.measure.eviction import FACTOR
 from mononn_bench.measure.exclusive import LOCK, exclusive_machine
@@ -264,14 +255,15 @@ def judge(
     A system that by its own choice computes in another precision than the case's says so in its build's details, and
     is judged by the rule of that.
     """
-    rules = {c.label: rule_of(_computes(c.build), reference.fp32_errors) for c in contestants}
-    rivals = {rule: _errors_of_judges(contestants, course, model, tallies, rule) for rule in set(rules.values())}
+    computed = {_computes(contestant.build) for contestant in contestants}
+    rivals = {precision: _errors_of_judges(contestants, course, model, tallies, precision) for precision in computed}
     judged: dict[str, Verdict] = {}
     for contestant in contestants:
-        tally, build, rule = tallies[contestant.label], contestant.build, rules[contestant.label]
-        exact = reference.quantisation_errors if rule in BY_THE_MODEL else reference.fp32_errors
-        limits = limits_of(rule, (tensor.name for tensor in model.outputs), rivals[rule], exact)
-        checks = tuple(_compared(tally, course, model, limits, rule))
+        tally, build = tallies[contestant.label], contestant.build
+        precision = _computes(build)
+        exact = reference.quantisation_errors if precision == OWN_INT8 else reference.fp32_errors
+        limits = limits_of(precision, (tensor.name for tensor in model.outputs), rivals[precision], exact)
+        checks = tuple(_compared(tally, course, model, limits, precision))
         wrong = failure_reason(checks)
         if not build.stands:
             judged[contestant.label] = Verdict(build.status, build.reason)
@@ -289,12 +281,12 @@ def _errors_of_judges(
     course: Course,
     model: ModelRecord,
     tallies: Mapping[str, Tally],
-    rule: str,
+    precision: str,
 ) -> list[dict[str, float]]:
-    """The largest error of each output of those who set the limits, against what `rule` holds answers against."""
+    """The largest error of each output of those who set the limits, against what `precision` is held against."""
     anything = {tensor.name: float("inf") for tensor in model.outputs}
     judges = ("onnxruntime", "openvino") if course.precision == INT8 else ("onnxruntime",)
-    against = rule if rule in BY_THE_MODEL else "fp32"
+    against = OWN_INT8 if precision == OWN_INT8 else "fp32"
     errors: dict[str, dict[str, float]] = {}
     for contestant in contestants:
         if contestant.system in judges and not errors.get(contestant.system):
@@ -325,11 +317,11 @@ def _disputed(
 
 
 def _compared(
-    tally: Tally, course: Course, model: ModelRecord, limits: Mapping[str, float], rule: str
+    tally: Tally, course: Course, model: ModelRecord, limits: Mapping[str, float], precision: str
 ) -> list[AccuracyCheck]:
     checks: list[AccuracyCheck] = []
     for path, sets, when in tally.answers:
-        checks += compare(path, course.reference, model, sets, limits, when, rule)
+        checks += compare(path, course.reference, model, sets, limits, when, precision)
     return checks
 
 

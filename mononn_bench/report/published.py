@@ -1,4 +1,4 @@
-"""Published results: several full runs in a row on one machine, pooled, and each run beside the others."""
+"""Published results: several full runs on one kind of machine, pooled, and each run beside the others."""
 
 from __future__ import annotations
 

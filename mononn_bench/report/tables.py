@@ -63,7 +63,7 @@ def speed_grid(table: Table) -> Grid:
     what = f"Each rival's time over that of {OURS}, with its 95 % interval: over 1 means that {OURS} is faster."
     return Grid(
         title=f"Speed on {table.machine}" + (DEFAULTS if table.view == "defaults" else ""),
-        caption=what if table.runs == 1 else f"{table.runs} full runs in a row, pooled. {what}",
+        caption=what if table.runs == 1 else f"{table.runs} full runs, pooled. {what}",
         header=header,
         rows=rows if table.rivals else [],
         notes=list(words.beneath(table)),

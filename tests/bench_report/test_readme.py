@@ -195,7 +195,7 @@ def row_of(grid):
 def test_several_runs_are_pooled_and_their_ranges_stand_on_a_page_of_their_own():
     published = runs_of(*(a_case("mlp", {**TRIO, "openvino": s}, noise=0.0) for s in (1.5e-3, 1.7e-3, 1.6e-3)))
     grid = speed_grid(published.pooled)
-    assert grid.caption.startswith("3 full runs in a row, pooled.")
+    assert grid.caption.startswith("3 full runs, pooled.")
     cell = published.pooled.cell("mlp", "openvino")
     assert cell.speedup == pytest.approx((1.5 * 1.6 * 1.7) ** (1 / 3))
     assert row_of(grid)["openvino"] == "1.60 [1.37, 1.87] faster"  # wider than the range: three runs say little
