@@ -10,10 +10,14 @@ import numpy as np
 
 from mononn_bench.errors import SystemUnavailableError
 from mononn_bench.record import Option
-from mononn_bench.systems.base import Arrays, Built, System, Task, require_cpu
+from mononn_bench.systems.base import INT8, Arrays, Built, System, Task, require_cpu
 
 PROVIDERS = ["CPUExecutionProvider"]
 LACKS = {"bf16": "ONNX Runtime has no bf16 kernels for CPUs"}
+JOINED = "MatMulAddFusion"
+"""A step that makes a float32 Gemm of a MatMul and the addition behind it before quantised products are looked for:
+their weights would be dequantised in every run.
+"""
 
 
 class OnnxRuntime(System):
@@ -48,7 +52,9 @@ class OnnxRuntime(System):
     def options(self, task: Task) -> tuple[Option, ...]:
         if task.defaults:
             return ()
+        apart = Option("disabled_optimizers", JOINED, "ONNX Runtime: Python API, InferenceSession")
         return (
+            *([apart] if task.precision == INT8 else []),
             Option("graph_optimization_level", "ORT_ENABLE_ALL", "ONNX Runtime: Graph Optimizations in ONNX Runtime"),
             Option("optimized_model_filepath", "offline mode", "ONNX Runtime: Graph Optimizations in ONNX Runtime"),
             Option("intra_op_num_threads", str(task.threads), "ONNX Runtime: Thread management"),
@@ -83,7 +89,8 @@ class OnnxRuntime(System):
         settings.optimized_model_filepath = str(task.build_folder / "model.onnx")
         if task.model.weight_bytes > 1_500_000_000:  # one protobuf message holds 2 GiB
             settings.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")
-        onnxruntime.InferenceSession(str(task.onnx), settings, providers=PROVIDERS)
+        disabled = [JOINED] if task.precision == INT8 else []
+        onnxruntime.InferenceSession(str(task.onnx), settings, providers=PROVIDERS, disabled_optimizers=disabled)
         return Built()
 
     def load(self, task: Task) -> None:

@@ -7,9 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from bench.small_networks import make_task, product
+from onnx import helper, numpy_helper
 
 from mononn_bench.by_hand import _command, make_contestants
 from mononn_bench.errors import SystemUnavailableError
@@ -57,6 +59,33 @@ def test_on_a_gpu_these_adapters_serve_fp32_alone(system: str, tmp_path: Path) -
 
 def options(system: str, task: Task) -> dict[str, str]:
     return {option.name: option.value for option in get_system(system)().options(task)}
+
+
+def test_onnxruntime_multiplies_bytes_where_a_sum_follows(tmp_path: Path) -> None:
+    """Its own optimiser would join the two into a float32 Gemm."""
+    random = np.random.default_rng(0)
+    weights = {
+        "w": random.integers(-127, 128, (32, 32)).astype(np.int8), "bias": random.normal(size=32).astype(np.float32),
+        "s": np.float32(0.02), "z": np.uint8(128), "ws": np.full(32, 0.01, np.float32), "wz": np.zeros(32, np.int8),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["a"]),
+        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["b"], axis=1),
+        helper.make_node("MatMul", ["a", "b"], ["product"]),
+        helper.make_node("Add", ["product", "bias"], ["y"]),
+    ]
+    ends = ([helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [1, 8, 32])] for n in ("x", "y"))
+    graph = helper.make_graph(
+        nodes, "g", *ends, [numpy_helper.from_array(np.asarray(v), n) for n, v in weights.items()]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    task = replace(make_task(model, tmp_path), precision="int8")
+    get_system("onnxruntime")().build(task)
+    kinds = {node.op_type for node in onnx.load(task.build_folder / "model.onnx").graph.node}
+    assert "MatMulIntegerToFloat" in kinds and not kinds & {"MatMul", "Gemm"}
+    assert options("onnxruntime", task)["disabled_optimizers"] == "MatMulAddFusion"
+    assert "disabled_optimizers" not in options("onnxruntime", replace(task, precision="fp32"))
 
 
 def test_each_precision_has_its_options(tmp_path: Path) -> None:
