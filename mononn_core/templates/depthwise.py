@@ -25,7 +25,7 @@ from mononn_core.codegen.storage import row_stride
 from mononn_core.element import COMPUTE, SHORT, itemsize
 from mononn_core.graph import Graph, Node
 from mononn_core.program.expr import Expr
-from mononn_core.program.ir import Operand, Phase, Result, Task
+from mononn_core.program.ir import Operand, Phase, Task
 from mononn_core.program.template import Extent, Running, operand
 from mononn_core.program.windows import Pair, Windows
 from mononn_core.schedule.binder import Matrix
@@ -154,8 +154,13 @@ class Depthwise(CudaWindowed[DepthwiseParams]):
 
     # -- C++ --------------------------------------------------------------------------------------------------------
 
-    def write_ahead(self, result: Result, printer: Printer, code: CpuStorage) -> None:
-        """It asks for nothing ahead."""
+    def asks_ahead(self, phase: Phase, code: CpuStorage) -> bool:
+        """Where a tile multiplies long enough."""
+        return self.params(phase.task).group > 1 and not is_narrow(phase, code)
+
+    def write_ahead(self, phase: Phase, printer: Printer, code: CpuStorage) -> None:
+        if self.asks_ahead(phase, code):
+            super().write_ahead(phase, printer, code)
 
     def headers(self, phase: Phase, code: CpuStorage) -> tuple[str, ...]:
         return ("mononn_dot_depthwise.hpp",) if is_narrow(phase, code) else super().headers(phase, code)
@@ -166,11 +171,14 @@ class Depthwise(CudaWindowed[DepthwiseParams]):
     def call(self, phase: Phase, rows: int, function: str, printer: Printer, code: CpuStorage) -> str:
         params = self.params(phase.task)
         ldb = printer.pointers["b"].buffer.layout.dims[0][0][1] // params.together
-        kernel = "mn::dot_depthwise" if is_narrow(phase, code) else "mn::depthwise"
         shape = f"Windows_, {rows}, {params.at_once}, {params.group}"
-        if not is_narrow(phase, code) and code.buffer(operand(phase.task, "a").buffer).dtype in SHORT:
+        where = f"{corners(phase, printer, code)}, {ldb}"
+        if is_narrow(phase, code):
+            return f"mn::dot_depthwise<{shape}>({where}, {function});"
+        if code.buffer(operand(phase.task, "a").buffer).dtype in SHORT:
             function = f"mn::in_words({function})"
-        return f"{kernel}<{shape}>({corners(phase, printer, code)}, {ldb}, {function});"
+        ahead = ", ahead_" if self.asks_ahead(phase, code) else ""
+        return f"mn::depthwise<{shape}>({where}, {function}{ahead});"
 
     # -- on a GPU ---------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from mononn_core.codegen.cpu_storage import CpuStorage
 from mononn_core.codegen.cstyle import Printer
 from mononn_core.element import BF16, COMPUTE, HALF_WORD, itemsize
 from mononn_core.machine import LINE_BYTES
-from mononn_core.program.ir import Phase, Result, Task
+from mononn_core.program.ir import Phase, Task
 from mononn_core.program.template import Array, Elements, Running
 from mononn_core.program.windows import Pair
 from mononn_core.schedule.binder import Matrix
@@ -129,7 +129,7 @@ class FewChannels(Windowed[FewChannelsParams]):
 
     # -- C++ --------------------------------------------------------------------------------------------------------
 
-    def write_ahead(self, result: Result, printer: Printer, code: CpuStorage) -> None:
+    def write_ahead(self, phase: Phase, printer: Printer, code: CpuStorage) -> None:
         """It asks for nothing ahead."""
 
     def call(self, phase: Phase, rows: int, function: str, printer: Printer, code: CpuStorage) -> str:

@@ -23,7 +23,7 @@ from mononn_core.element import COMPUTE, itemsize
 from mononn_core.errors import UnsupportedError
 from mononn_core.machine import LINE_BYTES
 from mononn_core.program.expr import Const, Expr, Load, Var, op, walk
-from mononn_core.program.ir import Box, Operand, Phase, Result, Task
+from mononn_core.program.ir import Box, Operand, Phase, Task
 from mononn_core.program.rules import matrix_dims
 from mononn_core.program.simplify import linear, simplify
 from mononn_core.program.template import Array, Elements, Extent, Template, operand
@@ -344,7 +344,7 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
         inner = code.element_printer(printer, result.axes, self.elements(task, result.axes).extents)
         ragged = columns != (windows.panel,)
         counted = write_element(out, result, inner, ragged or self.order[-1] == "x")
-        self.write_ahead(result, inner, code)
+        self.write_ahead(phase, inner, code)
         function = "element_"
         if ragged:
             function = "edge_"
@@ -364,8 +364,9 @@ class Windowed(Template[P], CpuTemplate, CpuScheduled):
     def write_more(self, phase: Phase, shape: str, printer: Printer, code: CpuStorage) -> None:
         """What else the calls need; ``shape``: the arguments of ``mn::Windows`` after the first."""
 
-    def write_ahead(self, result: Result, printer: Printer, code: CpuStorage) -> None:
+    def write_ahead(self, phase: Phase, printer: Printer, code: CpuStorage) -> None:
         """A function that prefetches the line an epilogue stores to and those it reads of other images, each once."""
+        result = phase.task.results[0]
         y, x, n = result.axes
         loads = [(e.operand, e.index) for e in walk(result.value) if isinstance(e, Load)]
         with code.out.block(f"auto ahead_ = [&](long {y}, long {x}, long {n}) {{", "};"):

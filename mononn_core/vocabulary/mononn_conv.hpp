@@ -310,12 +310,15 @@ MN_INLINE void each_depthwise(const TA *A, Tile &&tile) {
 
 // ROWS rows of G::OW output pixels of a convolution of G::C channels in as many groups, or in groups of GROUP (a divisor
 // of W) whose outputs are as many, at most MOST pixels at once; weights B [KH * KW * GROUP][ldb]. Vectors over channels:
-// A and B are read up to the next multiple of W, ``element(y, x, n, v)`` gets the ragged end as it is.
-template <class G, int ROWS, int MOST, int GROUP = 1, class TA, class Element>
-MN_INLINE void depthwise(const TA *A, const float *B, long ldb, Element &&element) {
+// A and B are read up to the next multiple of W, ``element(y, x, n, v)`` gets the ragged end as it is. ``ahead`` as in ``conv``:
+// a tile's lines are asked for while the one above it is multiplied, since what is stored may have left the caches.
+template <class G, int ROWS, int MOST, int GROUP = 1, class TA, class Element, class Ahead = Nothing>
+MN_INLINE void depthwise(const TA *A, const float *B, long ldb, Element &&element, Ahead &&ahead = Nothing{}) {
   static_assert(W % GROUP == 0);
   each_depthwise<G, ROWS, MOST, GROUP == 1>(
       A, [&]<int RH, int RW, int KR>(const TA *a, long y, long x, long n) __attribute__((always_inline)) {
+        if (ROOM && y + RH < ROWS)
+          MN_UNROLL for (int i = 0; i < RH * RW; ++i) ahead(y + RH + i / RW, x + i % RW, n);
         depthwise_tile<G, RH, RW, KR, GROUP>(a, B + n, ldb, [&](auto &c) __attribute__((always_inline)) {
           MN_UNROLL for (int i = 0; i < RH * RW; ++i) element(y + i / RW, x + i % RW, n, c[i / RW][i % RW]);
         });

@@ -13,6 +13,7 @@ from mononn_core.ops.evaluate import run
 from mononn_core.passes import pipeline
 from mononn_core.runtime.session import Session
 from tests.core.models import assert_agrees, model, node
+from tests.core.test_convolution import Layer, chain, picture, reference
 
 RANDOM = np.random.default_rng(3)
 Shape = tuple[int, ...]
@@ -157,3 +158,17 @@ def test_a_sequence_read_backwards_is_no_image_in_place(kernel: int, threads: in
     stages = compiler.lower(proto.SerializeToString(), threads=threads)
     with Session(compiler.build(stages), threads=threads) as session:
         np.testing.assert_allclose(session.run({"x": x})["y"], run(stages.graph, {"x": x})["y"], atol=1e-4)
+
+
+@pytest.mark.parametrize(("group", "asks"), [(8, True), (32, False)])
+def test_narrow_groups_ask_for_what_they_store(group: int, asks: bool) -> None:
+    """Their tiles multiply for long; those of groups of one channel do not."""
+    layers = [Layer(32, pads=(1, 1, 1, 1), group=group), Layer(32, (1, 1))]  # what the last one stores lies in planes
+    proto, x = chain((1, 32, 13, 14), layers), picture((1, 32, 13, 14))
+    stages = compiler.lower(proto, threads=2)
+    calls = [line for line in stages.source.splitlines() if "mn::depthwise<" in line]
+    assert calls
+    assert {line.endswith(", element_, ahead_);") for line in calls} == {asks}
+    assert ("mn::prefetch_write(" in stages.source) == asks
+    with Session(compiler.build(stages)) as session:
+        np.testing.assert_allclose(session.run({"x": x})["y"], reference(proto, x), rtol=1e-4, atol=1e-5)
