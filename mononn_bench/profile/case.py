@@ -8,8 +8,8 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from math import ceil
 from pathlib import Path
+from typing import Literal
 
 from mononn_bench.codec import from_plain, read_record
 from mononn_bench.errors import SystemUnavailableError
@@ -19,8 +19,8 @@ from mononn_bench.measure.exclusive import LOCK, exclusive_machine
 from mononn_bench.measure.process import Limits, Worker, WorkerFailedError, worker_command, worker_variables
 from mononn_bench.measure.runner import Contestant, Course
 from mononn_bench.measure.sentinel import make_sentinel
-from mononn_bench.profile import counters, nsight
-from mononn_bench.profile.counters import Gate
+from mononn_bench.profile import nsight
+from mononn_bench.profile.counters import Counting
 from mononn_bench.profile.nodes import model_nodes, outputs_by_node, with_nodes
 from mononn_bench.profile.outside import run
 from mononn_bench.profile.timeline import operators
@@ -29,10 +29,9 @@ from mononn_bench.record import ModelRecord
 
 SERVER = "mononn_bench.profile.worker"
 NSIGHT_RUNS = 5
-COUNTED_S, FEWEST_COUNTED, MOST_COUNTED = 1.0, 4, 20
-"""Seconds of runs whose events are counted, and how many these are at least and at most."""
 READINGS = 3
 """Of the sentinel, before systems are profiled."""
+Failure = Literal["unavailable", "failed", "timeout"]
 Say = Callable[[str], None]
 Spans = dict[str, tuple[Span, ...]]
 
@@ -52,11 +51,10 @@ def profile_case(
             readings = [sentinel.read() for _ in range(READINGS)]
             for contestant in contestants:
                 say(f"{model.name}: profiling {contestant.label}")
-                record, found = _own(contestant, course)
+                record, counted, found = _own(contestant, course)
                 made = outputs_by_node(contestant.build_folder / "model" / "model.onnx")
                 record = replace(record, steps=with_nodes(record.steps, nodes, made))
-                records += [record, _counted(contestant, course, counted_runs(record.plain_s))]
-                records.append(_nsight(contestant, course))
+                records += [record, counted, _nsight(contestant, course)]
                 if found:
                     spans[contestant.label] = found
     finally:
@@ -77,51 +75,47 @@ def profile_case(
     return profile, spans
 
 
-def _own(contestant: Contestant, course: Course) -> tuple[ProfileRecord, tuple[Span, ...]]:
-    """The system's own profiler."""
+def _own(contestant: Contestant, course: Course) -> tuple[ProfileRecord, ProfileRecord, tuple[Span, ...]]:
+    """The system's own profiler, and the counters of the processor and the kernel in runs without it."""
     label = contestant.label
+    own, counted = ProfileRecord(label, "", "ok", ""), ProfileRecord(label, "perf stat", "ok", "")
+
+    def neither(status: Failure, reason: str) -> tuple[ProfileRecord, ProfileRecord, tuple[Span, ...]]:
+        return replace(own, status=status, reason=reason), replace(counted, status=status, reason=reason), ()
+
     if not contestant.build.stands:
-        return ProfileRecord(label, "", "unavailable", contestant.build.reason or contestant.build.status), ()
+        return neither("unavailable", contestant.build.reason or contestant.build.status)
     scratch = course.scratch / label
     try:
-        with Worker(
-            contestant.system,
-            contestant.python,
-            cores=course.cores,
-            scratch=scratch,
-            server=SERVER,
-            defaults=course.defaults,
-        ) as worker:
-            answer = worker.ask("profile", _limits(course), scratch=str(scratch), **_load(contestant, course))
+        with (
+            Worker(
+                contestant.system,
+                contestant.python,
+                cores=course.cores,
+                scratch=scratch,
+                server=SERVER,
+                defaults=course.defaults,
+            ) as worker,
+            Counting(worker.pid, scratch) as counting,
+        ):
+            given = {"scratch": str(scratch), "gate": counting.pipes, **_load(contestant, course)}
+            answer = worker.ask("profile", _limits(course), **given)
+            if counting.reason:
+                counted = replace(counted, status="unavailable", reason=counting.reason)
+            else:
+                counted = replace(counted, runs=answer["counted"], counters=counting.counts(answer["counted"]))
     except WorkerFailedError as error:
-        return ProfileRecord(label, "", error.status, error.reason), ()
+        return neither(error.status, error.reason)
     if not answer["tool"]:
-        return ProfileRecord(label, "", "unavailable", f"{contestant.system} has no profiler of its own here"), ()
+        reason = f"{contestant.system} has no profiler of its own here"
+        return replace(own, status="unavailable", reason=reason), counted, ()
     spans = tuple(from_plain(Span, span) for span in answer["spans"])
-    record = ProfileRecord(
-        label, answer["tool"], "ok", "", operators(spans), runs=answer["runs"],
+    own = replace(
+        own, tool=answer["tool"], operators=operators(spans), runs=answer["runs"],
         steps=tuple(from_plain(Step, step) for step in answer["steps"]),
         plain_s=answer["plain_s"], profiled_s=answer["profiled_s"],
     )  # fmt: skip
-    return record, spans
-
-
-def counted_runs(run_s: float | None) -> int:
-    """How many runs of so many seconds have their events counted."""
-    return min(max(ceil(COUNTED_S / run_s), FEWEST_COUNTED), MOST_COUNTED) if run_s else MOST_COUNTED
-
-
-def _counted(contestant: Contestant, course: Course, count: int) -> ProfileRecord:
-    """The counters of the processor and the kernel in so many runs."""
-    record = ProfileRecord(contestant.label, "perf stat", "ok", "")
-    gate = Gate(course.scratch / f"{contestant.label}.control", course.scratch / f"{contestant.label}.answer")
-    try:
-        gate.make()
-        once = {"count": count, "gate": [str(gate.control), str(gate.answer)]}
-        table = _watched(contestant, course, "csv", lambda output: counters.launcher(output, gate), once).read_text()
-    except SystemUnavailableError as error:
-        return replace(record, status="unavailable", reason=str(error))
-    return replace(record, runs=count, counters=counters.read(table, count))
+    return own, counted, spans
 
 
 def _nsight(contestant: Contestant, course: Course) -> ProfileRecord:

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import csv
 import os
+import select
+import shutil
+import signal
+import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
-from mononn_bench.profile.outside import require
 from mononn_bench.profiled import EventCount
 
 TOOL = "perf"
+ATTACHED_S, WATCH_S = 10.0, 0.05
+"""Seconds in which it has to answer, and how often is looked whether it has ended instead."""
 EVENTS = (
     "task-clock", "cycles", "instructions", "branch-misses", "L1-dcache-load-misses", "cache-misses",
     "dTLB-load-misses", "page-faults", "context-switches", "cpu-migrations",
@@ -43,12 +50,69 @@ class Gate:
             answer.readline()
 
 
-def launcher(output: Path, gate: Gate) -> list[str]:
-    """The command in front of a process whose counts `perf stat` shall write to `output`: of all its threads, while the
-    gate is open.
+class Counting:
+    """`perf stat` beside a running process: it counts what all threads of that one do while the gate is open.
+
+    Attributes:
+        pipes: the gate's, for the process; none where nothing is counted, and
+        reason: why.
     """
-    command = [require(TOOL), "stat", "--field-separator=,", f"--output={output}", f"--event={','.join(EVENTS)}"]
-    return [*command, "--delay=-1", f"--control=fifo:{gate.control},{gate.answer}", "--"]
+
+    def __init__(self, pid: int, folder: Path) -> None:
+        """Attach to the process `pid`; pipes and counts lie in `folder`."""
+        self.pipes: list[str] = []
+        self.reason = f"{TOOL} not found"
+        self._perf: subprocess.Popen[bytes] | None = None
+        self._output = folder / "counts.csv"
+        if not (perf := shutil.which(TOOL)):
+            return
+        gate = Gate(folder / "control", folder / "answer")
+        gate.make()
+        command = [perf, "stat", "--field-separator=,", f"--output={self._output}", f"--event={','.join(EVENTS)}"]
+        command += ["--delay=-1", f"--control=fifo:{gate.control},{gate.answer}", f"--pid={pid}"]
+        none, pipe, same = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
+        self._perf = subprocess.Popen(command, stdin=none, stdout=pipe, stderr=same)
+        if self._listens(gate):
+            self.pipes, self.reason = [str(gate.control), str(gate.answer)], ""
+        else:
+            said = self._end(signal.SIGKILL).strip().splitlines()
+            self.reason = f"{TOOL} failed: {said[-1][:200] if said else 'no message'}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end(signal.SIGKILL)
+
+    def _listens(self, gate: Gate) -> bool:
+        """Whether it answers a word before it ends, in time."""
+        assert self._perf is not None
+        control, answer = (os.open(path, os.O_RDWR) for path in (gate.control, gate.answer))  # which waits for nobody
+        try:
+            os.write(control, b"disable\n")
+            until = time.monotonic() + ATTACHED_S
+            while self._perf.poll() is None and time.monotonic() < until:
+                if select.select([answer], [], [], WATCH_S)[0]:
+                    os.read(answer, 1 << 10)
+                    return True
+            return False
+        finally:
+            os.close(control)
+            os.close(answer)
+
+    def counts(self, runs: int) -> tuple[EventCount, ...]:
+        """Of one of so many runs, what was counted until now; it counts no more."""
+        self._end(signal.SIGINT)
+        return read(self._output.read_text(), runs)
+
+    def _end(self, number: int) -> str:
+        """End it, if it runs; what it has said."""
+        if self._perf is None:
+            return ""
+        self._perf.send_signal(number)
+        said, _ = self._perf.communicate()
+        self._perf = None
+        return said.decode(errors="replace")
 
 
 def read(table: str, runs: int) -> tuple[EventCount, ...]:

@@ -30,15 +30,14 @@ WARM_S, ENOUGH_S, FEWEST, MOST = 0.2, 0.4, 2, 20
 class ProfileServer(Server):
     """Loads, binds and warms up inside the profilers that must be there before the session is."""
 
-    def profile(self, scratch: str, **load: Any) -> dict[str, Any]:
+    def profile(self, scratch: str, gate: Sequence[str], **load: Any) -> dict[str, Any]:
         """Tool, steps and the spans of the last of some runs that has any: counters in whole microseconds can miss all
-        steps of a small network. The levels take turns: the run as a whole, then its steps under the profiler, in a
-        load of their own where it must be there before. `load` holds the arguments of that request.
+        steps of a small network. The levels take turns: the run as a whole, through the pipes of a gate (counters.py),
+        if there is one, then its steps under the profiler, in a load of their own where it must be there before.
+        `load` holds the arguments of that request.
         """
-        family = self._system.family
-        if family not in PROFILERS:
-            return {"tool": ""}
-        tool, profiler = PROFILERS[family]
+        tool, profiler = PROFILERS.get(self._system.family, ("", None))
+        gated = Gate(*map(Path, gate)) if gate else nullcontext()
         plain, profiled, turns = list[float](), list[float](), list[Seen]()
 
         def ready() -> None:
@@ -50,7 +49,11 @@ class ProfileServer(Server):
 
         for _ in range(TURNS):
             ready()
-            found = self._some(ENOUGH_S, most=MOST)
+            with gated:
+                found = self._some(ENOUGH_S, most=MOST)
+            plain += found
+            if profiler is None:
+                return {"tool": tool, "counted": len(plain)}
             subject = Subject(
                 ready=ready,
                 run=lambda: timed(self._system.run),
@@ -62,12 +65,12 @@ class ProfileServer(Server):
                 count=len(found),
             )
             turns.append(profiler(subject))
-            plain += found
         seen = replace(turns[-1], runs=[run for turn in turns for run in turn.runs])
         spans = next((run for run in reversed(seen.runs) if run), [])
         first = min((span.start_ns for span in spans), default=0)
         return {
             "tool": tool,
+            "counted": len(plain),
             "spans": [{**asdict(s), "start_ns": s.start_ns - first} for s in spans],
             "runs": len(seen.runs),
             "steps": [asdict(step) for step in steps_of(seen)],
@@ -83,16 +86,11 @@ class ProfileServer(Server):
             found.append(self._timed(self._system.run))
         return found
 
-    def runs(self, count: int, gate: Sequence[str] = (), **load: Any) -> dict[str, Any]:
-        """Load and run so often, for a profiler that watches from outside: through the pipes of a gate (counters.py),
-        if there is one, once the system is warm.
-        """
+    def runs(self, count: int, **load: Any) -> dict[str, Any]:
+        """Load and run so often, for a profiler that watches from outside."""
         self.load(**load)
-        if gate:
-            self._some(WARM_S, most=None)
-        with Gate(*map(Path, gate)) if gate else nullcontext():
-            for _ in range(count):
-                self._system.run()
+        for _ in range(count):
+            self._system.run()
         return {}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import stat
+import sys
 import time
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from mononn_bench.measure.runner import Course
 from mononn_bench.models.folder import write_user_model
 from mononn_bench.models.reference import write_reference
 from mononn_bench.profile import counters, nsight
-from mononn_bench.profile.case import counted_runs, profile_case
+from mononn_bench.profile.case import profile_case
 from mononn_bench.profile.outside import run
 from mononn_bench.profile.profilers import chrome_spans, onnxruntime_spans
 from mononn_bench.profile.timeline import operators, timeline
@@ -109,34 +110,52 @@ def test_tools_that_are_missing_have_rows_that_say_so(
     assert rows["Nsight Systems"] == ("unavailable", "nsys not found")
 
 
+def _stand_in(folder: Path, script: str) -> None:
+    (folder / "perf").write_text(f"#!{sys.executable}\n{script}")
+    (folder / "perf").chmod(stat.S_IRWXU)
+
+
 def test_counters_are_those_of_runs_alone(
     contestants: Contestants, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stand-in that counts from one word to the next, as `perf stat` does."""
+    """A stand-in that counts from one word to the next, as `perf stat` does, until it is interrupted."""
     (tmp_path / "counts.csv").write_text(COUNTS)
-    (tmp_path / "perf").write_text(f"""#!/bin/sh
-for word; do case "$word" in --output=*) output=${{word#--output=}};; --control=fifo:*) pipes=${{word#*:}}; esac; done
-while [ "$1" != -- ]; do shift; done
-shift
-"$@" &
-for _ in 1 2; do
-    read word < "${{pipes%,*}}"
-    echo "$word" >> {tmp_path}/words
-    echo ack > "${{pipes#*,}}"
-done
-wait $! && cp {tmp_path}/counts.csv "$output"
-""")
-    (tmp_path / "perf").chmod(stat.S_IRWXU)
+    _stand_in(
+        tmp_path,
+        f"""
+import os, shutil, sys
+given = dict(word[2:].split("=", 1) for word in sys.argv[1:] if word.startswith("--"))
+os.kill(int(given["pid"]), 0)
+control, answer = given["control"].removeprefix("fifo:").split(",")
+words = open("{tmp_path}/words", "a")
+control, answer = (open(os.open(pipe, os.O_RDWR), mode) for pipe, mode in ((control, "r"), (answer, "w")))
+try:
+    while True:
+        print(control.readline(), end="", file=words, flush=True)
+        print("ack", file=answer, flush=True)
+except KeyboardInterrupt:
+    shutil.copy("{tmp_path}/counts.csv", given["output"])
+""",
+    )
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    for system, turns in (("fake-ok", 1), ("onnxruntime", 2)):
+        (tmp_path / "words").unlink(missing_ok=True)
+        profile, _ = profiled(contestants, [system], tmp_path)
+        row = next(row for row in profile.profiles if row.tool == "perf stat")
+        assert row.status == "ok", row.reason
+        assert 2 * turns <= row.runs <= 20 * turns
+        assert row.counters == counters.read(COUNTS, row.runs)
+        assert (tmp_path / "words").read_text().split() == ["disable", *["enable", "disable"] * turns]
+
+
+def test_counters_that_may_not_be_read_have_a_row_that_says_so(
+    contestants: Contestants, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _stand_in(tmp_path, "import sys; sys.exit('Error:\\nAccess is limited')")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     profile, _ = profiled(contestants, ["fake-ok"], tmp_path)
     row = next(row for row in profile.profiles if row.tool == "perf stat")
-    assert (row.status, row.runs, row.counters) == ("ok", 20, counters.read(COUNTS, 20))
-    assert (tmp_path / "words").read_text().split() == ["enable", "disable"]
-
-
-@pytest.mark.parametrize(("run_s", "count"), [(None, 20), (0.001, 20), (0.1, 10), (0.35, 4)])
-def test_events_are_counted_for_a_second(run_s: float | None, count: int) -> None:
-    assert counted_runs(run_s) == count
+    assert (row.status, row.reason) == ("unavailable", "perf failed: Access is limited")
 
 
 @pytest.mark.skipif(shutil.which("perf") is None, reason="no perf here")
