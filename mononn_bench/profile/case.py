@@ -100,10 +100,9 @@ def _own(contestant: Contestant, course: Course) -> tuple[ProfileRecord, Profile
         ):
             given = {"scratch": str(scratch), "gate": counting.pipes, **_load(contestant, course)}
             answer = worker.ask("profile", _limits(course), **given)
+            counted = replace(counted, runs=answer["counted"], counters=counting.counts(answer["counted"]))
             if counting.reason:
-                counted = replace(counted, status="unavailable", reason=counting.reason)
-            else:
-                counted = replace(counted, runs=answer["counted"], counters=counting.counts(answer["counted"]))
+                counted = replace(counted, status="unavailable", reason=counting.reason, runs=0)
     except WorkerFailedError as error:
         return neither(error.status, error.reason)
     if not answer["tool"]:

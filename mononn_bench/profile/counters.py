@@ -16,8 +16,8 @@ from typing import Self
 from mononn_bench.profiled import EventCount
 
 TOOL = "perf"
-ATTACHED_S, WATCH_S = 10.0, 0.05
-"""Seconds in which it has to answer, and how often is looked whether it has ended instead."""
+ANSWER_S, WATCH_S = 10.0, 0.05
+"""Seconds in which it has to answer, and to end, and how often is looked whether it has ended instead of an answer."""
 EVENTS = (
     "task-clock", "cycles", "instructions", "branch-misses", "L1-dcache-load-misses", "cache-misses",
     "dTLB-load-misses", "page-faults", "context-switches", "cpu-migrations",
@@ -90,7 +90,7 @@ class Counting:
         control, answer = (os.open(path, os.O_RDWR) for path in (gate.control, gate.answer))  # which waits for nobody
         try:
             os.write(control, b"disable\n")
-            until = time.monotonic() + ATTACHED_S
+            until = time.monotonic() + ANSWER_S
             while self._perf.poll() is None and time.monotonic() < until:
                 if select.select([answer], [], [], WATCH_S)[0]:
                     os.read(answer, 1 << 10)
@@ -101,16 +101,24 @@ class Counting:
             os.close(answer)
 
     def counts(self, runs: int) -> tuple[EventCount, ...]:
-        """Of one of so many runs, what was counted until now; it counts no more."""
+        """Of one of so many runs, what was counted until now; it counts no more. None, and a reason, where it was not
+        counted, or perf wrote nothing.
+        """
         self._end(signal.SIGINT)
-        return read(self._output.read_text(), runs)
+        if not self.reason and not self._output.exists():
+            self.reason = f"{TOOL} wrote no counts"
+        return () if self.reason else read(self._output.read_text(), runs)
 
     def _end(self, number: int) -> str:
-        """End it, if it runs; what it has said."""
+        """End it, if it runs, by force where it takes too long; what it has said."""
         if self._perf is None:
             return ""
         self._perf.send_signal(number)
-        said, _ = self._perf.communicate()
+        try:
+            said, _ = self._perf.communicate(timeout=ANSWER_S)
+        except subprocess.TimeoutExpired:
+            self._perf.kill()
+            said, _ = self._perf.communicate()
         self._perf = None
         return said.decode(errors="replace")
 

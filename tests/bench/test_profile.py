@@ -21,7 +21,7 @@ from mononn_bench.profile.case import profile_case
 from mononn_bench.profile.outside import run
 from mononn_bench.profile.profilers import chrome_spans, onnxruntime_spans
 from mononn_bench.profile.timeline import operators, timeline
-from mononn_bench.profiled import CaseProfile, EventCount, Operator, Span
+from mononn_bench.profiled import CaseProfile, EventCount, Operator, ProfileRecord, Span
 from mononn_bench.report.explain import places, rivals
 from tests.bench.conftest import QUICK, Contestants, linear_model
 
@@ -111,51 +111,64 @@ def test_tools_that_are_missing_have_rows_that_say_so(
 
 
 def _stand_in(folder: Path, script: str) -> None:
-    (folder / "perf").write_text(f"#!{sys.executable}\n{script}")
+    (folder / "perf").write_text(f"#!{sys.executable}\n{script.replace('FOLDER', str(folder))}")
     (folder / "perf").chmod(stat.S_IRWXU)
 
 
-def test_counters_are_those_of_runs_alone(
-    contestants: Contestants, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A stand-in that counts from one word to the next, as `perf stat` does, until it is interrupted."""
-    (tmp_path / "counts.csv").write_text(COUNTS)
-    _stand_in(
-        tmp_path,
-        f"""
-import os, shutil, sys
+PERF = """
+import os, shutil, signal, sys
+signal.signal(signal.SIGINT, HANDLER)  # whatever this process was told to do with it
 given = dict(word[2:].split("=", 1) for word in sys.argv[1:] if word.startswith("--"))
 os.kill(int(given["pid"]), 0)
 control, answer = given["control"].removeprefix("fifo:").split(",")
-words = open("{tmp_path}/words", "a")
+words = open("FOLDER/words", "a")
 control, answer = (open(os.open(pipe, os.O_RDWR), mode) for pipe, mode in ((control, "r"), (answer, "w")))
 try:
     while True:
         print(control.readline(), end="", file=words, flush=True)
         print("ack", file=answer, flush=True)
 except KeyboardInterrupt:
-    shutil.copy("{tmp_path}/counts.csv", given["output"])
-""",
-    )
+    shutil.copy("FOLDER/counts.csv", given["output"])
+"""
+"""A stand-in that counts from one word to the next, as `perf stat` does, until it is interrupted."""
+
+
+def _counted(contestants: Contestants, system: str, folder: Path) -> ProfileRecord:
+    profile, _ = profiled(contestants, [system], folder)
+    return next(row for row in profile.profiles if row.tool == "perf stat")
+
+
+def test_counters_are_those_of_runs_alone(
+    contestants: Contestants, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "counts.csv").write_text(COUNTS)
+    _stand_in(tmp_path, PERF.replace("HANDLER", "signal.default_int_handler"))
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     for system, turns in (("fake-ok", 1), ("onnxruntime", 2)):
         (tmp_path / "words").unlink(missing_ok=True)
-        profile, _ = profiled(contestants, [system], tmp_path)
-        row = next(row for row in profile.profiles if row.tool == "perf stat")
+        row = _counted(contestants, system, tmp_path)
         assert row.status == "ok", row.reason
         assert 2 * turns <= row.runs <= 20 * turns
         assert row.counters == counters.read(COUNTS, row.runs)
         assert (tmp_path / "words").read_text().split() == ["disable", *["enable", "disable"] * turns]
 
 
-def test_counters_that_may_not_be_read_have_a_row_that_says_so(
-    contestants: Contestants, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("import sys; sys.exit('Error:\\nAccess is limited')", "perf failed: Access is limited"),
+        (PERF.replace("HANDLER", "signal.SIG_IGN"), "perf wrote no counts"),
+    ],
+    ids=["not allowed", "does not end"],
+)
+def test_events_that_are_not_counted_have_a_row_that_says_so(
+    contestants: Contestants, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, reason: str
 ) -> None:
-    _stand_in(tmp_path, "import sys; sys.exit('Error:\\nAccess is limited')")
+    monkeypatch.setattr(counters, "ANSWER_S", 2.0)
+    _stand_in(tmp_path, script)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    profile, _ = profiled(contestants, ["fake-ok"], tmp_path)
-    row = next(row for row in profile.profiles if row.tool == "perf stat")
-    assert (row.status, row.reason) == ("unavailable", "perf failed: Access is limited")
+    row = _counted(contestants, "fake-ok", tmp_path)
+    assert (row.status, row.reason, row.runs, row.counters) == ("unavailable", reason, 0, ())
 
 
 @pytest.mark.skipif(shutil.which("perf") is None, reason="no perf here")
