@@ -91,7 +91,8 @@ class ProfileRecord:
     """What a profiler said of one cell, or why it said nothing. Profiled runs are slower than others: not for speed.
 
     `runs` is how many the steps, kernels or counters were seen in; the operators are those of one of them. `plain_s` is
-    the median run before the profiler was switched on, in the same process, `profiled_s` that with it.
+    the median run before the profiler was switched on, in the same process, its events counted where that is possible;
+    `profiled_s` is that with it.
     """
 
     system: str

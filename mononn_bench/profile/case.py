@@ -5,7 +5,7 @@ and under Nsight, alone on the machine.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -119,13 +119,13 @@ def _own(contestant: Contestant, course: Course) -> tuple[ProfileRecord, Profile
 
 def _nsight(contestant: Contestant, course: Course) -> ProfileRecord:
     """Nsight Systems on a few runs, and Nsight Compute's counters where it is there too."""
-    record, once = ProfileRecord(contestant.label, "Nsight Systems", "ok", ""), {"count": NSIGHT_RUNS}
+    record = ProfileRecord(contestant.label, "Nsight Systems", "ok", "")
     try:
-        times = nsight.systems_kernels(_watched(contestant, course, "nsys-rep", nsight.systems_launcher, once))
+        times = nsight.systems_kernels(_watched(contestant, course, "nsys-rep", nsight.systems_launcher))
     except SystemUnavailableError as error:
         return replace(record, status="unavailable", reason=str(error))
     try:
-        metrics = nsight.compute_counters(_watched(contestant, course, "ncu-rep", nsight.compute_launcher, once))
+        metrics = nsight.compute_counters(_watched(contestant, course, "ncu-rep", nsight.compute_launcher))
     except SystemUnavailableError as error:
         return replace(record, reason=f"no counters: {error}", runs=NSIGHT_RUNS, kernels=nsight.kernels(times, ""))
     found = nsight.kernels(times, metrics)
@@ -137,15 +137,14 @@ def _watched(
     course: Course,
     suffix: str,
     launcher: Callable[[Path], list[str]],
-    once: Mapping[str, object],
 ) -> Path:
-    """The report of a tool that watches a process from outside, which does what `once` says and ends."""
+    """The report of a tool that watches a process from outside, which runs a few times and ends."""
     if not contestant.build.stands:
         raise SystemUnavailableError(contestant.build.reason or contestant.build.status)
     scratch, report = course.scratch / contestant.label, course.scratch / f"{contestant.label}.{suffix}"
     command = launcher(report)
     scratch.mkdir(parents=True, exist_ok=True)
-    settings = {"cores": course.cores, "once": {**once, **_load(contestant, course)}}
+    settings = {"cores": course.cores, "once": {"count": NSIGHT_RUNS, **_load(contestant, course)}}
     run(
         [*command, *worker_command(contestant.system, contestant.python, SERVER, settings)],
         worker_variables(contestant.system, scratch, defaults=course.defaults), course.settings.answer_limit_s,

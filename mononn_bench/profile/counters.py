@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -38,16 +39,26 @@ class Gate:
 
     def __enter__(self) -> None:
         """Have counting begin, and wait until it has."""
-        self._say("enable")
+        self.say("enable")
 
     def __exit__(self, *_: object) -> None:
         """Have it end, and wait until it has."""
-        self._say("disable")
+        self.say("disable")
 
-    def _say(self, word: str) -> None:
-        self.control.write_text(f"{word}\n")
-        with self.answer.open() as answer:
-            answer.readline()
+    def say(self, word: str, listens: Callable[[], bool] = lambda: True) -> bool:
+        """Whether a word is answered in time, as long as somebody `listens`."""
+        control, answer = (os.open(path, os.O_RDWR) for path in (self.control, self.answer))  # which waits for nobody
+        try:
+            os.write(control, f"{word}\n".encode())
+            until = time.monotonic() + ANSWER_S
+            while listens() and time.monotonic() < until:
+                if select.select([answer], [], [], WATCH_S)[0]:
+                    os.read(answer, 1 << 10)
+                    return True
+            return False
+        finally:
+            os.close(control)
+            os.close(answer)
 
 
 class Counting:
@@ -71,8 +82,8 @@ class Counting:
         command = [perf, "stat", "--field-separator=,", f"--output={self._output}", f"--event={','.join(EVENTS)}"]
         command += ["--delay=-1", f"--control=fifo:{gate.control},{gate.answer}", f"--pid={pid}"]
         none, pipe, same = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
-        self._perf = subprocess.Popen(command, stdin=none, stdout=pipe, stderr=same)
-        if self._listens(gate):
+        self._perf = made = subprocess.Popen(command, stdin=none, stdout=pipe, stderr=same)
+        if gate.say("disable", lambda: made.poll() is None):
             self.pipes, self.reason = [str(gate.control), str(gate.answer)], ""
         else:
             said = self._end(signal.SIGKILL).strip().splitlines()
@@ -83,22 +94,6 @@ class Counting:
 
     def __exit__(self, *_: object) -> None:
         self._end(signal.SIGKILL)
-
-    def _listens(self, gate: Gate) -> bool:
-        """Whether it answers a word before it ends, in time."""
-        assert self._perf is not None
-        control, answer = (os.open(path, os.O_RDWR) for path in (gate.control, gate.answer))  # which waits for nobody
-        try:
-            os.write(control, b"disable\n")
-            until = time.monotonic() + ANSWER_S
-            while self._perf.poll() is None and time.monotonic() < until:
-                if select.select([answer], [], [], WATCH_S)[0]:
-                    os.read(answer, 1 << 10)
-                    return True
-            return False
-        finally:
-            os.close(control)
-            os.close(answer)
 
     def counts(self, runs: int) -> tuple[EventCount, ...]:
         """Of one of so many runs, what was counted until now; it counts no more. None, and a reason, where it was not
