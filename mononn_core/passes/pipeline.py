@@ -21,6 +21,7 @@ from mononn_core.passes import (
     empties,
     fold,
     gelu,
+    late,
     layout,
     matrices,
     merge_matmuls,
@@ -124,7 +125,7 @@ INTEGERS: tuple[tuple[str, Pass], ...] = (
 )
 """What makes products of dequantised operands products of integers."""
 QUANTISED: dict[str, tuple[tuple[str, Pass], ...]] = {
-    "cpu": (*CLEAN, ("late", quantised.late), *CLEAN, *INTEGERS, ("recurrences", recurrent.on_cpu)),
+    "cpu": (*CLEAN, ("late", late.run), *CLEAN, *INTEGERS, ("recurrences", recurrent.on_cpu)),
     "cuda": (("floats", quantised.floats), ("weights", weight_only.floats), ("recurrences", recurrent.on_gpu)),
     "cuda-emulated": (
         ("floats", quantised.floats),
