@@ -92,23 +92,30 @@ def _distance(x: Expr, zero: Expr, dtype: str) -> Expr:
 
 
 def _passing(x: Expr, zero: Expr, dtype: str) -> Expr | None:
-    """x - zero of an x that was quantised or looked up just now: never an integer on its way. Quantised, by the same
-    constant zero point. Of a choice one may be so."""
+    """x - zero of an x that was quantised or looked up just now: never an integer on its way. Of a choice one may be
+    so."""
     if isinstance(x, Select):
         if all(_passing(part, zero, dtype) is None for part in (x.then, x.otherwise)):
             return None
         return Select(x.condition, _distance(x.then, zero, dtype), _distance(x.otherwise, zero, dtype))
-    if isinstance(x, Cast) and _name(x.value) == "lookup" and isinstance(zero, Const):
-        return x.value if _is_zero(zero) else op("sub", x.value, Const(float(zero.value), dtype))
-    clamped = _parts(x.value, "min") if isinstance(x, Cast) else None
+    if not isinstance(x, Cast):
+        return None
+    if _name(x.value) == "lookup":
+        return _less(x.value, zero, dtype)
+    clamped = _parts(x.value, "min")
     raised = _parts(clamped[0], "max") if clamped else None
-    if clamped is None or raised is None:
+    if clamped is None or raised is None or x.value.dtype != dtype:
         return None
     whole, shift = _parts(raised[0], "add") or (raised[0], Const(0))
-    if not isinstance(zero, Const) or shift.value != zero.value or _name(whole) != "round" or whole.dtype != dtype:
-        return None
+    if _name(whole) != "round" or not isinstance(zero, Const) or shift.value != zero.value:
+        return _less(x.value, zero, dtype)
     least, most = (Const(float(n.value) - float(zero.value), dtype) for n in (raised[1], clamped[1]))
     return op("min", op("max", whole, least), most)
+
+
+def _less(x: Expr, zero: Expr, dtype: str) -> Expr:
+    """x - zero of a whole number that is a float."""
+    return x if _is_zero(zero) else op("sub", x, _as(zero, dtype))
 
 
 def _parts(e: Expr, name: str) -> tuple[Expr, Const] | None:

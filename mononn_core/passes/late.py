@@ -3,7 +3,8 @@
 0. What is quantised as int8 and dequantised again is quantised as uint8, its zero point moved by 128: products take
    unsigned left sides.
 1. A movement that fills nothing, or a gather of data, whose operand is dequantised by one scale moves the integers and
-   is dequantised after that; of a quantised constant also where its scale is one a channel.
+   is dequantised after that; of a quantised constant, and where it transposes or pads, also where its scale is one a
+   channel.
 2. quantize(dequantize(x)) with the same constant scale and zero point is x; what is joined of dequantised parts is
    quantised part by part.
 3. What is quantised again of constants, dequantised ones among them, is a constant.
@@ -56,10 +57,22 @@ def moved(rewriter: Rewriter, node: Node) -> str | None:
         first = rewriter.add(node.op, source.inputs[0], *node.inputs[1:], **dict(node.attrs))
         return rewriter.add("dequantize", first, *(rewriter.reshape(n, ()) for n in points))
     values = [rewriter.constant(n) for n in source.inputs]
+    if node.op == "transpose" and values[0] is None and not any(value is None for value in values[1:]):
+        return _transposed(rewriter, node, source)
     if gathers or any(value is None for value in values):
         return None
     wide = [rewriter.make(np.broadcast_to(value, shape)) for value in values if value is not None]
     return rewriter.add("dequantize", *(rewriter.add(node.op, n, **dict(node.attrs)) for n in wide))
+
+
+def _transposed(rewriter: Rewriter, node: Node, source: Node) -> str | None:
+    """Case 1 of a transposition: scales of channels are transposed as well."""
+    (x, *points), perm = source.inputs, common.integers(node.attrs, "perm")
+    if rewriter.type(x).shape != rewriter.type(source.output).shape:
+        return None
+    shapes = [rewriter.type(n).shape for n in points]
+    whole = [rewriter.reshape(n, (1,) * (len(perm) - len(s)) + s) for n, s in zip(points, shapes, strict=True)]
+    return rewriter.add("dequantize", *(rewriter.add("transpose", n, perm=perm) for n in (x, *whole)))
 
 
 def bordered(rewriter: Rewriter, node: Node) -> str | None:
@@ -72,12 +85,21 @@ def bordered(rewriter: Rewriter, node: Node) -> str | None:
     points = [rewriter.constant(n) for n in zero]
     if (weights := rewriter.constant(x)) is not None and not any(p is None or p.any() for p in points):
         return _padded(rewriter, node, weights, scale)
-    if any(rewriter.type(n).size != 1 for n in (scale, *zero)) or any(p is None for p in points):
+    value = rewriter.uniform(zero[0]) if zero else 0
+    if value is None or any(_differs_along(rewriter, n, node) for n in (scale, *zero)):
         return None
     if rewriter.type(x).shape != rewriter.type(source.output).shape:  # one integer for all of a constant
         return None
-    value = int(points[0].reshape(())) if points and points[0] is not None else 0
-    return rewriter.add("dequantize", rewriter.add("pad", x, **{**node.attrs, "value": value}), scale, *zero)
+    return rewriter.add("dequantize", rewriter.add("pad", x, **{**node.attrs, "value": int(value)}), scale, *zero)
+
+
+def _differs_along(rewriter: Rewriter, name: str, pad: Node) -> bool:
+    """Whether a scale or zero point has elements along an axis that is padded."""
+    shape, sides = (
+        rewriter.type(name).shape,
+        zip(*(common.integers(pad.attrs, n) for n in ("before", "after")), strict=True),
+    )
+    return any(n != 1 and any(side) for n, side in zip(shape[::-1], [*sides][::-1], strict=False))
 
 
 def _padded(rewriter: Rewriter, pad: Node, weights: np.ndarray[Any, Any], scale: str) -> str | None:

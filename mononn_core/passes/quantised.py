@@ -3,8 +3,9 @@
 1. matmul(dequantize(a), dequantize(b)), b computed with one scale, or a constant with one scale, or one a column: the
    exact int32 product of the integers minus their zero points, times both scales (Jacob et al., "Quantization and
    Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference", CVPR 2018, section 2).
-   A convolution likewise, padded by the zero point, of computed weights with one scale too. Unsigned constant weights
-   around a zero point are signed ones and a constant a channel, which is multiplied by the sums of the windows.
+   A convolution likewise, padded by the zero point, of computed weights with one scale too; one that takes each channel
+   apart also with a scale for each. Unsigned constant weights around a zero point are signed ones and a constant a
+   channel, which is multiplied by the sums of the windows.
 2. Every other dequantised constant is the constant that it stands for.
 
 Case 1 is exact, up to the rounding of scales, and has fewer roundings than what it replaces.
@@ -12,6 +13,7 @@ Case 1 is exact, up to the rounding of scales, and has fewer roundings than what
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -36,7 +38,7 @@ def problem(rewriter: Rewriter, node: Node) -> str:
         return _problem_of_any(rewriter, left, right)
     if {rewriter.type(n).dtype for n in (a, b)} - set(BYTES):
         return "its integers have more than 8 bits"
-    if any(rewriter.type(n).size != 1 for n in points):
+    if any(rewriter.type(n).size != 1 for n in points) and not _is_depthwise(rewriter, node, points):
         return "its left side has more than one scale"
     if (value := rewriter.constant(b)) is None:
         alone = all(rewriter.type(n).size == 1 and rewriter.constant(n) is not None for n in scales)
@@ -52,6 +54,14 @@ def problem(rewriter: Rewriter, node: Node) -> str:
         return "its weights are transposed" if node.attrs.get("transpose_b") else ""
     some = beyond(_centred(rewriter, right), (0, 1, 2)).any() and node.attrs["group"] not in (1, value.shape[3])
     return "less their zero point its weights have more than 8 bits, and it has groups of channels" if some else ""
+
+
+def _is_depthwise(rewriter: Rewriter, node: Node, points: Sequence[str]) -> bool:
+    """Whether a convolution takes each channel apart, with a constant scale of its own and the same zero point."""
+    channels, (scale, *zero) = rewriter.type(node.inputs[0]).shape[-1], points
+    if node.op != "conv" or node.attrs["group"] != channels or _columns(rewriter, scale, node.inputs[0]) is None:
+        return False
+    return all(rewriter.uniform(n) is not None for n in zero)
 
 
 def _of_any(rewriter: Rewriter, node: Node, b: str) -> bool:
@@ -118,6 +128,9 @@ def convolution(rewriter: Rewriter, node: Node) -> str | None:
     (x, x_scale, *x_zero), (w, w_scale, *w_zero) = _dequantised(rewriter, node)
     source = rewriter.producer(node.inputs[1])
     assert source is not None
+    if (steps := _columns(rewriter, x_scale, node.inputs[0])) is not None and steps.ndim:
+        each = rewriter.type(node.output).shape[-1] // len(steps)
+        x_scale = rewriter.make(np.repeat(steps, each))
     x, point = recentred(rewriter, x, _scalar(rewriter, x_zero), "uint8")
     if rewriter.constant(w) is None:
         total = _by_computed(rewriter, node, (x, point), recentred(rewriter, w, _scalar(rewriter, w_zero), "int8"))
@@ -167,7 +180,11 @@ def _dequantised(rewriter: Rewriter, node: Node) -> list[tuple[str, ...]]:
 
 
 def _scalar(rewriter: Rewriter, zero: list[str]) -> str:
-    return rewriter.reshape(zero[0], ()) if zero else ""
+    """A zero point that is the same for all; "" for none."""
+    if not zero:
+        return ""
+    same = rewriter.uniform(zero[0])
+    return rewriter.reshape(zero[0], ()) if same is None else rewriter.make(same, rewriter.type(zero[0]).dtype)
 
 
 def _centred(rewriter: Rewriter, weights: Node) -> np.ndarray[Any, Any]:
@@ -180,7 +197,8 @@ def _centred(rewriter: Rewriter, weights: Node) -> np.ndarray[Any, Any]:
 
 def _scaled(rewriter: Rewriter, total: str, left: str, right: str, b: str) -> str:
     """Sums times the scales of the left side and of b's columns."""
-    scale = rewriter.add("mul", rewriter.reshape(left, ()), rewriter.make(_columns(rewriter, right, b)))
+    left = rewriter.reshape(left, ()) if rewriter.type(left).size == 1 else left
+    scale = rewriter.add("mul", left, rewriter.make(_columns(rewriter, right, b)))
     return rewriter.add("mul", rewriter.add("cast", total, to=COMPUTE), scale)
 
 

@@ -1,0 +1,74 @@
+"""Activations that are quantised by one scale a channel, as tools do it in front of depthwise convolutions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+from mononn_core import compiler
+from mononn_core.machine import Machine
+from mononn_core.program.interpret import run
+from mononn_core.runtime.session import Session
+from tests.core.test_quantised import LEVELS, STEP, Quantised, real
+
+CHANNELS, SIZE = 20, (9, 11)
+
+
+def depthwise(zeros: str, activations: str = "uint8", each: int = 1) -> bytes:
+    """x [1, 20, 9, 11] -> y [1, 20 each, 9, 11]: quantised by channels between a 1x1 and a depthwise convolution.
+    ``zeros``: "same" for one zero point, "apart" for others a channel."""
+    b = Quantised(activations, "int8", per_channel=True)
+    y = b.add("Conv", b.rounded("x"), b.quantised_weight(CHANNELS, CHANNELS, 1, 1, axis=0))
+    y = b.add("HardSwish", y)
+    scale = b.constant((b.random.random(CHANNELS) * 0.02 + 0.005).astype(np.float32))
+    low = {"uint8": 0, "int8": -128}[activations]
+    points = np.full(CHANNELS, 30) if zeros == "same" else b.random.integers(0, 90, CHANNELS)
+    zero = b.constant((points + low).astype(activations))
+    y = b.add("DequantizeLinear", b.add("QuantizeLinear", y, scale, zero, axis=1), scale, zero, axis=1)
+    w = b.quantised_weight(CHANNELS * each, 1, 3, 3, axis=0)
+    y = b.add("Conv", y, w, b.weight(CHANNELS * each), group=CHANNELS, pads=[1] * 4)
+    b.rounded(y, output="y")
+    return b.model({"x": (TensorProto.FLOAT, (1, CHANNELS, *SIZE))}, {"y": (1, CHANNELS * each, *SIZE)})
+
+
+def given(stages: compiler.Stages) -> np.ndarray:
+    x: np.ndarray = np.random.default_rng(3).standard_normal(stages.graph.types["x"].shape).astype(np.float32)
+    return x
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    "form",
+    [("same", "uint8", 1), ("same", "int8", 1), ("same", "uint8", 2), ("apart", "uint8", 1), ("apart", "int8", 1)],
+)
+def test_near_the_graph(form: tuple[str, str, int], level: str) -> None:
+    """The convolution of one zero point is one of bytes; its scales are those of its channels."""
+    stages = compiler.lower(depthwise(*form), threads=2, machine=LEVELS[level])
+    types = [stages.optimized.types[n.output].dtype for n in stages.optimized.nodes if n.op == "conv"]
+    assert types[-1] == ("int32" if form[0] == "same" else "float32")
+    x, answers = given(stages), []
+    artifact = compiler.build(stages)
+    for workers in (1, 2, 3):
+        with Session(artifact, threads=workers) as session:
+            answers.append(session.run({"x": x})["y"])
+    steps = np.abs(answers[0] - real(stages.graph, x)) / STEP
+    assert steps.max() < 1.01 and (steps > 0.01).mean() < 0.01, "more than a rare tie differs"
+    for answer in answers[1:]:
+        np.testing.assert_array_equal(answer, answers[0])
+
+
+@pytest.mark.parametrize("zeros", ["same", "apart"])
+def test_the_virtual_machine_agrees(zeros: str) -> None:
+    stages = compiler.lower(depthwise(zeros), threads=2)
+    x = given(stages)
+    seen = run(stages.program, {"x": x.reshape(stages.program.buffer("x").shape)}, stages.lowered.weights, workers=2)
+    steps = np.abs(seen["y"].reshape(-1) - real(stages.graph, x).reshape(-1)) / STEP
+    assert steps.max() < 1.01 and (steps > 0.01).mean() < 0.01
+
+
+@pytest.mark.parametrize("level", ["avx512", "avx2"])
+def test_zero_points_of_channels_are_taken_off_in_vectors(level: str) -> None:
+    """What is quantised and dequantised on its way by zero points of its channels is no scalar integer."""
+    source = compiler.lower(depthwise("apart"), threads=2, machine=Machine.named(level)).source
+    assert "mn::round<T>" in source and "lane_" not in source
