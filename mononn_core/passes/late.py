@@ -1,7 +1,7 @@
 """What is dequantised is dequantised as late as it can be.
 
-0. What is quantised as int8 and dequantised again is quantised as uint8, its zero point moved by 128: products take
-   unsigned left sides.
+0. What is quantised as int8 and dequantised again, moved in between or not, is quantised as uint8, its zero point moved
+   by 128: products take unsigned left sides.
 1. A movement that fills nothing, or a gather of data, whose operand is dequantised by one scale moves the integers and
    is dequantised after that; of a quantised constant, and where it transposes or pads, also where its scale is one a
    channel.
@@ -31,8 +31,13 @@ DEEPEST = 8
 
 def unsigned(rewriter: Rewriter, node: Node) -> str | None:
     """Case 0."""
-    source = rewriter.producer(node.inputs[0], "quantize") if node.op == "dequantize" else None
-    if source is None or common.text(source.attrs, "to") != "int8":
+    if node.op != "dequantize":
+        return None
+    source, moves = rewriter.producer(node.inputs[0]), list[Node]()
+    while source is not None and _moves(source):
+        moves.append(source)
+        source = rewriter.producer(source.inputs[0])
+    if source is None or source.op != "quantize" or common.text(source.attrs, "to") != "int8":
         return None
     x, scale, *zero = source.inputs
     points = [[rewriter.constant(n) for n in end] for end in (zero, node.inputs[2:])]
@@ -41,7 +46,15 @@ def unsigned(rewriter: Rewriter, node: Node) -> str | None:
     mine, other = (rewriter.make((end[0].astype(WORD) if end and end[0] is not None else np.zeros((), WORD)) + 128)
                    for end in points)  # fmt: skip
     mine, other = (rewriter.add("cast", n, to="uint8") for n in (mine, other))
-    return rewriter.add("dequantize", rewriter.add("quantize", x, scale, mine, to="uint8"), node.inputs[1], other)
+    name = rewriter.add("quantize", x, scale, mine, to="uint8")
+    for move in reversed(moves):
+        name = rewriter.add(move.op, name, **move.attrs)
+    return rewriter.add("dequantize", name, node.inputs[1], other)
+
+
+def _moves(node: Node) -> bool:
+    """Whether a node is a movement that fills nothing."""
+    return registry.get(node.op).kind == "movement" and len(node.inputs) == 1 and node.op not in FILLS
 
 
 def moved(rewriter: Rewriter, node: Node) -> str | None:
@@ -49,8 +62,7 @@ def moved(rewriter: Rewriter, node: Node) -> str | None:
     if not node.inputs or (source := rewriter.producer(node.inputs[0], "dequantize")) is None:
         return None
     gathers = node.op == "gather"
-    moves = registry.get(node.op).kind == "movement" and len(node.inputs) == 1 and node.op not in FILLS
-    if not gathers and not moves:
+    if not gathers and not _moves(node):
         return None
     shape, points = rewriter.type(source.output).shape, source.inputs[1:]
     if rewriter.type(source.inputs[0]).shape == shape and all(rewriter.type(n).size == 1 for n in points):

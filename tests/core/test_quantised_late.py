@@ -1,4 +1,5 @@
-"""Activations that are quantised by one scale a channel, as tools do it in front of depthwise convolutions."""
+"""Where tensors are quantised and dequantised: one scale a channel in front of depthwise convolutions, as tools do it;
+movements in between."""
 
 from __future__ import annotations
 
@@ -72,3 +73,20 @@ def test_zero_points_of_channels_are_taken_off_in_vectors(level: str) -> None:
     """What is quantised and dequantised on its way by zero points of its channels is no scalar integer."""
     source = compiler.lower(depthwise("apart"), threads=2, machine=Machine.named(level)).source
     assert "mn::round<T>" in source and "lane_" not in source
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_is_moved_between_is_stored_unsigned(level: str) -> None:
+    """As converters from channels last write it: int8 transposed and reshaped before it is dequantised."""
+    b = Quantised("int8", "int8", per_channel=True)
+    q = b.add("QuantizeLinear", b.add("Conv", b.rounded("x"), b.quantised_weight(16, 8, 1, 1, axis=0)), b.scale, b.zero)
+    rows = b.add("Reshape", b.add("Transpose", q, perm=[0, 2, 3, 1]), b.constant(np.array([63, 16])))
+    y = b.add("MatMul", b.add("DequantizeLinear", rows, b.scale, b.zero), b.quantised_weight(16, 24, axis=1))
+    b.rounded(y, output="y")
+    model = b.model({"x": (TensorProto.FLOAT, (1, 8, 7, 9))}, {"y": (63, 24)})
+    stages = compiler.lower(model, threads=2, machine=LEVELS[level])
+    assert not {b.dtype for b in stages.program.buffers if b.space == "arena"} & {"int8", "int32"}
+    x = given(stages)
+    with Session(compiler.build(stages), threads=2) as session:
+        steps = np.abs(session.run({"x": x})["y"] - real(stages.graph, x)) / STEP
+    assert steps.max() < 1.01 and (steps > 0.01).mean() < 0.01, "more than a rare tie differs"
