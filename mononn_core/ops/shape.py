@@ -3,6 +3,7 @@
 reshape(x; shape)       transpose(x; perm)      expand(x; shape)        concat(x, ..; axis)
 slice(x; starts, sizes, steps)                  one of each an axis; steps may be negative, starts are not
 pad(x; before, after, mode, value)              mode: "constant", "reflect", "edge" or "wrap"
+border(x, values; before, after)                padded by a value for each channel: values [x's last axis]
 tile(x; repeats)        trilu(x; k, upper)      the upper or lower triangle of the last two axes, zero elsewhere
 """
 
@@ -208,14 +209,20 @@ def _pad_point(readers: Readers, types: Sequence[TensorType], out: TensorType, a
         return readers[0](tuple(_inside(mode, i, b, n) for i, b, n in zip(index, before, x.shape, strict=True)))
     value = attrs["value"]
     assert isinstance(value, (int, float))
+    return _inside_or(const(value, x.dtype), readers[0], x, out, before, index)
+
+
+def _inside_or(
+    outside: Expr, reader: Reader, x: TensorType, out: TensorType, before: Sequence[int], index: Index
+) -> Expr:
     inside: Expr | None = None
     for i, b, n, total in zip(index, before, x.shape, out.shape, strict=True):
         if n == total:
             continue
         test = op("and", op("ge", i, Const(b)), op("lt", i, Const(b + n)))
         inside = test if inside is None else op("and", inside, test)
-    element = readers[0](tuple(guarded(add(i, -b), n) for i, b, n in zip(index, before, x.shape, strict=True)))
-    return element if inside is None else Select(inside, element, const(value, x.dtype))
+    element = reader(tuple(guarded(add(i, -b), n) for i, b, n in zip(index, before, x.shape, strict=True)))
+    return element if inside is None else Select(inside, element, outside)
 
 
 def _pad_forward(x: TensorType, out: TensorType, attrs: Attrs, index: Index) -> Index:
@@ -223,6 +230,26 @@ def _pad_forward(x: TensorType, out: TensorType, attrs: Attrs, index: Index) -> 
 
 
 movement("pad", _pad_infer, _pad_evaluate, _pad_point, _pad_forward)
+
+
+def _border_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+    x, values = present(types)
+    (out,) = _pad_infer((x,), attrs)
+    if x.rank == 0 or out.shape[-1] != x.shape[-1] or values != TensorType(x.dtype, x.shape[-1:]):
+        raise ShapeError(f"{values} is not one value for each channel of {x}, or channels are padded")
+    return (out,)
+
+
+def _border_evaluate(xp: Any, attrs: Attrs, x: Any, values: Any) -> Any:
+    widths = list(zip(integers(attrs, "before"), integers(attrs, "after"), strict=True))
+    return xp.where(xp.pad(xp.ones(x.shape, bool), widths), xp.pad(x, widths), values)
+
+
+def _border_point(readers: Readers, types: Sequence[TensorType], out: TensorType, attrs: Attrs, index: Index) -> Expr:
+    return _inside_or(readers[1]((index[-1],)), readers[0], types[0], out, integers(attrs, "before"), index)
+
+
+movement("border", _border_infer, _border_evaluate, _border_point, _pad_forward)
 
 
 def _tile_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:

@@ -19,7 +19,8 @@ def run(graph: Graph) -> Graph:
     consumers = graph.consumers()
     inside: dict[str, Node] = {}  # tensor -> the pad whose inside it is
     for node in graph.nodes:
-        if node.op != "pad" or text(node.attrs, "mode") != "constant" or not _shared(graph, node, consumers):
+        constant = node.op == "border" or (node.op == "pad" and text(node.attrs, "mode") == "constant")
+        if not constant or not _shared(graph, node, consumers):
             continue
         if any(reader.op == "conv" and reader.inputs[0] == node.output for reader in consumers[node.output]):
             inside.setdefault(node.inputs[0], node)

@@ -23,7 +23,7 @@ from mononn_core.graph import Graph, Node
 from mononn_core.ops import common, registry
 from mononn_core.passes.rewrite import Rewriter, rewrite
 
-FILLS = ("pad", "trilu")
+FILLS = ("pad", "border", "trilu")
 """Movements that have elements of no operand: a real zero is another integer than 0."""
 DEEPEST = 8
 """Nodes between constants and what is quantised of them, at most: concatenations, reshapes, transpositions."""
@@ -88,7 +88,7 @@ def _transposed(rewriter: Rewriter, node: Node, source: Node) -> str | None:
 
 
 def bordered(rewriter: Rewriter, node: Node) -> str | None:
-    """Case 1 of a pad by real zeros: integers are padded by their zero point."""
+    """Case 1 of a pad by real zeros: integers are padded by their zero point, or that of their channel."""
     if node.op != "pad" or common.text(node.attrs, "mode") != "constant" or node.attrs["value"] != 0:
         return None
     if (source := rewriter.producer(node.inputs[0], "dequantize")) is None:
@@ -97,12 +97,18 @@ def bordered(rewriter: Rewriter, node: Node) -> str | None:
     points = [rewriter.constant(n) for n in zero]
     if (weights := rewriter.constant(x)) is not None and not any(p is None or p.any() for p in points):
         return _padded(rewriter, node, weights, scale)
-    value = rewriter.uniform(zero[0]) if zero else 0
-    if value is None or any(_differs_along(rewriter, n, node) for n in (scale, *zero)):
+    if any(_differs_along(rewriter, n, node) for n in (scale, *zero)):
         return None
     if rewriter.type(x).shape != rewriter.type(source.output).shape:  # one integer for all of a constant
         return None
-    return rewriter.add("dequantize", rewriter.add("pad", x, **{**node.attrs, "value": int(value)}), scale, *zero)
+    if (value := rewriter.uniform(zero[0]) if zero else 0) is not None:
+        wide = rewriter.add("pad", x, **{**node.attrs, "value": int(value)})
+    elif zero and rewriter.constant(zero[0]) is not None and rewriter.type(zero[0]).size == rewriter.type(x).shape[-1]:
+        values = rewriter.reshape(zero[0], rewriter.type(x).shape[-1:])
+        wide = rewriter.add("border", x, values, before=node.attrs["before"], after=node.attrs["after"])
+    else:
+        return None
+    return rewriter.add("dequantize", wide, scale, *zero)
 
 
 def _differs_along(rewriter: Rewriter, name: str, pad: Node) -> bool:

@@ -4,8 +4,8 @@
    exact int32 product of the integers minus their zero points, times both scales (Jacob et al., "Quantization and
    Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference", CVPR 2018, section 2).
    A convolution likewise, padded by the zero point, of computed weights with one scale too; one that takes each channel
-   apart also with a scale for each. Unsigned constant weights around a zero point are signed ones and a constant a
-   channel, which is multiplied by the sums of the windows.
+   apart also with a scale and zero point for each. Unsigned constant weights around a zero point are signed ones and a
+   constant a channel, which is multiplied by the sums of the windows.
 2. Every other dequantised constant is the constant that it stands for.
 
 Case 1 is exact, up to the rounding of scales, and has fewer roundings than what it replaces.
@@ -57,11 +57,9 @@ def problem(rewriter: Rewriter, node: Node) -> str:
 
 
 def _is_depthwise(rewriter: Rewriter, node: Node, points: Sequence[str]) -> bool:
-    """Whether a convolution takes each channel apart, with a constant scale of its own and the same zero point."""
-    channels, (scale, *zero) = rewriter.type(node.inputs[0]).shape[-1], points
-    if node.op != "conv" or node.attrs["group"] != channels or _columns(rewriter, scale, node.inputs[0]) is None:
-        return False
-    return all(rewriter.uniform(n) is not None for n in zero)
+    """Whether a convolution takes each channel apart, with constant scales and zero points of its own."""
+    apart = node.op == "conv" and node.attrs["group"] == rewriter.type(node.inputs[0]).shape[-1]
+    return apart and all(_columns(rewriter, n, node.inputs[0]) is not None for n in points)
 
 
 def _of_any(rewriter: Rewriter, node: Node, b: str) -> bool:
@@ -118,7 +116,7 @@ def product(rewriter: Rewriter, node: Node) -> str | None:
         return _bytes(rewriter, node)
     zeros = [rewriter.make(_columns(rewriter, n, b)) for n in b_zero]
     total = integer_matmul(rewriter, a, b, _scalar(rewriter, a_zero), zeros[0] if zeros else "")
-    return _scaled(rewriter, total, a_scale, b_scale, b)
+    return _scaled(rewriter, total, rewriter.reshape(a_scale, ()), b_scale, b)
 
 
 def convolution(rewriter: Rewriter, node: Node) -> str | None:
@@ -128,10 +126,8 @@ def convolution(rewriter: Rewriter, node: Node) -> str | None:
     (x, x_scale, *x_zero), (w, w_scale, *w_zero) = _dequantised(rewriter, node)
     source = rewriter.producer(node.inputs[1])
     assert source is not None
-    if (steps := _columns(rewriter, x_scale, node.inputs[0])) is not None and steps.ndim:
-        each = rewriter.type(node.output).shape[-1] // len(steps)
-        x_scale = rewriter.make(np.repeat(steps, each))
-    x, point = recentred(rewriter, x, _scalar(rewriter, x_zero), "uint8")
+    x_scale = _of_outputs(rewriter, x_scale, node)
+    x, point = recentred(rewriter, x, _of_outputs(rewriter, x_zero[0], node) if x_zero else "", "uint8")
     if rewriter.constant(w) is None:
         total = _by_computed(rewriter, node, (x, point), recentred(rewriter, w, _scalar(rewriter, w_zero), "int8"))
         return _scaled(rewriter, total, x_scale, w_scale, w)
@@ -180,11 +176,16 @@ def _dequantised(rewriter: Rewriter, node: Node) -> list[tuple[str, ...]]:
 
 
 def _scalar(rewriter: Rewriter, zero: list[str]) -> str:
-    """A zero point that is the same for all; "" for none."""
-    if not zero:
-        return ""
-    same = rewriter.uniform(zero[0])
-    return rewriter.reshape(zero[0], ()) if same is None else rewriter.make(same, rewriter.type(zero[0]).dtype)
+    return rewriter.reshape(zero[0], ()) if zero else ""
+
+
+def _of_outputs(rewriter: Rewriter, name: str, conv: Node) -> str:
+    """The scale or zero point of a convolution's left side as a scalar, or for each output channel."""
+    if rewriter.type(name).size == 1:
+        return rewriter.reshape(name, ())
+    each = _columns(rewriter, name, conv.inputs[0])
+    assert each is not None
+    return rewriter.make(np.repeat(each, rewriter.type(conv.output).shape[-1] // each.size))
 
 
 def _centred(rewriter: Rewriter, weights: Node) -> np.ndarray[Any, Any]:
@@ -197,7 +198,6 @@ def _centred(rewriter: Rewriter, weights: Node) -> np.ndarray[Any, Any]:
 
 def _scaled(rewriter: Rewriter, total: str, left: str, right: str, b: str) -> str:
     """Sums times the scales of the left side and of b's columns."""
-    left = rewriter.reshape(left, ()) if rewriter.type(left).size == 1 else left
     scale = rewriter.add("mul", left, rewriter.make(_columns(rewriter, right, b)))
     return rewriter.add("mul", rewriter.add("cast", total, to=COMPUTE), scale)
 

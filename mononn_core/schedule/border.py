@@ -8,8 +8,9 @@ from itertools import pairwise
 from math import ceil
 from typing import Protocol
 
+from mononn_core.graph import Node
 from mononn_core.ops.common import integers
-from mononn_core.program.expr import Const, Expr, Var, const, substitute
+from mononn_core.program.expr import Const, Expr, Load, Var, const, substitute
 from mononn_core.program.ir import Box, For, Phase, Statement, Store, Task
 from mononn_core.program.simplify import simplify
 from mononn_core.program.template import NEST
@@ -60,8 +61,6 @@ def build_border(
         return None
     before, after = integers(border.attrs, "before"), integers(border.attrs, "after")
     images, height, width, channels = builder.types[stage.stored].shape
-    value = border.attrs["value"]
-    assert isinstance(value, (int, float))
     owners = partition.owners if partition.kind != "single" else 1
     mine = partition.kind in ("batch", "single") and images > 1
     each = images // owners if mine else images
@@ -70,7 +69,6 @@ def build_border(
     extents = strip.domain if strip else {OWNER: owners, BATCH: each} if apart or mine else {OWNER: owners}
     binder, image = builder.binder(extents), axis(BATCH, each) if BATCH in extents else Var(BATCH)
     image = Var(OWNER) * each + image if mine and owners > 1 else image
-    filler = binder.stored(stage.stored, const(value, builder.types[stage.stored].dtype))
     rows, total = height * width if mine else images * height * width, (images * height * width, channels)
     first = simplify(image * rows, binder.outer) if mine else Const(0)
     if strip is not None and strip.image is not None:
@@ -86,7 +84,8 @@ def build_border(
         x = axis("x" + tag, share)
         z = axis("z" + tag, count) if end is None else Var("z" + tag)
         index = (simplify(image * (height * width) + first + z, {}), x0 + x)
-        store: Statement = Store("out", index, filler)
+        filler = binder.bind(_value(border, builder, x0 + x), {"x" + tag: (0, share - 1)})
+        store: Statement = Store("out", index, binder.stored(stage.stored, filler))
         pixel = For("x" + tag, share, (store,), "vector", bound) if share > 1 or bound is not None else store
         return (For("z" + tag, count, (pixel,), bound=end) if count > 1 or end is not None else pixel,)
 
@@ -95,6 +94,15 @@ def build_border(
     body = (For(BATCH, images, body),) if image == Var(BATCH) and BATCH not in extents else body
     task = Task(NEST, tuple(binder.operands), body=body)
     return builder.phase(f"{inside.id}_border", stage, partition, extents, task, 0)
+
+
+def _value(border: Node, builder: TaskBuilder, channel: Expr) -> Expr:
+    """What a pad or border has around the inside of a channel."""
+    if border.op == "border":
+        return Load(border.inputs[1], (Const(0), channel), builder.types[border.output].dtype)
+    value = border.attrs["value"]
+    assert isinstance(value, (int, float))
+    return const(value, builder.types[border.output].dtype)
 
 
 def _of_image(run: Run, before: Sides, after: Sides, size: tuple[int, int]) -> tuple[Statement, ...]:

@@ -21,7 +21,7 @@ from mononn_core.ops.registry import is_template
 from mononn_core.program.expr import Const, Expr
 from mononn_core.program.simplify import linear
 from mononn_core.schedule.operands import ImageView, RowsView, contraction_axes, side_by_side, unit_stride
-from mononn_core.schedule.stages import FusionGroup, apart_behind
+from mononn_core.schedule.stages import BORDERS, FusionGroup, apart_behind
 from mononn_core.schedule.views import Placed, Views
 
 ROOT_KINDS = ("contraction", "row", "reduction")
@@ -105,7 +105,7 @@ class _Fusion:
         """Whether a concatenation may hold ``name`` and be where its other readers, no concatenations, find it."""
         node = self.producers.get(name)
         alone = sum(reader.op == "concat" for reader in self.consumers[name]) == 1 and name not in self.graph.outputs
-        return alone and node is not None and node.op != "pad" and self.graph.types[name].dtype == COMPUTE
+        return alone and node is not None and node.op not in BORDERS and self.graph.types[name].dtype == COMPUTE
 
     def unwritten(self) -> set[str]:
         """Concatenations a part of which no root's chain has reached."""
@@ -142,7 +142,7 @@ class _Fusion:
         """What follows ``root`` in its stage, step by step."""
         bare = not self.epilogues and is_template(root, self.graph)
         name, steps, length, last = root.output, 1, 0, ""
-        while self.enabled and root.op != "recurrence" and last not in ("pad", "concat") and length < DEEPEST:
+        while self.enabled and root.op != "recurrence" and last not in (*BORDERS, "concat") and length < DEEPEST:
             following, steps = self._following(name, steps)
             if not following or (bare and registry.get(following[-1].op).kind == "elementwise"):
                 break
@@ -206,7 +206,7 @@ class _Fusion:
         """Whether ``node`` can be computed where ``name``, which only it reads, is produced."""
         definition = registry.get(node.op)
         out, mine = self.graph.types[node.output], self.graph.types[name]
-        if node.op == "pad":
+        if node.op in BORDERS:
             return self._is_border(node)
         if definition.kind == "movement" and definition.forward is not None:
             return True
@@ -222,8 +222,8 @@ class _Fusion:
         return out not in SHORT or of_floats or node.op in ("quantize", "lookup")
 
     def _is_border(self, pad: Node) -> bool:
-        """Whether ``pad`` puts constants around an image that a convolution reads, all channels alike."""
-        if pad.op != "pad" or text(pad.attrs, "mode") != "constant":
+        """Whether ``pad`` puts constants around an image that a convolution reads, around all channels alike."""
+        if pad.op != "border" and (pad.op != "pad" or text(pad.attrs, "mode") != "constant"):
             return False
         if len(widths := integers(pad.attrs, "before")) != 4:
             return False

@@ -12,6 +12,9 @@ from mononn_core.ops.common import linearise
 from mononn_core.program.expr import Const, Expr, evaluate_index
 from mononn_core.schedule.views import Views, made_behind
 
+BORDERS = ("pad", "border")
+"""Operators that put something around an image."""
+
 
 @dataclass(frozen=True)
 class FusionGroup:
@@ -43,10 +46,10 @@ class FusionGroup:
 
 
 def border_of(stage: FusionGroup) -> Node | None:
-    """The pad that ends the stage's chain: the stage stores the inside, and something else must fill the border. Of a
-    concatenation the part that is stored first has it: others may read a part before all are there."""
+    """The pad or border that ends the stage's chain: the stage stores the inside, and something else must fill the
+    border. Of a concatenation the part that is stored first has it: others may read a part before all are there."""
     last = stage.chain[-1] if stage.root is not None and stage.chain else None
-    return last if last is not None and last.op == "pad" and stage.first else None
+    return last if last is not None and last.op in BORDERS and stage.first else None
 
 
 def run_chain(stage: FusionGroup, views: Views, index: tuple[Expr, ...], value: Expr) -> tuple[tuple[Expr, ...], Expr]:

@@ -111,6 +111,7 @@ CASES: list[tuple[str, list[np.ndarray], dict[str, Any]]] = [
     ("pad", [A], {"before": (1, 2, 1), "after": (1, 1, 2), "mode": "reflect", "value": 0.0}),
     ("pad", [A], {"before": (1, 2, 1), "after": (1, 1, 2), "mode": "edge", "value": 0.0}),
     ("pad", [A], {"before": (1, 2, 1), "after": (1, 1, 2), "mode": "wrap", "value": 0.0}),
+    ("border", [A, floats(4)], {"before": (0, 2, 0), "after": (1, 0, 0)}),
     ("tile", [A], {"repeats": (1, 2, 3)}),
     ("trilu", [A], {"k": 1, "upper": True}),
     ("trilu", [whole(2, 4, 3)], {"k": -1, "upper": False}),

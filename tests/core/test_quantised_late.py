@@ -16,20 +16,24 @@ from tests.core.test_quantised import LEVELS, STEP, Quantised, real
 CHANNELS, SIZE = 20, (9, 11)
 
 
-def depthwise(zeros: str, activations: str = "uint8", each: int = 1) -> bytes:
-    """x [1, 20, 9, 11] -> y [1, 20 each, 9, 11]: quantised by channels between a 1x1 and a depthwise convolution.
-    ``zeros``: "same" for one zero point, "apart" for others a channel."""
+def depthwise(zeros: str, activations: str = "uint8", each: int = 1, source: str = "conv") -> bytes:
+    """x [1, 20, 9, 11] -> y [1, 20 each, 9, 11]: quantised by channels in front of a depthwise convolution.
+    ``zeros``: "same" for one zero point, "apart" for one a channel. ``source``: of what is quantised: a 1x1 convolution
+    ("conv"), which something else reads ("read"), a pooling ("pool"), what is given ("given")."""
     b = Quantised(activations, "int8", per_channel=True)
-    y = b.add("Conv", b.rounded("x"), b.quantised_weight(CHANNELS, CHANNELS, 1, 1, axis=0))
-    y = b.add("HardSwish", y)
+    y = b.rounded("x")
+    if source in ("conv", "read"):
+        y = b.add("HardSwish", b.add("Conv", y, b.quantised_weight(CHANNELS, CHANNELS, 1, 1, axis=0)))
+    elif source == "pool":
+        y = b.add("AveragePool", y, kernel_shape=[3, 3], pads=[1] * 4)
     scale = b.constant((b.random.random(CHANNELS) * 0.02 + 0.005).astype(np.float32))
     low = {"uint8": 0, "int8": -128}[activations]
     points = np.full(CHANNELS, 30) if zeros == "same" else b.random.integers(0, 90, CHANNELS)
     zero = b.constant((points + low).astype(activations))
-    y = b.add("DequantizeLinear", b.add("QuantizeLinear", y, scale, zero, axis=1), scale, zero, axis=1)
+    q = b.add("DequantizeLinear", b.add("QuantizeLinear", y, scale, zero, axis=1), scale, zero, axis=1)
     w = b.quantised_weight(CHANNELS * each, 1, 3, 3, axis=0)
-    y = b.add("Conv", y, w, b.weight(CHANNELS * each), group=CHANNELS, pads=[1] * 4)
-    b.rounded(y, output="y")
+    y = b.add("Conv", q, w, b.weight(CHANNELS * each), group=CHANNELS, pads=[1] * 4)
+    b.rounded(b.add("Add", y, q) if source == "read" else y, output="y")
     return b.model({"x": (TensorProto.FLOAT, (1, CHANNELS, *SIZE))}, {"y": (1, CHANNELS * each, *SIZE)})
 
 
@@ -41,13 +45,18 @@ def given(stages: compiler.Stages) -> np.ndarray:
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(
     "form",
-    [("same", "uint8", 1), ("same", "int8", 1), ("same", "uint8", 2), ("apart", "uint8", 1), ("apart", "int8", 1)],
+    [
+        ("same", "uint8", 1, "conv"),
+        ("same", "int8", 2, "conv"),
+        *(("apart", "uint8", 1, source) for source in ("conv", "read", "pool", "given")),
+        ("apart", "int8", 2, "conv"),
+    ],
 )
-def test_near_the_graph(form: tuple[str, str, int], level: str) -> None:
-    """The convolution of one zero point is one of bytes; its scales are those of its channels."""
+def test_near_the_graph(form: tuple[str, str, int, str], level: str) -> None:
+    """The convolution is one of bytes; its scales and zero points are those of its channels."""
     stages = compiler.lower(depthwise(*form), threads=2, machine=LEVELS[level])
     types = [stages.optimized.types[n.output].dtype for n in stages.optimized.nodes if n.op == "conv"]
-    assert types[-1] == ("int32" if form[0] == "same" else "float32")
+    assert set(types) == {"int32"}
     x, answers = given(stages), []
     artifact = compiler.build(stages)
     for workers in (1, 2, 3):
