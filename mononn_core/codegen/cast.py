@@ -1,4 +1,5 @@
-"""Conversions between vectors. Floats are in vectors of floats, whole numbers of any type in vectors of words."""
+"""Conversions between vectors, and other forms that the vocabulary has a function for. Floats are in vectors of floats,
+whole numbers of any type in vectors of words."""
 
 from __future__ import annotations
 
@@ -67,6 +68,12 @@ def as_bytes(e: Expr) -> tuple[Expr, int, str, LookupTable | None] | None:
             kind = "int8" if least < 0 else "uint8"
             return (op("min", x, high) if least == LEAST[kind] else bounded), more, kind, None
     return None
+
+
+def gate(product: Op) -> int | None:
+    """Which factor of a product x is, where the other is sigmoid(x): there is a function of its own for that."""
+    a, b = product.args
+    return next((n for n, x, y in ((0, a, b), (1, b, a)) if y == Op("sigmoid", (x,), COMPUTE)), None)
 
 
 def looked_up(e: Op, vector: Callable[[Expr], str], load: Callable[[Load, str], str]) -> str:

@@ -15,7 +15,7 @@ from functools import reduce
 from typing import ClassVar
 
 from mononn_core.codegen.c import c_type, closes_last, literal, part_of
-from mononn_core.codegen.cast import cast_lanes, looked_up, table_text
+from mononn_core.codegen.cast import cast_lanes, gate, looked_up, table_text
 from mononn_core.codegen.steps import step_along
 from mononn_core.element import C_SUFFIXES, C_TYPES, COMPUTE, NARROW, SIDE_BY_SIDE, WORD, itemsize
 from mononn_core.errors import UnsupportedError
@@ -44,6 +44,8 @@ from mononn_core.program.simplify import bounds, from_linear, linear, simplify
 
 LOGIC = {"and": ("&&", "&"), "or": ("||", "|"), "xor": ("!=", "^")}
 """(scalar, vector) operators."""
+UNARY = {"neg": "-", "reciprocal": "1.f / ", "not": "~"}
+"""Vector operators of one operand."""
 LANES = (COMPUTE, WORD)
 """Types that vectors hold neighbours in."""
 WORD_OPERATIONS = ("add", "sub", "mul", "neg")
@@ -367,16 +369,14 @@ class Printer:
     def _vector_op(self, e: Op) -> str:
         args, function = [self._vector(a) for a in e.args], FUNCTIONS[e.name]
         match e.name:
+            case "mul" if (x := gate(e)) is not None:
+                return f"mn::silu<T>({args[x]})"
             case _ if function.infix:
                 return f"({args[0]} {function.infix} {args[1]})"
-            case "neg":
-                return f"(-{args[0]})"
-            case "reciprocal":
-                return f"(1.f / {args[0]})"
+            case "neg" | "reciprocal" | "not":
+                return f"({UNARY[e.name]}{args[0]})"
             case "and" | "or" | "xor":
                 return f"({args[0]} {LOGIC[e.name][1]} {args[1]})"
-            case "not":
-                return f"(~{args[0]})"
             case "isnan":
                 return f"({args[0]} != {args[0]})"
             case "isinf":

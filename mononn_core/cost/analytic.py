@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import ceil, prod
 from typing import Protocol
@@ -59,6 +59,15 @@ class Cost:
     def exchange_seconds(self, elements: int, dtype: str) -> float:
         """Seconds to fetch elements that another core wrote."""
         return itemsize(dtype) * elements / EXCHANGE_BYTES_PER_SECOND
+
+    def torn_seconds(self, boxes: Iterable[tuple[int, int, int, int]], columns: int, dtype: str) -> float:
+        """Seconds for the lines that go back and forth where owners' ``boxes`` (rows from, to, columns from, to) of a
+        matrix of so many columns, of which a template stores each, end within a line."""
+        size, lines = itemsize(dtype), 0.0
+        for top, bottom, _, end in boxes:
+            if end < columns and (size * end % LINE_BYTES or size * columns % LINE_BYTES):
+                lines += (bottom - top) * min(1.0, size * columns / LINE_BYTES)
+        return LINE_SECONDS * lines
 
     def phase_seconds(self, phase: Phase, dealt: Dealt, share: float, rate: float, exposed: float) -> float:
         """Seconds of the slowest worker when every owner is a worker of its own and one has ``share`` of the work.

@@ -89,6 +89,8 @@ def candidate(
     times = {phase.id: _seconds(phase, partition, writes, cost) for phase, _ in phases}
     seconds = cost.barrier_seconds * barriers
     seconds += sum(times[phase.id] * (loop.count if loop else 1) for phase, loop in phases)
+    if partition.kind == "columns" and any(phase.task.template != NEST for phase, _ in phases):
+        seconds += cost.torn_seconds([box for _, boxes in written for box in boxes], shape[1], dtype)
     shared = bordered and not (alike or images or decided.stores_bands)
     return Candidate(decided, items, seconds, times, tuple(reads), writes, stored, dtype, shared)
 

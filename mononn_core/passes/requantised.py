@@ -1,9 +1,10 @@
 """A sum that is quantised at once is added up in steps of its quantised numbers.
 
-quantize(x1 c1 + x2 c2 + .. + k; s) with constants c and k is quantize(x1 (c1/s) + x2 (c2/s) + .. + k/s; 1); of what is
-dequantised c is the scale. A relu around the sum stays around it, or goes where 0 becomes the smallest integer.
+1. quantize(x1 c1 + x2 c2 + .. + k; s) with constants c and k is quantize(x1 (c1/s) + x2 (c2/s) + .. + k/s; 1); of what
+   is dequantised c is the scale. A relu around the sum stays around it, or goes where 0 becomes the smallest integer.
+2. What has scales s and zero points z of its own for each channel is quantised as x (1/s) + z, by steps of 1 around 0.
 
-The rounding of the sum differs by about one unit of float32.
+The rounding of the sum differs by about one unit of float32; in case 2 a tie may be the odd neighbour.
 """
 
 from __future__ import annotations
@@ -59,35 +60,52 @@ def summed(rewriter: Rewriter, name: str) -> Sum | None:
 
 
 def requantised(rewriter: Rewriter, node: Node) -> str | None:
-    """The one rule."""
-    scale = rewriter.uniform(node.inputs[1]) if node.op == "quantize" else None
-    if scale is None or not scale > 0 or scale == 1 or rewriter.type(node.inputs[0]).dtype != COMPUTE:
+    """Both rules."""
+    points = [rewriter.constant(name) for name in node.inputs[1:]] if node.op == "quantize" else []
+    if not points or any(p is None for p in points) or rewriter.type(node.inputs[0]).dtype != COMPUTE:
+        return None
+    scale, zero = (np.asarray(p, WIDE) for p in (*points, 0)[:2])
+    alone = scale.size == zero.size == 1
+    if not (scale > 0).all() or (alone and scale == 1):
         return None
     around = rewriter.producer(node.inputs[0], "relu")
     if around is not None and not rewriter.single_use(around.output):
-        return None
+        around = None
     inside = around.inputs[0] if around else node.inputs[0]
-    found = summed(rewriter, inside)
-    if found is None or not found.terms:
+    found = _in_steps(rewriter, inside, scale, np.zeros((), WIDE) if alone else zero)
+    if found is None and not alone:
+        found, around = Sum((("mul", node.inputs[0], 1 / scale, ()),), zero), None
+    total = _written(rewriter, found) if found is not None else ""
+    if not total:
         return None
-    shape, parts = rewriter.type(inside).shape, [*(factor for _, _, factor, _ in found.terms), found.constant]
+    if around is not None and (zero != limits(text(node.attrs, "to"))[0]).any():
+        total = rewriter.add("relu", total) if alone else rewriter.add("max", total, rewriter.make(zero, COMPUTE))
+    kept = node.inputs[2:] if alone else ()
+    return rewriter.add("quantize", total, rewriter.make(1.0, COMPUTE), *kept, **dict(node.attrs))
+
+
+def _in_steps(rewriter: Rewriter, name: str, scale: Array, zero: Array) -> Sum | None:
+    """``name`` over ``scale``, and ``zero``, of whole tensors; None where it is no sum."""
+    found, shape = summed(rewriter, name), rewriter.type(name).shape
+    if found is None or not found.terms or any(rewriter.type(n).shape != shape for _, n, _, _ in found.terms):
+        return None
+    return Sum(tuple((op, n, c / scale, rest) for op, n, c, rest in found.terms), found.constant / scale + zero)
+
+
+def _written(rewriter: Rewriter, found: Sum) -> str:
+    """The nodes of a sum; "" where float32 does not hold a factor."""
     with np.errstate(all="ignore"):
-        scaled = [(c / scale).astype(COMPUTE) for c in parts]
-    if not all(np.isfinite(c).all() for c in scaled) or any(
-        rewriter.type(name).shape != shape for _, name, _, _ in found.terms
-    ):
-        return None
+        *factors, constant = (c.astype(COMPUTE) for c in (*(c for _, _, c, _ in found.terms), found.constant))
+    if not all(np.isfinite(c).all() for c in (*factors, constant)):
+        return ""
     total = ""
-    for (op, name, _, others), factor in zip(found.terms, scaled, strict=False):
+    for (op, name, _, others), factor in zip(found.terms, factors, strict=True):
         term = rewriter.add(op, name, rewriter.make(factor), *others)
-        if not total:
-            total = rewriter.add("add", term, rewriter.make(scaled[-1])) if scaled[-1].any() else term
-        else:
+        if total:
             total = rewriter.add("add", total, term)
-    zero = rewriter.uniform(node.inputs[2]) if len(node.inputs) > 2 else 0
-    if around is not None and zero != limits(text(node.attrs, "to"))[0]:
-        total = rewriter.add("relu", total)
-    return rewriter.add("quantize", total, rewriter.make(1.0, COMPUTE), *node.inputs[2:], **dict(node.attrs))
+        else:
+            total = rewriter.add("add", term, rewriter.make(constant)) if constant.any() else term
+    return total
 
 
 def run(graph: Graph) -> Graph:

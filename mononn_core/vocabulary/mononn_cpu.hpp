@@ -485,7 +485,7 @@ template <int R, int T, int D, int E, int MOST, bool GUARD> struct Attention {
     V sum{};
     auto exponential = [&](auto &to, long j) __attribute__((always_inline)) {
       using X = std::remove_cvref_t<decltype(to)>;
-      const X x = exp_of_negative<X>(load<X>(s + j) - top);
+      const X x = exp_near<X>(load<X>(s + j) - top);
       store<X>(s + j, x);
       to += x;
     };

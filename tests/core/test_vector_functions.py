@@ -23,16 +23,19 @@ SMALLEST = 1.7e-38
 @cache
 def functions(level: str) -> Session:
     net = Net()
-    x = net.input(1, COUNT)
-    graph = net.graph(*(net(name, x) for name in ("exp", "sigmoid", "sin", "cos", "softplus", "neg")))
-    return Session(compiler.build(lower_imported(graph, Options(threads=1), Machine.named(level))))
+    x, other = net.input(1, COUNT), net.input(1, COUNT)
+    silu = net("mul", net("sigmoid", other), other)
+    graph = net.graph(*(net(name, x) for name in ("exp", "sigmoid", "sin", "cos", "softplus")), silu)
+    stages = lower_imported(graph, Options(threads=1), Machine.named(level))
+    assert "mn::silu<T>" in stages.source
+    return Session(compiler.build(stages))
 
 
 def computed(level: str, x: np.ndarray, first: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """(exp, sigmoid) in float32; the two from the ``first`` on."""
+    """(exp, sigmoid) in float32; the two from the ``first`` on of these, sin, cos, softplus, SiLU."""
     session = functions(level)
     padded = np.resize(x.astype(np.float32), (1, COUNT))
-    found = session.run({next(iter(session.inputs)): padded})
+    found = session.run(dict.fromkeys(session.inputs, padded))
     one, other = (value[0, : x.size] for value in list(found.values())[first : first + 2])
     return one, other
 
@@ -66,6 +69,19 @@ def test_softplus(level: str) -> None:
     np.testing.assert_allclose(computed(level, x, 4)[0], np.logaddexp(x.astype(np.float64), 0), rtol=2.5e-7)
     ends, _ = computed(level, np.array([-np.inf, -1e30, -87.5, 1e30, np.inf, np.nan]), 4)
     assert (ends[:3] == 0).all() and ends[3] == np.float32(1e30) and ends[4] == np.inf and np.isnan(ends[5])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_silu(level: str) -> None:
+    """x sigmoid(x): relative to what it is above zero, to one below, where it never is under -0.28."""
+    x = np.concatenate([np.linspace(-104, 90, COUNT // 2), 3 * np.random.default_rng(0).standard_normal(COUNT // 2)])
+    x = x.astype(np.float32)
+    exact = x.astype(np.float64) / (1 + np.exp(-x.astype(np.float64)))
+    found = computed(level, x, 4)[1]
+    np.testing.assert_allclose(found[x >= 0], exact[x >= 0], rtol=2.5e-7)
+    np.testing.assert_allclose(found[x < 0], exact[x < 0], rtol=0, atol=1e-7)
+    ends = computed(level, np.array([-1e30, -200, -0.0, 0.0, 1e30, np.inf, np.nan]), 4)[1]
+    assert (ends[:4] == 0).all() and ends[4] == np.float32(1e30) and ends[5] == np.inf and np.isnan(ends[6])
 
 
 @pytest.mark.parametrize("level", LEVELS)
