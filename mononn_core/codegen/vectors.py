@@ -215,9 +215,13 @@ def transposition(loop: For, printer: Printer) -> Transposition | None:
         fixed = not (rows.bound is not None and {o.var for o in loops} & variables(rows.bound)) and not any(
             other.bound is not None and varies(other.bound, rows.var) for other in loops
         )
-        fixed = fixed and not own and not any(varies(s.value, rows.var) for _, lets in outer for s in lets)
+        fixed = fixed and not any(varies(s.value, rows.var) for _, lets in outer for s in lets)
+        value = store.value
+        for let in reversed(own):  # what is one for a row is computed with each of its vectors
+            value = substitute(value, {let.name: let.value})
+        columns = replace(columns, body=(replace(store, value=value),))
         loads = tuple(e for e in apart if squared_along(e, rows.var, scope) == 1)
-        settled = _settled(store.value, rows.var, columns.var)
+        settled = _settled(value, rows.var, columns.var)
         if not fixed or not loads or rows.extent < (SQUARE if side_by_side else FEWEST) or settled is None:
             continue
         if side_by_side:

@@ -10,8 +10,11 @@
 5. softmax over the last axis, layer_norm and rms_norm of a reshape that keeps the last axis likewise.
 6. What several elementwise operators make of one move's result, when only the last of them is read by others (x times
    its sigmoid), is one f.
+7. A reduction over the last axis of a transposition, or of what one elementwise operator makes of it, is one over that
+   axis of what is transposed, whose neighbours along the last axis lie side by side: the transposition may have other
+   readers, which stay.
 
-Only moves whose result nobody else reads are moved. Those that meet become one on the way, or none.
+In all other cases only moves whose result nobody else reads are moved. Those that meet become one on the way, or none.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ from mononn_core.passes.rewrite import Rewriter, rewrite
 
 MOST_OPERATORS = 8
 """Of case 6."""
+SEVERAL = 8
+"""Neighbours of case 7, at least."""
 ROWS = ("softmax", "log_softmax", "layer_norm", "rms_norm")
 
 
@@ -179,7 +184,26 @@ def row(rewriter: Rewriter, node: Node) -> str | None:
     return rewriter.reshape(result, rewriter.type(node.output).shape)
 
 
-RULES = (unchanged, composed, elementwise, region, product, row)
+def reduction(rewriter: Rewriter, node: Node) -> str | None:
+    """Case 7."""
+    made = rewriter.producer(node.inputs[0]) if "axes" in node.attrs else None
+    if made is None or registry.get(node.op).kind != "reduction":
+        return None
+    alone = registry.get(made.op).kind == "elementwise" and rewriter.single_use(made.output)
+    moves = [rewriter.producer(name, "transpose") for name in (made.inputs if alone else node.inputs)]
+    perms = {integers(move.attrs, "perm") if move is not None else () for move in moves}
+    last, perm = rewriter.type(made.output).rank - 1, perms.pop() if len(perms) == 1 else ()
+    axes = integers(node.attrs, "axes")
+    mapped = tuple(sorted(perm[a] for a in axes)) if perm else ()
+    if not mapped or last not in axes or last in mapped or rewriter.type(made.output).shape[perm.index(last)] < SEVERAL:
+        return None
+    x, *others = (move.inputs[0] for move in moves if move is not None)
+    x = rewriter.add(made.op, x, *others, **dict(made.attrs)) if alone else x
+    total = rewriter.add(node.op, x, **{**node.attrs, "axes": mapped, "keepdims": True})
+    return rewriter.reshape(rewriter.add("transpose", total, perm=perm), rewriter.type(node.output).shape)
+
+
+RULES = (unchanged, composed, elementwise, region, product, row, reduction)
 
 
 def run(graph: Graph) -> Graph:

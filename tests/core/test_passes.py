@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from mononn_core.graph import Graph
 from mononn_core.ops.builder import FOLD_LIMIT
 from mononn_core.ops.evaluate import run
 from mononn_core.passes import (
@@ -296,6 +297,25 @@ def test_parts_of_a_tensor_are_no_crops() -> None:
         "slice", net("tanh", net.input(1, 10, 10, 6)), **{**CROP, "sizes": (1, 5, 10, 6), "starts": (0, 5, 0, 0)}
     )
     unchanged(sink.run, net.graph(net("relu", half)))
+
+
+def test_a_transposition_is_reduced_along_the_axis_it_comes_from() -> None:
+    """Other readers keep it; where neighbours are few, or reduced themselves, it is reduced as it is."""
+
+    def reduced(channels: int, axes: tuple[int, ...], keepdims: bool = False) -> Graph:
+        net = Net()
+        t = net("transpose", net.input(2, 30, channels), perm=(0, 2, 1))
+        return net.graph(net("reduce_max", t, axes=axes, keepdims=keepdims))
+
+    net = Net()
+    t = net("transpose", net.input(2, 30, 16), perm=(0, 2, 1))
+    total = net("reduce_sum", net("mul", t, t), axes=(2,), keepdims=True)
+    after = becomes(sink.run, net.graph(net("div", t, total)), transpose=2, mul=1, reduce_sum=1, div=1)
+    assert [n.attrs["axes"] for n in after.nodes if n.op == "reduce_sum"] == [(1,)]
+    becomes(sink.run, reduced(16, (2,), keepdims=True), transpose=1, reduce_max=1)
+    becomes(sink.run, reduced(16, (0, 2)), transpose=1, reduce_max=1, reshape=1)
+    for graph in (reduced(4, (2,)), reduced(16, (1, 2)), reduced(16, (1,))):
+        unchanged(sink.run, graph)
 
 
 def test_a_vector_is_repeated_in_front_of_what_cuts_its_axis() -> None:

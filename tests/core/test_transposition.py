@@ -323,6 +323,30 @@ def test_parts_of_rows_are_transposed_in_squares_each(level: str) -> None:
     np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.parametrize("level", ["avx512", "avx2", "scalar"])
+@pytest.mark.parametrize("last", ["ReduceL2", "ReduceMax"])
+def test_channels_over_their_norms(level: str, last: str) -> None:
+    """Each is one number over all rows, added up side by side; what is divided by it goes channels first in squares."""
+    machine = Machine.named(level)
+    if not machine.features <= Machine.probe().features:
+        pytest.skip(f"this processor has no {level}")
+    nodes = [node("Relu", "x", "r"), node("Transpose", "r", "t", perm=(0, 2, 1))]
+    nodes += [
+        helper.make_node(last, ["t", "axis"], ["n"], keepdims=1),
+        node("Add", "n one", "m"),
+        node("Div", "t m", "y"),
+    ]
+    x = np.random.default_rng(0).standard_normal((2, 83, 40)).astype(np.float32)
+    constants = {"axis": np.array([-1]), "one": np.float32(1)}
+    proto = model(nodes, [("x", "float32", x.shape)], ["y"], constants)
+    stages = compiler.lower(proto.SerializeToString(), threads=2, machine=machine)
+    assert stages.source.count("mn::each_square(") == 1 and "mn::reduce<" not in stages.source
+    with Session(compiler.build(stages), threads=2) as session:
+        found = session.run({"x": x})["y"]
+    (wanted,) = ReferenceEvaluator(proto).run(None, {"x": x})
+    np.testing.assert_allclose(found, wanted, rtol=2e-6)
+
+
 def test_a_view_of_what_is_transposed_after_all() -> None:
     """Channels attend to channels: a product reads an image channels first, and transposed back, which is no view of
     the image as soon as that is stored channels first."""
