@@ -24,8 +24,9 @@ EXCHANGE_BYTES_PER_SECOND = 20e9
 """Rate at which a core gets lines that another core has just written (half of what it reaches doing nothing else)."""
 LINE_SECONDS = 13e-9
 """For a line to go to a core that writes into it what another core has written beside."""
-TORN_SECONDS = 7e-9
-"""For a line that holds rows of which two workers write a part each (measured)."""
+TORN_SECONDS, HANDED_SECONDS = 7e-9, 1.5e-9
+"""For a line that two workers write a part of each: one that holds several rows goes back and forth, that of a longer
+row changes hands once (measured: less where two workers exchange lines fast, several times as much where slowly)."""
 LINES_BEYOND = 12
 """Lines that prefetchers fetch past the end of what a worker has of a row, which another worker is about to write."""
 TILES_REACH = 0.45
@@ -63,12 +64,11 @@ class Cost:
         return itemsize(dtype) * elements / EXCHANGE_BYTES_PER_SECOND
 
     def torn_seconds(self, boxes: Iterable[tuple[int, int, int, int]], columns: int, dtype: str) -> float:
-        """Seconds for the lines that hold several rows of a matrix of so many columns, where owners' ``boxes`` (rows
-        from, to, columns from, to) of it end within rows: each owner writes into each of these lines again and again.
-        (A longer row's line changes hands once, which stores do not wait for.)"""
-        row = itemsize(dtype) * columns
-        rows = sum(bottom - top for top, bottom, _, end in boxes if end < columns)
-        return TORN_SECONDS * rows * row / LINE_BYTES if row < LINE_BYTES else 0.0
+        """Seconds for the lines that two owners write where their ``boxes`` (rows from, to, columns from, to) of a
+        matrix of so many columns meet within a row."""
+        size, row = itemsize(dtype), itemsize(dtype) * columns
+        cut = (b - a for a, b, _, end in boxes if end < columns and (size * end % LINE_BYTES or row % LINE_BYTES))
+        return sum(cut) * (TORN_SECONDS * row / LINE_BYTES if row < LINE_BYTES else HANDED_SECONDS)
 
     def phase_seconds(self, phase: Phase, dealt: Dealt, share: float, rate: float, exposed: float) -> float:
         """Seconds of the slowest worker when every owner is a worker of its own and one has ``share`` of the work.

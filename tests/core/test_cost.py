@@ -87,3 +87,17 @@ def test_all_owners_sum_up_an_image_of_few_channels(channels: int):
     model = b.model({"x": (TensorProto.FLOAT, (1, 64, 64, channels))}, {"y": (1, 1, 1, channels)})
     (group,) = compiler.lower(model, threads=2, machine=FLOATS).lowered.schedule.groups
     assert group.partition == Partition("columns", 2)
+
+
+def test_owners_that_meet_within_lines_wait_for_each_other() -> None:
+    """Halves of 100 rows: of two rows a line, of more than a line a row, and such that no line is torn."""
+    cost = Cost(Machine.named("avx512"), 0, str)
+
+    def seconds(columns: int, dtype: str) -> float:
+        half = columns // 2
+        return cost.torn_seconds([(0, 100, 0, half), (0, 100, half, columns)], columns, dtype)
+
+    assert seconds(32, "uint8") > 2 * seconds(96, "uint8") > 0
+    assert seconds(96, "uint8") == seconds(48, "bfloat16")
+    assert seconds(128, "uint8") == seconds(32, "float32") == 0
+    assert cost.torn_seconds([(0, 50, 0, 32), (50, 100, 0, 32)], 32, "uint8") == 0, "by rows"
