@@ -1,7 +1,7 @@
 """A sum that is quantised at once is added up in steps of its quantised numbers.
 
 1. quantize(x1 c1 + x2 c2 + .. + k; s) with constants c and k is quantize(x1 (c1/s) + x2 (c2/s) + .. + k/s; 1); of what
-   is dequantised c is the scale. A relu around the sum stays around it, or goes where 0 becomes the smallest integer.
+   is dequantised c is the scale. A relu or clip around the sum stays there, but for ends that no integer lies beyond.
 2. What has scales s and zero points z of its own for each channel is quantised as x (1/s) + z, by steps of 1 around 0.
 
 The rounding of the sum differs by about one unit of float32; in case 2 a tie may be the odd neighbour.
@@ -16,7 +16,7 @@ import numpy as np
 
 from mononn_core.element import COMPUTE, WIDE
 from mononn_core.graph import Graph, Node
-from mononn_core.ops.common import text
+from mononn_core.ops.common import number, text
 from mononn_core.ops.quantise import limits
 from mononn_core.passes.rewrite import Rewriter, rewrite
 
@@ -68,8 +68,8 @@ def requantised(rewriter: Rewriter, node: Node) -> str | None:
     alone = scale.size == zero.size == 1
     if not (scale > 0).all() or (alone and scale == 1):
         return None
-    around = rewriter.producer(node.inputs[0], "relu")
-    if around is not None and not rewriter.single_use(around.output):
+    around = rewriter.producer(node.inputs[0])
+    if around is None or around.op not in ("relu", "clip") or not rewriter.single_use(around.output):
         around = None
     inside = around.inputs[0] if around else node.inputs[0]
     found = _in_steps(rewriter, inside, scale, np.zeros((), WIDE) if alone else zero)
@@ -78,8 +78,8 @@ def requantised(rewriter: Rewriter, node: Node) -> str | None:
     total = _written(rewriter, found) if found is not None else ""
     if not total:
         return None
-    if around is not None and (zero != limits(text(node.attrs, "to"))[0]).any():
-        total = rewriter.add("relu", total) if alone else rewriter.add("max", total, rewriter.make(zero, COMPUTE))
+    if around is not None:
+        total = _clipped(rewriter, node, total, around, scale, zero)
     kept = node.inputs[2:] if alone else ()
     return rewriter.add("quantize", total, rewriter.make(1.0, COMPUTE), *kept, **dict(node.attrs))
 
@@ -90,6 +90,19 @@ def _in_steps(rewriter: Rewriter, name: str, scale: Array, zero: Array) -> Sum |
     if found is None or not found.terms or any(rewriter.type(n).shape != shape for _, n, _, _ in found.terms):
         return None
     return Sum(tuple((op, n, c / scale, rest) for op, n, c, rest in found.terms), found.constant / scale + zero)
+
+
+def _clipped(rewriter: Rewriter, node: Node, total: str, around: Node, scale: Array, zero: Array) -> str:
+    """``total``, in steps of what ``node`` quantises, between those ends of ``around`` that integers lie beyond."""
+    ends = {"low": 0.0} if around.op == "relu" else {key: number(around.attrs, key) for key in around.attrs}
+    least, most = limits(text(node.attrs, "to"))
+    moved = zero if scale.size > 1 or zero.size > 1 else 0
+    if "low" in ends and (np.rint(ends["low"] / scale) + zero > least).any():
+        low = ends["low"] / scale + moved
+        total = rewriter.add("max", total, rewriter.make(low, COMPUTE)) if low.any() else rewriter.add("relu", total)
+    if "high" in ends and (np.rint(ends["high"] / scale) + zero < most).any():
+        total = rewriter.add("min", total, rewriter.make(ends["high"] / scale + moved, COMPUTE))
+    return total
 
 
 def _written(rewriter: Rewriter, found: Sum) -> str:

@@ -18,12 +18,14 @@ CHANNELS, SIZE = 20, (9, 11)
 
 def depthwise(zeros: str, activations: str = "uint8", each: int = 1, source: str = "conv") -> bytes:
     """x [1, 20, 9, 11] -> y [1, 20 each, 9, 11]: quantised by channels in front of a depthwise convolution.
-    ``zeros``: "same" for one zero point, "apart" for one a channel. ``source``: of what is quantised: a 1x1 convolution
-    ("conv"), which something else reads ("read"), a pooling ("pool"), what is given ("given")."""
+    ``zeros``: "same" for one zero point, "apart" for one a channel. ``source`` of what is quantised: a 1x1 convolution
+    ("conv"), one with a clip ("clipped"), one that something else reads ("read"), a "pool", what is "given"."""
     b = Quantised(activations, "int8", per_channel=True)
     y = b.rounded("x")
-    if source in ("conv", "read"):
-        y = b.add("HardSwish", b.add("Conv", y, b.quantised_weight(CHANNELS, CHANNELS, 1, 1, axis=0)))
+    if source in ("conv", "read", "clipped"):
+        y = b.add("Conv", y, b.quantised_weight(CHANNELS, CHANNELS, 1, 1, axis=0))
+        ends = (b.constant(np.float32(n)) for n in (-0.1, 0.4))
+        y = b.add("Clip", y, *ends) if source == "clipped" else b.add("HardSwish", y)
     elif source == "pool":
         y = b.add("AveragePool", y, kernel_shape=[3, 3], pads=[1] * 4)
     scale = b.constant((b.random.random(CHANNELS) * 0.02 + 0.005).astype(np.float32))
@@ -48,7 +50,8 @@ def given(stages: compiler.Stages) -> np.ndarray:
     [
         ("same", "uint8", 1, "conv"),
         ("same", "int8", 2, "conv"),
-        *(("apart", "uint8", 1, source) for source in ("conv", "read", "pool", "given")),
+        *(("apart", "uint8", 1, source) for source in ("conv", "clipped", "read", "pool", "given")),
+        ("same", "int8", 1, "clipped"),
         ("apart", "int8", 2, "conv"),
     ],
 )

@@ -67,6 +67,22 @@ def test_where(around: tuple[str, ...], outputs: tuple[str, ...], left: list[flo
         np.testing.assert_allclose(evaluate(after, {"x": x})[name], evaluate(graph, {"x": x})[name], atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "kept"),
+    [(-100, 100, set()), (-1, 100, {"max"}), (0, 100, {"relu"}), (-100, 1, {"min"}), (-0.5, 0.5, {"max", "min"})],
+)
+def test_a_clip_around_it(low: float, high: float, kept: set[str]) -> None:
+    """Of its ends those stay that there are integers beyond."""
+    b = Quantised("int8", "int8", per_channel=True)
+    b.rounded(b.add("Clip", total(b), b.constant(np.float32(low)), b.constant(np.float32(high))), output="y")
+    model = b.model({"x": (TensorProto.FLOAT, (4, 5))}, {"y": (4, 5)})
+    graph, after = load(model, {}), prepared(model)
+    assert scales(after) == [1.0]
+    assert {n.op for n in after.nodes} & {"clip", "max", "min", "relu"} == kept
+    x = 9 * np.random.default_rng(2).standard_normal((4, 5)).astype(np.float32)
+    np.testing.assert_allclose(evaluate(after, {"x": x})["y"], evaluate(graph, {"x": x})["y"], atol=1e-5)
+
+
 @pytest.mark.parametrize("shared", [False, True], ids=["", "also read as real numbers"])
 def test_what_is_joined_is_quantised_part_by_part(shared: bool) -> None:
     """A part that had the scale before moves as it is."""
