@@ -104,13 +104,27 @@ def _passing(x: Expr, zero: Expr, dtype: str) -> Expr | None:
         return _less(x.value, zero, dtype)
     clamped = _parts(x.value, "min")
     raised = _parts(clamped[0], "max") if clamped else None
-    if clamped is None or raised is None or x.value.dtype != dtype:
+    if clamped is None or raised is None or x.value.dtype != dtype or not _is_whole(raised[0]):
+        return None
+    if (raised[1].value, clamped[1].value) != limits(x.dtype):
         return None
     whole, shift = _parts(raised[0], "add") or (raised[0], Const(0))
-    if _name(whole) != "round" or not isinstance(zero, Const) or shift.value != zero.value:
+    if not isinstance(zero, Const) or shift.value != zero.value:
         return _less(x.value, zero, dtype)
     least, most = (Const(float(n.value) - float(zero.value), dtype) for n in (raised[1], clamped[1]))
     return op("min", op("max", whole, least), most)
+
+
+def _is_whole(e: Expr) -> bool:
+    """Whether a float is a whole number: one that was rounded, of an integer type, or a sum of such."""
+    match e:
+        case Op("add", (a, b)):
+            return _is_whole(a) and _is_whole(b)
+        case Const():
+            return float(e.value).is_integer()
+        case Cast():
+            return "int" in e.value.dtype
+    return _name(e) == "round"
 
 
 def _less(x: Expr, zero: Expr, dtype: str) -> Expr:

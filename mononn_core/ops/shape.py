@@ -215,6 +215,7 @@ def _pad_point(readers: Readers, types: Sequence[TensorType], out: TensorType, a
 def _inside_or(
     outside: Expr, reader: Reader, x: TensorType, out: TensorType, before: Sequence[int], index: Index
 ) -> Expr:
+    """Element ``index`` of an x with so much before it, or ``outside``."""
     inside: Expr | None = None
     for i, b, n, total in zip(index, before, x.shape, out.shape, strict=True):
         if n == total:

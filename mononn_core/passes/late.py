@@ -113,11 +113,9 @@ def bordered(rewriter: Rewriter, node: Node) -> str | None:
 
 def _differs_along(rewriter: Rewriter, name: str, pad: Node) -> bool:
     """Whether a scale or zero point has elements along an axis that is padded."""
-    shape, sides = (
-        rewriter.type(name).shape,
-        zip(*(common.integers(pad.attrs, n) for n in ("before", "after")), strict=True),
-    )
-    return any(n != 1 and any(side) for n, side in zip(shape[::-1], [*sides][::-1], strict=False))
+    before, after = (common.integers(pad.attrs, end) for end in ("before", "after"))
+    shape = (1,) * (len(before) - rewriter.type(name).rank) + rewriter.type(name).shape
+    return any(n != 1 and b + a for n, b, a in zip(shape, before, after, strict=True))
 
 
 def _padded(rewriter: Rewriter, pad: Node, weights: np.ndarray[Any, Any], scale: str) -> str | None:

@@ -102,3 +102,17 @@ def test_what_is_moved_between_is_stored_unsigned(level: str) -> None:
     with Session(compiler.build(stages), threads=2) as session:
         steps = np.abs(session.run({"x": x})["y"] - real(stages.graph, x)) / STEP
     assert steps.max() < 1.01 and (steps > 0.01).mean() < 0.01, "more than a rare tie differs"
+
+
+@pytest.mark.parametrize(("op", "low", "high"), [("Neg", -100, 100), ("Round", -3.5, 3.5), ("Round", -128, 127)])
+def test_what_is_cast_to_an_integer_is_one_when_it_is_dequantised(op: str, low: float, high: float) -> None:
+    """As quantisation spelt out by others is, or only looks like."""
+    b = Quantised("int8", "int8", per_channel=True)
+    clipped = b.add("Clip", b.add(op, "x"), *(b.constant(np.float32(n)) for n in (low, high)))
+    b.add("DequantizeLinear", b.add("Cast", clipped, to=TensorProto.INT8), b.scale, b.zero, output="y")
+    x = np.random.default_rng(0).uniform(-6, 6, (8, 40)).astype(np.float32)
+    model = b.model({"x": (TensorProto.FLOAT, x.shape)}, {"y": x.shape})
+    with Session(compiler.build(compiler.lower(model, threads=1))) as session:
+        found = session.run({"x": x})["y"]
+    whole = np.clip(-x if op == "Neg" else np.round(x), np.float32(low), np.float32(high)).astype(np.int8)
+    np.testing.assert_allclose(found, (whole.astype(np.float32) + 9) * np.float32(STEP), atol=1e-6)
