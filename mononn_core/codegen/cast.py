@@ -70,7 +70,7 @@ def as_bytes(e: Expr) -> tuple[Expr, int, str, LookupTable | None] | None:
     return None
 
 
-def gate(product: Op) -> int | None:
+def silu_operand(product: Op) -> int | None:
     """Which factor of a product x is, where the other is sigmoid(x): there is a function of its own for that."""
     a, b = product.args
     return next((n for n, x, y in ((0, a, b), (1, b, a)) if y == Op("sigmoid", (x,), COMPUTE)), None)

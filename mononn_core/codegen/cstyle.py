@@ -15,7 +15,7 @@ from functools import reduce
 from typing import ClassVar
 
 from mononn_core.codegen.c import c_type, closes_last, literal, part_of
-from mononn_core.codegen.cast import cast_lanes, gate, looked_up, table_text
+from mononn_core.codegen.cast import cast_lanes, looked_up, silu_operand, table_text
 from mononn_core.codegen.steps import step_along
 from mononn_core.element import C_SUFFIXES, C_TYPES, COMPUTE, NARROW, SIDE_BY_SIDE, WORD, itemsize
 from mononn_core.errors import UnsupportedError
@@ -369,7 +369,7 @@ class Printer:
     def _vector_op(self, e: Op) -> str:
         args, function = [self._vector(a) for a in e.args], FUNCTIONS[e.name]
         match e.name:
-            case "mul" if (x := gate(e)) is not None:
+            case "mul" if (x := silu_operand(e)) is not None:
                 return f"mn::silu<T>({args[x]})"
             case _ if function.infix:
                 return f"({args[0]} {function.infix} {args[1]})"

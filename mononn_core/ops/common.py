@@ -13,6 +13,9 @@ from mononn_core.graph import TensorType
 from mononn_core.ops.registry import Attrs, Index
 from mononn_core.program.expr import INDEX, Cast, Const, Expr, Load, add, floordiv, mod, mul, op, walk
 
+BORDERS = ("pad", "border")
+"""Operators that put something around a tensor."""
+
 
 def numpy_dtype(dtype: str) -> np.dtype[Any]:
     """The NumPy dtype of that name; raises UnsupportedError for one NumPy and ml_dtypes lack."""
@@ -137,3 +140,8 @@ def text(attrs: Attrs, name: str) -> str:
     value = attrs[name]
     assert isinstance(value, str), f"attribute {name!r} is {value!r}, not a string"
     return value
+
+
+def fills_border(name: str, attrs: Attrs) -> bool:
+    """Whether operator ``name`` puts constants around a tensor."""
+    return name == "border" or (name == "pad" and text(attrs, "mode") == "constant")

@@ -101,7 +101,7 @@ def _passing(x: Expr, zero: Expr, dtype: str) -> Expr | None:
     if not isinstance(x, Cast):
         return None
     if _name(x.value) == "lookup":
-        return _less(x.value, zero, dtype)
+        return _minus(x.value, zero, dtype)
     clamped = _parts(x.value, "min")
     raised = _parts(clamped[0], "max") if clamped else None
     if clamped is None or raised is None or x.value.dtype != dtype or not _is_whole(raised[0]):
@@ -110,7 +110,7 @@ def _passing(x: Expr, zero: Expr, dtype: str) -> Expr | None:
         return None
     whole, shift = _parts(raised[0], "add") or (raised[0], Const(0))
     if not isinstance(zero, Const) or shift.value != zero.value:
-        return _less(x.value, zero, dtype)
+        return _minus(x.value, zero, dtype)
     least, most = (Const(float(n.value) - float(zero.value), dtype) for n in (raised[1], clamped[1]))
     return op("min", op("max", whole, least), most)
 
@@ -127,7 +127,7 @@ def _is_whole(e: Expr) -> bool:
     return _name(e) == "round"
 
 
-def _less(x: Expr, zero: Expr, dtype: str) -> Expr:
+def _minus(x: Expr, zero: Expr, dtype: str) -> Expr:
     """x - zero of a whole number that is a float."""
     return x if _is_zero(zero) else op("sub", x, _as(zero, dtype))
 

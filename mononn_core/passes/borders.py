@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mononn_core.graph import Graph, Node
-from mononn_core.ops.common import integers, text
+from mononn_core.ops.common import fills_border, integers
 
 
 def run(graph: Graph) -> Graph:
@@ -19,8 +19,7 @@ def run(graph: Graph) -> Graph:
     consumers = graph.consumers()
     inside: dict[str, Node] = {}  # tensor -> the pad whose inside it is
     for node in graph.nodes:
-        constant = node.op == "border" or (node.op == "pad" and text(node.attrs, "mode") == "constant")
-        if not constant or not _shared(graph, node, consumers):
+        if not fills_border(node.op, node.attrs) or not _shared(graph, node, consumers):
             continue
         if any(reader.op == "conv" and reader.inputs[0] == node.output for reader in consumers[node.output]):
             inside.setdefault(node.inputs[0], node)

@@ -2,9 +2,10 @@
 
 1. quantize(x1 c1 + x2 c2 + .. + k; s) with constants c and k is quantize(x1 (c1/s) + x2 (c2/s) + .. + k/s; 1); of what
    is dequantised c is the scale. A relu or clip around the sum stays there, but for ends that no integer lies beyond.
-2. What has scales s and zero points z of its own for each channel is quantised as x (1/s) + z, by steps of 1 around 0.
+2. What has scales s of its own for each channel is quantised as x (1/s), by steps of 1; zero points z that differ are
+   added to that.
 
-The rounding of the sum differs by about one unit of float32; in case 2 a tie may be the odd neighbour.
+The rounding of the sum differs by about one unit of float32; where zero points differ a tie may be the odd neighbour.
 """
 
 from __future__ import annotations
@@ -64,24 +65,29 @@ def requantised(rewriter: Rewriter, node: Node) -> str | None:
     points = [rewriter.constant(name) for name in node.inputs[1:]] if node.op == "quantize" else []
     if not points or any(p is None for p in points) or rewriter.type(node.inputs[0]).dtype != COMPUTE:
         return None
-    scale, zero = (np.asarray(p, WIDE) for p in (*points, 0)[:2])
-    alone = scale.size == zero.size == 1
-    if not (scale > 0).all() or (alone and scale == 1):
+    scale, zero = (_alike(np.asarray(p, WIDE)) for p in (*points, 0)[:2])
+    shift, channels = zero if zero.size > 1 else np.zeros((), WIDE), max(scale.size, zero.size) > 1
+    if not (scale > 0).all() or (not channels and scale == 1):
         return None
     around = rewriter.producer(node.inputs[0])
     if around is None or around.op not in ("relu", "clip") or not rewriter.single_use(around.output):
         around = None
     inside = around.inputs[0] if around else node.inputs[0]
-    found = _in_steps(rewriter, inside, scale, np.zeros((), WIDE) if alone else zero)
-    if found is None and not alone:
-        found, around = Sum((("mul", node.inputs[0], 1 / scale, ()),), zero), None
+    found = _in_steps(rewriter, inside, scale, shift)
+    if found is None and channels:
+        found, around = Sum((("mul", node.inputs[0], 1 / scale, ()),), shift), None
     total = _written(rewriter, found) if found is not None else ""
     if not total:
         return None
     if around is not None:
         total = _clipped(rewriter, node, total, around, scale, zero)
-    kept = node.inputs[2:] if alone else ()
+    kept = [rewriter.make(zero, rewriter.type(n).dtype) for n in node.inputs[2:] if zero.size == 1]
     return rewriter.add("quantize", total, rewriter.make(1.0, COMPUTE), *kept, **dict(node.attrs))
+
+
+def _alike(points: Array) -> Array:
+    """Scales or zero points; a scalar where they are all the same."""
+    return points.reshape(-1)[0] if points.size and (points == points.reshape(-1)[0]).all() else points
 
 
 def _in_steps(rewriter: Rewriter, name: str, scale: Array, zero: Array) -> Sum | None:
@@ -96,7 +102,7 @@ def _clipped(rewriter: Rewriter, node: Node, total: str, around: Node, scale: Ar
     """``total``, in steps of what ``node`` quantises, between those ends of ``around`` that integers lie beyond."""
     ends = {"low": 0.0} if around.op == "relu" else {key: number(around.attrs, key) for key in around.attrs}
     least, most = limits(text(node.attrs, "to"))
-    moved = zero if scale.size > 1 or zero.size > 1 else 0
+    moved = zero if zero.size > 1 else 0
     if "low" in ends and (np.rint(ends["low"] / scale) + zero > least).any():
         low = ends["low"] / scale + moved
         total = rewriter.add("max", total, rewriter.make(low, COMPUTE)) if low.any() else rewriter.add("relu", total)

@@ -16,12 +16,12 @@ from dataclasses import replace
 from mononn_core.element import COMPUTE, SHORT, SIDE_BY_SIDE, WORD
 from mononn_core.graph import Graph, Node
 from mononn_core.ops import registry
-from mononn_core.ops.common import integer, integers, text
+from mononn_core.ops.common import BORDERS, fills_border, integer, integers
 from mononn_core.ops.registry import is_template
 from mononn_core.program.expr import Const, Expr
 from mononn_core.program.simplify import linear
 from mononn_core.schedule.operands import ImageView, RowsView, contraction_axes, side_by_side, unit_stride
-from mononn_core.schedule.stages import BORDERS, FusionGroup, apart_behind
+from mononn_core.schedule.stages import FusionGroup, apart_behind
 from mononn_core.schedule.views import Placed, Views
 
 ROOT_KINDS = ("contraction", "row", "reduction")
@@ -223,9 +223,7 @@ class _Fusion:
 
     def _is_border(self, pad: Node) -> bool:
         """Whether ``pad`` puts constants around an image that a convolution reads, around all channels alike."""
-        if pad.op != "border" and (pad.op != "pad" or text(pad.attrs, "mode") != "constant"):
-            return False
-        if len(widths := integers(pad.attrs, "before")) != 4:
+        if not fills_border(pad.op, pad.attrs) or len(widths := integers(pad.attrs, "before")) != 4:
             return False
         kept = (*widths[::3], *integers(pad.attrs, "after")[::3])
         readers = self.consumers[pad.output]

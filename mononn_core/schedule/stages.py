@@ -8,12 +8,9 @@ from dataclasses import dataclass
 from mononn_core.errors import Origin
 from mononn_core.graph import Node, TensorType
 from mononn_core.ops import registry
-from mononn_core.ops.common import linearise
+from mononn_core.ops.common import BORDERS, linearise
 from mononn_core.program.expr import Const, Expr, evaluate_index
 from mononn_core.schedule.views import Views, made_behind
-
-BORDERS = ("pad", "border")
-"""Operators that put something around an image."""
 
 
 @dataclass(frozen=True)
