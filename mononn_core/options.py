@@ -11,6 +11,7 @@ from mononn_core.errors import OptionError
 
 TARGETS = ("cpu", "cuda", "cuda-emulated")
 PRECISIONS = tuple(element.PRECISIONS)
+ACTIVATIONS = ("auto", "fp32", "int16", "int8")
 LAUNCHES = ("once", "phases", "graph")
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
 ON_GPU = ("cuda", "cuda-emulated")
@@ -26,6 +27,11 @@ class Options:
         target: "cpu"; "cuda": an NVIDIA GPU; "cuda-emulated": the same CUDA source on host threads, slowly.
         precision: of products, activations and weights: "fp32", "bf16" or, on GPUs, "fp16"; the latter are only stored
             and multiplied: sums and all other arithmetic are float32, inputs and outputs keep the model's types.
+        activations: what a product by quantised weights rounds its left side to where the model has it real, with a
+            scale for each run of up to 256 terms: "int8", "int16", or "fp32": it is not rounded. "auto": int8 beside
+            weights of 4 bits and int16 beside those of 8, so that hardly anything is added to what rounding the weights
+            has done, and fp32 on processors without an instruction for products of bytes. A model that says it itself
+            (``accuracy_level`` of MatMulNBits) is followed. On a CPU; a GPU multiplies reals.
         threads: workers the schedule is balanced for (a run may use another number, with the same output bits); of no
             meaning on GPUs, where the schedule chooses the threads of a block.
         fuse: fuse elementwise chains, movements and epilogues (off: one phase an operator; for ablations).
@@ -44,6 +50,7 @@ class Options:
 
     target: str = "cpu"
     precision: str = "fp32"
+    activations: str = "auto"
     threads: int = 0
     fuse: bool = True
     epilogues: bool = True
@@ -58,6 +65,8 @@ class Options:
             raise OptionError(f"target {self.target!r} is unknown; choose one of {', '.join(TARGETS)}")
         if self.precision not in PRECISIONS:
             raise OptionError(f"precision {self.precision!r} is unknown; choose one of {', '.join(PRECISIONS)}")
+        if self.activations not in ACTIVATIONS:
+            raise OptionError(f"activations {self.activations!r} is unknown; choose one of {', '.join(ACTIVATIONS)}")
         if self.launch not in LAUNCHES:
             raise OptionError(f"launch {self.launch!r} is unknown; choose one of {', '.join(LAUNCHES)}")
         self._check_target()
@@ -95,6 +104,7 @@ class Given(TypedDict, total=False):
 
     target: str
     precision: str
+    activations: str
     threads: int
     fuse: bool
     epilogues: bool

@@ -13,16 +13,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from mononn_core.cli.compile import progress
 from mononn_core.cli.feeds import feeds, read_inputs, shapes_of
 from mononn_core.compiler import compile as compile_model
+from mononn_core.compiler.cpu import rounding
 from mononn_core.errors import OptionError
 from mononn_core.importer.reader import load as import_model
 from mononn_core.importer.reference import Step, Traced
+from mononn_core.machine import Machine
 from mononn_core.ops import evaluate
+from mononn_core.options import Options
 from mononn_core.passes import pipeline
 from mononn_core.passes.pipeline import Pass
 from mononn_core.runtime.base import TensorInfo
@@ -97,7 +101,8 @@ class Bisection:
     def passes(self) -> Finding | None:
         """Each pass in turn; for the first that breaks an output, the shortest prefix that it breaks."""
         graph = import_model(self.options.model, self.shapes)
-        steps = (*pipeline.steps(self.options.target), *pipeline.FORMS[self.options.target])
+        target, rule = self.options.target, rounding(Options(activations=self.options.activations), Machine.probe())
+        steps = (*pipeline.steps(target, rule), *pipeline.FORMS[target])
         for position, (name, step) in enumerate(steps):
             changed = step(graph)
             if changed is graph:
@@ -126,7 +131,8 @@ class Bisection:
     def executed(self, model: str | bytes) -> Arrays:
         """Outputs of a model's compiled function."""
         options = self.options
-        settings = {"target": options.target, "precision": options.precision, "threads": options.threads or 0}
+        names = ("target", "precision", "activations", "threads")
+        settings: dict[str, Any] = {name: getattr(options, name) or 0 for name in names}
         with compile_model(model, shapes=self.shapes, **settings) as session:
             return session.run({name: self.inputs[name] for name in session.inputs})
 

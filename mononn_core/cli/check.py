@@ -1,5 +1,5 @@
 """``mononn check``: for each operator of a model, whether the compiler has a form for it, and whether they all fit;
-of a quantised model, which products are none of integers."""
+of a quantised model, which products are none of its integers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import json
 
 from mononn_core.cli.feeds import shapes_of
 from mononn_core.compiler import lower
+from mononn_core.compiler.cpu import rounding
 from mononn_core.errors import MononnError
 from mononn_core.importer.survey import Report, check
-from mononn_core.passes.pipeline import real_products
+from mononn_core.machine import Machine
+from mononn_core.passes.pipeline import real_products, rounded_products
 
 UNSUPPORTED = 1
 KEYS = ("node", "op_type", "status", "reason")
@@ -19,27 +21,29 @@ KEYS = ("node", "op_type", "status", "reason")
 def run(options: argparse.Namespace) -> int:
     """Prints one line an operator type and status and every reason; returns 1 if anything is unsupported."""
     nodes = check(options.model, shapes_of(options))
-    problem, real = ("", {}) if any(reason for *_, reason in nodes) else lowering_problem(options)
+    problem, real, rounded = ("", {}, {}) if any(reason for *_, reason in nodes) else lowering_problem(options)
     unsupported = [node for node in nodes if node[2] == "unsupported"]
     if options.json:
         rows = [dict(zip(KEYS, node, strict=True)) for node in nodes]
-        print(json.dumps({"nodes": rows, "problem": problem, "real_products": real}))
+        print(json.dumps({"nodes": rows, "problem": problem, "real_products": real, "rounded_products": rounded}))
     else:
-        for line in (*lines(nodes), *(f"{node}: multiplied as float32, {why}" for node, why in real.items())):
+        reals = (f"{node}: multiplied as float32, {why}" for node, why in real.items())
+        for line in (*lines(nodes), *reals, *(f"{node}: its left side becomes {to}" for node, to in rounded.items())):
             print(line)
         verdict = f"{len(unsupported)} are unsupported" if unsupported else "all have a form in this compiler"
         print(f"{len(nodes)} nodes: {verdict}" + (f", but {problem}" if problem else ""))
     return UNSUPPORTED if unsupported or problem else 0
 
 
-def lowering_problem(options: argparse.Namespace) -> tuple[str, dict[str, str]]:
-    """Why the model cannot be lowered although every node was imported, "" when it can; and of a quantised model the
-    products that are none of integers, with the reason."""
+def lowering_problem(options: argparse.Namespace) -> tuple[str, dict[str, str], dict[str, str]]:
+    """Why the model cannot be lowered although every node was imported, "" when it can; of a quantised model the
+    products that are none of its integers, with the reason, and of these the type that left sides are rounded to."""
     try:
-        stages = lower(options.model, shapes=shapes_of(options))
+        stages = lower(options.model, shapes=shapes_of(options), activations=options.activations)
     except MononnError as error:
-        return str(error), {}
-    return "", real_products(stages.graph)
+        return str(error), {}, {}
+    rounded = rounded_products(stages.graph, rounding(stages.options, Machine.probe()))
+    return "", {n: why for n, why in real_products(stages.graph).items() if n not in rounded}, rounded
 
 
 def lines(nodes: list[Report]) -> list[str]:

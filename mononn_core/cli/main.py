@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from mononn_core.cli.words import assignment, parse_shape
 from mononn_core.errors import MononnError
-from mononn_core.options import ARCHITECTURES, FORMS, LAUNCHES, PRECISIONS, TARGETS, Options
+from mononn_core.options import ACTIVATIONS, ARCHITECTURES, FORMS, LAUNCHES, PRECISIONS, TARGETS, Options
 
 BAD_INPUT = 2
 CHOICE = "of a file of several shapes, run the one with an input so: input_ids=1x128; repeat for more"
@@ -89,13 +89,17 @@ def parser() -> Parser:
     sub.add_argument("--tolerance", type=float, default=1e-4, metavar="X", help="relative L2 error that is still right")
     _compilation(sub)
 
-    sub = commands.add_parser("check", help="each operator: native, expanded or unsupported (exit status 1)")
-    _model(sub)
-    _shapes(sub)
+    _check(commands.add_parser("check", help="each operator: native, expanded or unsupported (exit status 1)"))
 
     for sub in commands.choices.values():
         sub.add_argument("--json", action="store_true", help="print JSON for scripts")
     return top
+
+
+def _check(sub: argparse.ArgumentParser) -> None:
+    _model(sub)
+    _shapes(sub)
+    _activations(sub)
 
 
 def _trace(sub: argparse.ArgumentParser) -> None:
@@ -125,10 +129,16 @@ def _compilation(sub: argparse.ArgumentParser) -> None:
     _shapes(sub)
     sub.add_argument("--target", choices=TARGETS, default="cpu")
     sub.add_argument("--precision", choices=PRECISIONS, default="fp32", help="fp16: on GPUs")
+    _activations(sub)
     help_text = f"GPU architecture to compile for, of {', '.join(ARCHITECTURES)}; repeat for more"
     sub.add_argument("--arch", action="append", default=[], metavar="sm_90a", help=help_text)
     sub.add_argument("--gpu", default="", metavar="NAME", help="GPU the schedule is made for, as H100")
     _threads(sub)
+
+
+def _activations(sub: argparse.ArgumentParser) -> None:
+    help_text = "what products by quantised weights round real left sides to (auto: int8 beside 4 bits, int16 beside 8)"
+    sub.add_argument("--activations", choices=ACTIVATIONS, default=Options.activations, help=help_text)
 
 
 def _switches(sub: argparse.ArgumentParser) -> None:

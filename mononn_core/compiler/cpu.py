@@ -98,6 +98,19 @@ def lower_imported(
         ) from error
 
 
+def rounding(options: Options, machine: Machine) -> str:
+    """The rule for left sides of products by quantised weights (:mod:`mononn_core.passes.weight_only`).
+
+    Raises:
+        OptionError: bytes are asked for, and the machine multiplies none.
+    """
+    if machine.product("uint8") is not None:
+        return COMPUTE if options.activations == "fp32" else options.activations
+    if options.activations.startswith("int"):
+        raise OptionError("this processor multiplies no bytes, so that fp32 is faster; compile with activations fp32")
+    return COMPUTE
+
+
 def _lowered(
     graph: Graph,
     options: Options,
@@ -109,7 +122,7 @@ def _lowered(
     kind = PRECISIONS[options.precision]
     if kind != COMPUTE and machine.product(kind) is None:
         raise OptionError(f"this processor multiplies no {kind}, so that fp32 is faster; compile with precision fp32")
-    optimized = pipeline.run(graph, options.target)
+    optimized = pipeline.run(graph, options.target, rounding(options, machine))
     groups = CpuGroups(pipeline.prepare(optimized, options.target), options, machine, pool.panels if pool else {})
     if max((groups.graph.types[name].nbytes for name in groups.views.stored), default=0) * PROOF > _memory():
         raise MemoryError

@@ -19,8 +19,8 @@ from mononn_core.importer.context import Context, Converted, Converter, converte
 from mononn_core.ops.weight_only import middle
 
 DOMAIN = "com.microsoft"
-BYTES = 4
-"""The ``accuracy_level`` that lets a product round its left side to 8 bits, a scale for each block of the weights."""
+ACTIVATIONS = {1: COMPUTE, 4: "int8"}
+"""``accuracy_level`` of a product -> what its left side is rounded to; others leave that to who runs it."""
 
 
 def _scalar(ctx: Context, name: str) -> str:
@@ -165,9 +165,9 @@ def block_matmul(ctx: Context) -> str:
     b = _blocks(ctx, ctx.constant(1, "weights"), (n, k), block, bits)
     parts = _points_of_blocks(ctx, 2, (n, -(-k // block)), bits)
     weights = (ctx.make(np.ascontiguousarray(v.T)) for v in (b, *parts))
-    whole = not ctx.has(3) or ctx.type(ctx.input(3)).dtype == "uint8"
-    bytewise = whole and ctx.attr("accuracy_level", 0) == BYTES
-    real = ctx.add("dequantize_blocks", *weights, axis=0, block=block, **({"bytewise": True} if bytewise else {}))
+    level = ACTIVATIONS.get(int(ctx.attr("accuracy_level", 0)))
+    said = {"activations": level} if level else {}
+    real = ctx.add("dequantize_blocks", *weights, axis=0, block=block, **said)
     product = ctx.add("matmul", ctx.input(0), real)
     return ctx.add("add", product, ctx.input(5)) if ctx.has(5) else product
 

@@ -2,12 +2,13 @@
 
     dequantize_blocks(q, scale[, zero]; axis, block)[.., i, ..] = (q[.., i, ..] - zero[.., i // block, ..]) scale[..]
     weight_only_matmul(a, q, scale, zero; block, bits) = a dequantize_blocks(q, scale, zero; axis 0)
-    weight_only_bytes(a, q, scale, zero, x, y; block, bits) = weight_only_matmul(b, q, scale, zero; block, bits),
-        b[.., k] = a[.., k] x[.., k // block], y[.., i] = the sum of b's block i
+    weight_only_bytes(a, q, scale, zero, x, y; block, run, bits) = weight_only_matmul(b, q, scale, zero; block, bits),
+        b[.., k] = w[.., k] x[.., k // run], y[.., i] = the sum of b's block i,
+        w = a, or 256 a[.., :K] + a[.., K:] where a has twice as many columns as q rows
 
 (ONNX's DequantizeLinear with ``block_size``, ONNX Runtime's MatMulNBits.) In the products q is uint8, numbers of
-``bits`` bits, and a product never makes the matrix of reals that it stands for; a of the last is int8, see
-:func:`in_whole_steps`. ``bytewise`` at a dequantize_blocks lets a product by it round its left side so.
+``bits`` bits, and a product never makes the matrix of reals that it stands for; a of the last is int8, whose runs see
+:func:`run_of`. ``activations`` at a dequantize_blocks is the type that a product by it shall round its left side to.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 from mononn_core.errors import ShapeError
 from mononn_core.graph import TensorType
 from mononn_core.ops.common import integer, present
+from mononn_core.ops.quantise import MOST_TERMS
 from mononn_core.ops.registry import Attrs, OpDef, register
 
 Types = Sequence[TensorType | None]
@@ -68,28 +70,41 @@ def _product(xp: Any, inputs: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
 
 
 STEP, RUN = 8, 256
-"""Terms of a step of a product of bytes, and those of a run, in which smaller blocks end."""
+"""Terms of a step of a product of bytes, and the most of a run where all terms have one scale of weights; else those in
+which smaller blocks end."""
+FEWEST_TERMS = 32
+"""Of a run, where there is a choice."""
 
 
-def in_whole_steps(terms: int, block: int) -> bool:
-    """Whether so many terms are whole blocks, and these whole steps of a product of bytes."""
-    return block > 0 and terms % block == 0 and block % STEP == 0 and RUN % min(block, RUN) == 0
+def run_of(terms: int, block: int, most: int = RUN) -> int:
+    """Terms that share a scale of the left side in a product of bytes: those of a block of the weights, or, where all
+    terms are one, at most ``most``, as many as divide them. 0: there are no such runs in whole steps."""
+    if block < terms:
+        whole = block > 0 and terms % block == 0 and block % STEP == 0 and RUN % min(block, RUN) == 0
+        return block if whole and block <= MOST_TERMS else 0
+    first = min(most, terms) // STEP * STEP
+    return next((n for n in range(first, min(first, FEWEST_TERMS) - 1, -STEP) if n and terms % n == 0), 0)
 
 
 def _bytes_type(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
     a, *weights, x, y = present(types)
-    wanted = (*a.shape[:-1], a.shape[-1] // integer(attrs, "block"))
-    whole = in_whole_steps(a.shape[-1], integer(attrs, "block"))
-    if a.dtype != "int8" or not whole or {x.shape, y.shape} != {wanted}:
-        raise ShapeError(f"{a} has scales and sums of shape {wanted} in whole blocks of bytes, not {x} and {y}")
-    (product,) = _product_type([a, *weights], attrs)
-    return (TensorType(x.dtype, product.shape),)
+    block, run, terms = integer(attrs, "block"), integer(attrs, "run"), weights[0].shape[0]
+    pieces = a.shape[-1] // max(terms, 1)
+    if a.dtype != "int8" or pieces not in (1, 2) or a.shape[-1] != pieces * terms or run not in range(STEP, terms + 1):
+        raise ShapeError(f"{a} in runs of {run} has not one or two bytes for each row of {weights[0]}")
+    wanted = [(*a.shape[:-1], ceil(terms / part)) for part in (run, block)]
+    if run != run_of(terms, block, run) or [x.shape, y.shape] != wanted:
+        raise ShapeError(f"{a} has scales and sums of shapes {wanted} in whole runs of {run}, not {x} and {y}")
+    (product,) = _product_type([TensorType(x.dtype, (*a.shape[:-1], terms)), *weights], attrs)
+    return (product,)
 
 
 def _bytes_product(xp: Any, inputs: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
     a, *weights, x, _ = inputs
-    block = integer(attrs, "block")
-    return _product(xp, [a.astype(x.dtype) * _spread(xp, x, -1, block, a.shape[-1]), *weights], attrs)
+    terms, whole = weights[0].shape[0], a.astype(x.dtype)
+    if a.shape[-1] > terms:
+        whole = 256 * whole[..., :terms] + whole[..., terms:]
+    return _product(xp, [whole * _spread(xp, x, -1, integer(attrs, "run"), terms), *weights], attrs)
 
 
 def _flops(types: Types, outputs: Sequence[TensorType], attrs: Attrs) -> int:

@@ -4,7 +4,7 @@
    by 128: products take unsigned left sides.
 1. A movement that fills nothing, or a gather of data, whose operand is dequantised by one scale moves the integers and
    is dequantised after that; of a quantised constant, and where it transposes or pads, also where its scale is one a
-   channel.
+   channel or a row.
 2. quantize(dequantize(x)) with the same constant scale and zero point is x; what is joined of dequantised parts is
    quantised part by part.
 3. What is quantised again of constants, dequantised ones among them, is a constant.
@@ -71,10 +71,27 @@ def moved(rewriter: Rewriter, node: Node) -> str | None:
     values = [rewriter.constant(n) for n in source.inputs]
     if node.op == "transpose" and values[0] is None and not any(value is None for value in values[1:]):
         return _transposed(rewriter, node, source)
-    if gathers or any(value is None for value in values):
+    if any(value is None for value in values):
         return None
+    if gathers:
+        return _gathered(rewriter, node, source)
     wide = [rewriter.make(np.broadcast_to(value, shape)) for value in values if value is not None]
     return rewriter.add("dequantize", *(rewriter.add(node.op, n, **dict(node.attrs)) for n in wide))
+
+
+def _gathered(rewriter: Rewriter, node: Node, table: Node) -> str:
+    """Case 1 of a gather of a quantised constant: scales along its axis are gathered as well."""
+    shape, axis = rewriter.type(table.output).shape, common.integer(node.attrs, "axis")
+    more = rewriter.type(node.inputs[1]).rank - 1
+
+    def taken(name: str) -> str:
+        own = (1,) * (len(shape) - rewriter.type(name).rank) + rewriter.type(name).shape
+        name = rewriter.reshape(name, own)
+        if own[axis] == shape[axis]:
+            return rewriter.add(node.op, name, *node.inputs[1:], **dict(node.attrs))
+        return rewriter.reshape(name, (*own[:axis], *(1,) * (1 + more), *own[axis + 1 :]))
+
+    return rewriter.add("dequantize", *map(taken, table.inputs))
 
 
 def _transposed(rewriter: Rewriter, node: Node, source: Node) -> str | None:

@@ -116,41 +116,53 @@ FORMS = {"cpu": CPU_FORMS, "cuda": CUDA_FORMS, "cuda-emulated": CUDA_FORMS}
 """target -> (name, pass) in order: what brings a Graph into the forms that the target's templates and loops take."""
 
 
-INTEGERS: tuple[tuple[str, Pass], ...] = (
-    ("attention", attention.integers),
-    ("attention", attention.beside_integers),
-    ("recurrent", recurrent.integers),
-    ("integers", quantised.integers),
-    ("weight_only", weight_only.run),
-)
-"""What makes products of dequantised operands products of integers."""
-QUANTISED: dict[str, tuple[tuple[str, Pass], ...]] = {
-    "cpu": (*CLEAN, ("late", late.run), *CLEAN, *INTEGERS, ("recurrences", recurrent.on_cpu)),
-    "cuda": (("floats", quantised.floats), ("weights", weight_only.floats), ("recurrences", recurrent.on_gpu)),
-    "cuda-emulated": (
-        ("floats", quantised.floats),
-        ("weights", weight_only.floats),
-        ("recurrences", recurrent.on_gpu),
-    ),
-}
-"""target -> (name, pass) in order: what stands before PIPELINE and says what quantised tensors are multiplied as."""
+def _quantised(target: str, rule: str) -> tuple[tuple[str, Pass], ...]:
+    if target != "cpu":
+        return (("floats", quantised.floats), ("weights", weight_only.floats), ("recurrences", recurrent.on_gpu))
+    return (
+        *CLEAN,
+        ("late", late.run),
+        *CLEAN,
+        ("attention", attention.integers),
+        ("attention", attention.beside_integers),
+        ("recurrent", recurrent.integers),
+        ("integers", quantised.integers),
+        ("weight_only", weight_only.runs(rule)),
+        ("reals", quantised.reals),
+        ("recurrences", recurrent.on_cpu),
+    )
 
 
-def steps(target: str) -> tuple[tuple[str, Pass], ...]:
+QUANTISED = {(target, rule): _quantised(target, rule) for target in FORMS for rule in weight_only.RULES}
+"""(target, rule for left sides) -> (name, pass) in order: what stands before PIPELINE and says what quantised tensors
+are multiplied as."""
+
+
+def steps(target: str, rule: str = weight_only.REALS) -> tuple[tuple[str, Pass], ...]:
     """All of :func:`run`, in order."""
-    return (("widened", widened.run), *QUANTISED[target], *PIPELINE)
+    return (("widened", widened.run), *QUANTISED[target, rule], *PIPELINE)
 
 
-def run(graph: Graph, target: str = "cpu") -> Graph:
-    """The optimised Graph: same inputs, outputs and meaning, up to floating-point rounding."""
-    return _through(graph, steps(target))
+def run(graph: Graph, target: str = "cpu", rule: str = weight_only.REALS) -> Graph:
+    """The optimised Graph: same inputs, outputs and meaning, up to floating-point rounding, and on a CPU that of the
+    left sides of products by quantised weights, where ``rule`` lets it (:mod:`mononn_core.passes.weight_only`)."""
+    return _through(graph, steps(target, rule))
 
 
 def real_products(graph: Graph) -> dict[str, str]:
-    """Of an imported Graph: the products and convolutions that a CPU multiplies real numbers in, and why; none of a
-    Graph that is not quantised."""
-    before = takewhile(lambda step: step[0] != "integers", steps("cpu"))
-    return quantised.real_products(_through(graph, before))
+    """Of an imported Graph: the products and convolutions that a CPU multiplies no integers of the model in, and why;
+    none of a Graph that is not quantised."""
+    return quantised.real_products(_before("integers", graph))
+
+
+def rounded_products(graph: Graph, rule: str) -> dict[str, str]:
+    """Of these the products by quantised weights whose left sides ``rule`` rounds on a CPU, and to which type."""
+    return weight_only.rounded(_before("weight_only", graph), rule)
+
+
+def _before(step: str, graph: Graph) -> Graph:
+    """``graph`` as the first such pass for a CPU finds it."""
+    return _through(graph, takewhile(lambda other: other[0] != step, steps("cpu")))
 
 
 def prepare(graph: Graph, target: str) -> Graph:

@@ -46,7 +46,7 @@ def problem(rewriter: Rewriter, node: Node) -> str:
         return "" if alone and few else "its weights are computed, and they have not one constant scale or are too many"
     if value.shape != rewriter.type(node.inputs[1]).shape:
         return "all its weights are one number"
-    if any(_columns(rewriter, n, b) is None for n in scales):
+    if any(columns(rewriter, n, b) is None for n in scales):
         return "the scale of its weights is not constant, or differs within a column"
     if value[..., 0].size > MOST_TERMS:
         return "an int32 does not hold sums of so many terms"
@@ -59,7 +59,7 @@ def problem(rewriter: Rewriter, node: Node) -> str:
 def _is_depthwise(rewriter: Rewriter, node: Node, points: Sequence[str]) -> bool:
     """Whether a convolution takes each channel apart, with constant scales and zero points of its own."""
     apart = node.op == "conv" and node.attrs["group"] == rewriter.type(node.inputs[0]).shape[-1]
-    return apart and all(_columns(rewriter, n, node.inputs[0]) is not None for n in points)
+    return apart and all(columns(rewriter, n, node.inputs[0]) is not None for n in points)
 
 
 def _of_any(rewriter: Rewriter, node: Node, b: str) -> bool:
@@ -114,7 +114,7 @@ def product(rewriter: Rewriter, node: Node) -> str | None:
     (a, a_scale, *a_zero), (b, b_scale, *b_zero) = _dequantised(rewriter, node)
     if _of_any(rewriter, node, b):
         return _bytes(rewriter, node)
-    zeros = [rewriter.make(_columns(rewriter, n, b)) for n in b_zero]
+    zeros = [rewriter.make(columns(rewriter, n, b)) for n in b_zero]
     total = integer_matmul(rewriter, a, b, _scalar(rewriter, a_zero), zeros[0] if zeros else "")
     return _scaled(rewriter, total, rewriter.reshape(a_scale, ()), b_scale, b)
 
@@ -183,7 +183,7 @@ def _of_outputs(rewriter: Rewriter, name: str, conv: Node) -> str:
     """The scale or zero point of a convolution's left side as a scalar, or for each output channel."""
     if rewriter.type(name).size == 1:
         return rewriter.reshape(name, ())
-    each = _columns(rewriter, name, conv.inputs[0])
+    each = columns(rewriter, name, conv.inputs[0])
     assert each is not None
     return rewriter.make(np.repeat(each, rewriter.type(conv.output).shape[-1] // each.size))
 
@@ -191,18 +191,18 @@ def _of_outputs(rewriter: Rewriter, name: str, conv: Node) -> str:
 def _centred(rewriter: Rewriter, weights: Node) -> np.ndarray[Any, Any]:
     """Constant weights minus their zero point, int32."""
     w, _, *zero = weights.inputs
-    value, points = rewriter.constant(w), [_columns(rewriter, n, w) for n in zero]
+    value, points = rewriter.constant(w), [columns(rewriter, n, w) for n in zero]
     assert value is not None
     return value.astype(WORD) - (0 if not points or points[0] is None else points[0].astype(WORD))
 
 
 def _scaled(rewriter: Rewriter, total: str, left: str, right: str, b: str) -> str:
     """Sums times the scales of the left side and of b's columns."""
-    scale = rewriter.add("mul", left, rewriter.make(_columns(rewriter, right, b)))
+    scale = rewriter.add("mul", left, rewriter.make(columns(rewriter, right, b)))
     return rewriter.add("mul", rewriter.add("cast", total, to=COMPUTE), scale)
 
 
-def _columns(rewriter: Rewriter, name: str, b: str) -> np.ndarray[Any, Any] | None:
+def columns(rewriter: Rewriter, name: str, b: str) -> np.ndarray[Any, Any] | None:
     """A constant that broadcasts over b [.., N] as [N], or a scalar; None where it differs within a column."""
     value = rewriter.constant(name)
     if value is None:
@@ -230,10 +230,13 @@ def floats(graph: Graph) -> Graph:
 
 
 def integers(graph: Graph) -> Graph:
-    """``graph`` with products of integers."""
-    for rules in ([product, words, convolution], [plain]):
-        graph = rewrite(graph, rules)
-    return graph
+    """``graph`` with products of integers: case 1."""
+    return rewrite(graph, [product, words, convolution])
+
+
+def reals(graph: Graph) -> Graph:
+    """``graph`` without dequantised constants: case 2."""
+    return rewrite(graph, [plain])
 
 
 def real_products(graph: Graph) -> dict[str, str]:

@@ -88,7 +88,7 @@ def matmul_axes(node: Node, position: int, types: Mapping[str, TensorType]) -> M
     p = Product.of(node, types)
     batch, m, n, k = axis("batch", p.batch), axis("m", p.m), axis("n", p.n), axis("k", p.k)
     ranges = {"batch": (0, p.batch - 1), "m": (0, p.m - 1), "n": (0, p.n - 1), "k": (0, p.k - 1)}
-    if position > 1:  # numbers of a's rows
+    if position != 1:  # a, which may have several numbers a term, or numbers of its rows
         extent = types[node.inputs[position]].shape[-1]
         k, ranges = axis("k", extent), {**ranges, "k": (0, extent - 1)}
     if position != 1:

@@ -136,9 +136,10 @@ template <int M, int PANEL, int MOST, int BITS, bool SHIFTED> struct WeightOnly 
   }
 };
 
-// The same, of rows in whole numbers of 8 bits: an element of block b of row m of A stands for A X[m, b], and Y[m, b] is
-// the sum of those. Digits lie in groups of four terms, [K / 4][PANEL][4]; of 4 bits a byte holds those of two groups,
-// [K / 8][PANEL][4], the first one's in its lower half.
+// The same, of rows in whole numbers of 8 bits, or of 16 in two bytes with a sign each, the lower ones K behind the upper
+// ones: an element of run r of row m of A stands for A X[m, r], and Y[m, b] is the sum of those of block b. Digits lie in
+// groups of four terms, [K / 4][PANEL][4]; of 4 bits a byte holds those of two groups, [K / 8][PANEL][4], the first one's in
+// its lower half.
 
 // sums += four products a lane, of ``digits``' bytes without and ``row``'s with a sign.
 MN_INLINE Lanes<W>::I dot_digits(Lanes<W>::I sums, Lanes<W>::U digits, int32_t row) {
@@ -154,101 +155,121 @@ MN_INLINE Lanes<W>::I dot_digits(Lanes<W>::I sums, Lanes<W>::U digits, int32_t r
 #endif
 }
 
-// M x PANEL of such a product, at most MOST rows at once. Up to FEW rows take the digits as they are; more share runs of
-// terms whose digits are made bytes in the worker's memory first, between which their sums wait there.
-template <int M, int PANEL, int MOST, int BITS, int BLOCK, bool SHIFTED> struct WeightOnlyBytes {
+// M x PANEL of such a product, at most MOST rows at once, in runs of RUN terms; ONE: all of them are a block of weights, else
+// a run is. Digits are taken as they are by up to FEW rows, and where they are bytes; more rows share runs of terms whose
+// digits are made bytes in the worker's memory first, between which their sums wait there.
+template <int M, int PANEL, int MOST, int BITS, int RUN, int PIECES, bool ONE, bool SHIFTED> struct WeightOnlyBytes {
   using S = Shape<M, PANEL, MOST>;
+  using I = Lanes<W>::I;
   using U = Lanes<W>::U;
-  static constexpr int NV = PANEL / W, FEW = 4, TERMS = BLOCK > 256 ? BLOCK : 256, MIDDLE = 1 << (BITS - 1);
-  static constexpr long FLOATS = M <= FEW ? 0 : (TERMS / 4 + M) * PANEL, POINTS = SHIFTED ? 2 * PANEL : PANEL;
+  static constexpr int NV = PANEL / W, FEW = 4, MIDDLE = 1 << (BITS - 1), TERMS = RUN > 256 ? RUN : 256 / RUN * RUN;
+  static constexpr bool EXPANDS = M > FEW && BITS < 8;
+  static constexpr long BYTES = TERMS / 4 * PANEL, FLOATS = EXPANDS ? BYTES + M * PANEL : 0;
+  static constexpr long POINTS = ONE ? 0 : SHIFTED ? 2 * PANEL : PANEL;  // numbers of a run
   struct Rows {
     const int8_t *a;
-    long lda;
+    long lda, low;
     const float *x;
     long ldx;
     const float *y;
     long ldy;
   };
+  MN_INLINE Rows from(Rows r, long row) { return {r.a + row * r.lda, r.lda, r.low, r.x + row * r.ldx, r.ldx, r.y + row * r.ldy, r.ldy}; }
 
   template <bool CHEAP, class Element>
   static inline void run(const int8_t *A, long lda, const uint8_t *digits, const float *points, const float *X, long ldx, const float *Y, long ldy, long K, float *local, Element &&element) {
-    if constexpr (M <= FEW) {
-      V total[M][NV] = {};
-      blocks<M, BITS>({A, lda, X, ldx, Y, ldy}, digits, points, K, total);
-      finish<CHEAP, M, NV>(total, 0, element);
+    if constexpr (!EXPANDS) {
+      const Rows all{A, lda, K, X, ldx, Y, ldy};
+      each([&]<int MR>(long row) __attribute__((always_inline)) {
+        V total[MR][NV] = {};
+        runs<MR, BITS>(from(all, row), digits, points, K, total);
+        end<CHEAP, MR>(from(all, row), points, total, row, element);
+      });
     } else {
-      float *sums = local + TERMS / 4 * PANEL;
+      float *sums = local + BYTES;
       for (long k = 0; k < K; k += TERMS) {
         const long count = K - k < TERMS ? K - k : TERMS;
-        const auto *panel = digits + k * BITS / 8 * PANEL;
-        if constexpr (BITS == 4) {
-          expand(panel, count, (U *)local);
-          panel = (const uint8_t *)local;
-        }
-        const Rows all{A + k, lda, X + k / BLOCK, ldx, Y + k / BLOCK, ldy};
-        long row = 0;
-        if constexpr (S::LARGES > 0)
-          for (int b = 0; b < S::LARGES; ++b, row += S::LARGE) rows<S::LARGE, CHEAP>(all, row, panel, points + k / BLOCK * POINTS, count, k == 0, k + count == K, sums, element);
-        if constexpr (S::BLOCKS > S::LARGES)
-          for (int b = S::LARGES; b < S::BLOCKS; ++b, row += S::SMALL) rows<S::SMALL, CHEAP>(all, row, panel, points + k / BLOCK * POINTS, count, k == 0, k + count == K, sums, element);
+        expand(digits + k / 2 * PANEL, count, (U *)local);
+        const Rows all{A + k, lda, K, X + k / RUN, ldx, ONE ? Y : Y + k / RUN, ldy};
+        each([&]<int MR>(long row) __attribute__((always_inline)) {
+          V total[MR][NV] = {};
+          float *mine = sums + row * PANEL;
+          if (k > 0)
+            MN_UNROLL for (int i = 0; i < MR; ++i)
+              MN_UNROLL for (int j = 0; j < NV; ++j) total[i][j] = load<V>(mine + i * PANEL + j * W);
+          runs<MR, 8>(from(all, row), (const uint8_t *)local, points + k / RUN * POINTS, count, total);
+          if (k + count == K) {
+            end<CHEAP, MR>(from(all, row), points, total, row, element);
+          } else {
+            MN_UNROLL for (int i = 0; i < MR; ++i)
+              MN_UNROLL for (int j = 0; j < NV; ++j) store<V>(mine + i * PANEL + j * W, total[i][j]);
+          }
+        });
       }
     }
+  }
+
+  // ``tile`` of rows, for all rows.
+  template <class Tile> MN_INLINE void each(Tile &&tile) {
+    long row = 0;
+    if constexpr (S::LARGES > 0)
+      MN_NOUNROLL for (int b = 0; b < S::LARGES; ++b, row += S::LARGE) tile.template operator()<S::LARGE>(row);
+    if constexpr (S::BLOCKS > S::LARGES)
+      MN_NOUNROLL for (int b = S::LARGES; b < S::BLOCKS; ++b, row += S::SMALL) tile.template operator()<S::SMALL>(row);
   }
 
   // Digits of 4 bits as bytes.
   MN_INLINE void expand(const uint8_t *digits, long count, U *out) {
     MN_NOUNROLL for (long k = 0; k < count; k += 8, out += 2 * NV)
       MN_UNROLL for (int j = 0; j < NV; ++j, digits += 4 * W) {
-        const U two = (U)load<Lanes<W>::I>((const int32_t *)digits);
+        const U two = (U)load<I>((const int32_t *)digits);
         out[j] = two & 0x0f0f0f0f;
         out[NV + j] = two >> 4 & 0x0f0f0f0f;
       }
   }
 
-  // A run's part of MR rows' sums.
-  template <int MR, bool CHEAP, class Element>
-  MN_INLINE void rows(Rows all, long row, const uint8_t *panel, const float *points, long count, bool first, bool last, float *sums, Element &&element) {
-    V total[MR][NV] = {};
-    float *mine = sums + row * PANEL;
-    if (!first)
+  // ``total`` and ``count`` terms more, digits of STORED bits; not yet scaled by the weights' scales where there is one block.
+  template <int MR, int STORED>
+  MN_INLINE void runs(Rows r, const uint8_t *digits, const float *points, long count, V (&total)[MR][NV]) {
+    constexpr int STEP = 32 / STORED;
+    MN_NOUNROLL for (long k = 0; k < count; points += POINTS, ++r.x, ++r.y) {
+      I c[PIECES][MR][NV] = {};
+      MN_NOUNROLL for (const long end = k + RUN; k < end; k += STEP, digits += 4 * PANEL) {
+        if constexpr (M <= FEW) __builtin_prefetch(digits + 4096);
+        MN_UNROLL for (int j = 0; j < NV; ++j) {
+          const U two = (U)load<I>((const int32_t *)digits + j * W);
+          MN_UNROLL for (int i = 0; i < MR; ++i)
+            MN_UNROLL for (int p = 0; p < PIECES; ++p) {
+              int32_t group[2];
+              __builtin_memcpy(group, r.a + p * r.low + i * r.lda + k, STEP);
+              c[p][i][j] = dot_digits(c[p][i][j], STORED == 4 ? two & 0x0f0f0f0f : two, group[0]);
+              if constexpr (STORED == 4) c[p][i][j] = dot_digits(c[p][i][j], two >> 4 & 0x0f0f0f0f, group[1]);
+            }
+        }
+      }
       MN_UNROLL for (int i = 0; i < MR; ++i)
-        MN_UNROLL for (int j = 0; j < NV; ++j) total[i][j] = load<V>(mine + i * PANEL + j * W);
-    blocks<MR, 8>({all.a + row * all.lda, all.lda, all.x + row * all.ldx, all.ldx, all.y + row * all.ldy, all.ldy}, panel, points, count, total);
-    if (last) {
-      finish<CHEAP, MR, NV>(total, row, element);
-    } else {
-      MN_UNROLL for (int i = 0; i < MR; ++i)
-        MN_UNROLL for (int j = 0; j < NV; ++j) store<V>(mine + i * PANEL + j * W, total[i][j]);
+        MN_UNROLL for (int j = 0; j < NV; ++j) {
+          V whole = __builtin_convertvector(c[0][i][j], V);
+          if constexpr (PIECES == 2) whole = whole * 256.0f + __builtin_convertvector(c[1][i][j], V);
+          whole *= splat<V>(r.x[i * r.ldx]);
+          total[i][j] = ONE ? total[i][j] + whole : scaled(total[i][j], whole, r.y[i * r.ldy], points + j * W);
+        }
     }
   }
 
-  // ``total`` and ``count`` terms more, digits of STORED bits.
-  template <int MR, int STORED>
-  MN_INLINE void blocks(Rows r, const uint8_t *digits, const float *points, long count, V (&total)[MR][NV]) {
-    constexpr int STEP = 32 / STORED;
-    MN_NOUNROLL for (long k = 0; k < count; points += POINTS, ++r.x, ++r.y) {
-      Lanes<W>::I c[MR][NV] = {};
-      MN_NOUNROLL for (const long end = k + BLOCK; k < end; k += STEP, digits += 4 * PANEL) {
-        if constexpr (STORED == 4) __builtin_prefetch(digits + 4096);
-        MN_UNROLL for (int j = 0; j < NV; ++j) {
-          const U two = (U)load<Lanes<W>::I>((const int32_t *)digits + j * W);
-          MN_UNROLL for (int i = 0; i < MR; ++i) {
-            int32_t group[2];
-            __builtin_memcpy(group, r.a + i * r.lda + k, STEP);
-            c[i][j] = dot_digits(c[i][j], STORED == 4 ? two & 0x0f0f0f0f : two, group[0]);
-            if constexpr (STORED == 4) c[i][j] = dot_digits(c[i][j], two >> 4 & 0x0f0f0f0f, group[1]);
-          }
-        }
-      }
-      MN_UNROLL for (int i = 0; i < MR; ++i) {
-        const float x = r.x[i * r.ldx], y = r.y[i * r.ldy];
-        MN_UNROLL for (int j = 0; j < NV; ++j) {
-          const V part = __builtin_convertvector(c[i][j], V) * splat<V>(x) - splat<V>(y * MIDDLE);
-          total[i][j] += part * load<V>(points + j * W);
-          if constexpr (SHIFTED) total[i][j] -= splat<V>(y) * load<V>(points + PANEL + j * W);
-        }
-      }
-    }
+  // ``total`` and a block more, the digits of which add up to ``part``.
+  MN_INLINE V scaled(V total, V part, float y, const float *points) {
+    const V scale = load<V>(points);
+    if constexpr (!SHIFTED) return total + (part - splat<V>(y * MIDDLE)) * scale;
+    return total + part * scale - splat<V>(y) * (scale * (float)MIDDLE + load<V>(points + PANEL));
+  }
+
+  template <bool CHEAP, int MR, class Element>
+  MN_INLINE void end(Rows r, const float *points, V (&total)[MR][NV], long row, Element &&element) {
+    if constexpr (ONE)
+      MN_UNROLL for (int i = 0; i < MR; ++i)
+        MN_UNROLL for (int j = 0; j < NV; ++j) total[i][j] = scaled(V{}, total[i][j], r.y[i * r.ldy], points + j * W);
+    finish<CHEAP, MR, NV>(total, row, element);
   }
 };
 

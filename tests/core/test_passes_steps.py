@@ -79,7 +79,7 @@ def test_a_pass_that_left_a_graph_as_it_is_is_not_run_on_it_again(monkeypatch: p
         return graph.rebuild(graph.nodes)
 
     passes = [("one", leaves), ("one", leaves), ("two", changes), ("one", leaves), ("two", changes), ("one", leaves)]
-    monkeypatch.setattr(pipeline, "steps", lambda _: passes)
+    monkeypatch.setattr(pipeline, "steps", lambda *_: passes)
     pipeline.run(load(networks.mixed(), {}))
     assert runs == ["leaves", "changes", "leaves", "changes", "leaves"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, helper, numpy_helper
 
 from mononn_core import compiler
 from mononn_core.machine import Machine
@@ -116,3 +116,37 @@ def test_what_is_cast_to_an_integer_is_one_when_it_is_dequantised(op: str, low: 
         found = session.run({"x": x})["y"]
     whole = np.clip(-x if op == "Neg" else np.round(x), np.float32(low), np.float32(high)).astype(np.int8)
     np.testing.assert_allclose(found, (whole.astype(np.float32) + 9) * np.float32(STEP), atol=1e-6)
+
+
+@pytest.mark.parametrize("each", ["row", "column", "all"])
+def test_rows_of_a_quantised_table_stay_bytes(each: str) -> None:
+    """What a file takes for a table of 4,000 rows: a byte an element."""
+    random, (rows, width) = np.random.default_rng(7), (4000, 64)
+    shape = {"row": (rows, 1), "column": (1, width), "all": ()}[each]
+    table = random.integers(-128, 128, (rows, width)).astype(np.int8)
+    scale, zero = random.uniform(0.01, 0.03, shape).astype(np.float32), random.integers(-9, 9, shape).astype(np.int8)
+    parts = {
+        "t": table,
+        "s": scale.reshape(-1) if each != "all" else scale,
+        "z": zero.reshape(-1) if each != "all" else zero,
+    }
+    axis = {"axis": {"row": 0, "column": 1, "all": 0}[each]}
+    nodes = [
+        helper.make_node("DequantizeLinear", ["t", "s", "z"], ["r"], **axis),
+        helper.make_node("Gather", ["r", "x"], ["y"]),
+    ]
+    edges = [
+        helper.make_tensor_value_info("x", TensorProto.INT64, (2, 3)),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, (2, 3, width)),
+    ]
+    graph = helper.make_graph(
+        nodes, "table", edges[:1], edges[1:], [numpy_helper.from_array(v, n) for n, v in parts.items()]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    stages = compiler.lower(model.SerializeToString(), threads=2)
+    x = np.array([[0, 3999, -1], [17, 17, 256]])
+    with Session(compiler.build(stages)) as session:
+        np.testing.assert_allclose(
+            session.run({"x": x})["y"], ((table - zero.astype(np.float64)) * scale)[x], rtol=1e-6
+        )
+    assert stages.program.weight_bytes < rows * (width + 2 * 4) + 10_000

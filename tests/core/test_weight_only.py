@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,10 +16,13 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import mononn_core as mononn
+from mononn_core.cli.main import main
 from mononn_core.compiler import lower
-from mononn_core.errors import UnsupportedError
+from mononn_core.errors import OptionError, UnsupportedError
 from mononn_core.importer import load
 from mononn_core.machine import Machine
+from mononn_core.ops.evaluate import run as evaluate
+from mononn_core.ops.weight_only import run_of
 from mononn_core.passes.pipeline import run as optimised
 from mononn_core.program.interpret import run as interpret
 from mononn_core.runtime.session import Session
@@ -28,6 +32,7 @@ from mononn_core.templates.weight_only_bytes import separate, together
 Array = np.ndarray[Any, Any]
 RUNNABLE = [n for n in ("avx512", "avx2", "scalar") if Machine.named(n).features <= Machine.probe().features]
 RANDOM = np.random.default_rng(5)
+multiplies_bytes = pytest.mark.skipif(Machine.probe().product("uint8") is None, reason="needs products of bytes")
 
 
 def numbers(shape: tuple[int, ...], bits: int) -> Array:
@@ -66,9 +71,17 @@ def one_node(
 
 
 def block_matmul(
-    m: int, k: int, n: int, block: int, bits: int, zeros: str, x_type: Any = np.float32, accuracy: int = 0
+    m: int,
+    k: int,
+    n: int,
+    block: int,
+    bits: int,
+    zeros: str,
+    x_type: Any = np.float32,
+    accuracy: int = 0,
+    steps: int = 0,
 ) -> tuple[onnx.ModelProto, Array, Array]:
-    """A MatMulNBits, its input and its exact answer."""
+    """A MatMulNBits, its input and its exact answer, where ``steps`` says so of an input that is rounded."""
     blocks = -(-k // block)
     q, zero = numbers((n, k), bits), numbers((n, blocks), bits)
     scale = RANDOM.uniform(0.01, 0.03, (n, blocks)).astype(x_type)
@@ -84,15 +97,17 @@ def block_matmul(
     kind = helper.np_dtype_to_tensor_dtype(x.dtype)
     sizes = {"K": k, "N": n, "bits": bits, "block_size": block, "accuracy_level": accuracy}
     model = one_node("MatMulNBits", x, constants, kind, **sizes)
-    seen = in_eight_bits(x, block) if accuracy == 4 else x.astype(np.float64)
+    steps = steps or (127 if accuracy == 4 else 0)
+    seen = rounded(x, run_of(k, block, 64 if steps == 127 else 256), steps) if steps else x.astype(np.float64)
     return model, x, seen @ real(q, scale, zero, block).T
 
 
-def in_eight_bits(x: Array, block: int) -> Array:
-    """What is left of each row's blocks in steps of their largest magnitude over 127."""
-    blocks = x.astype(np.float32).reshape(len(x), -1, block)
-    most = np.maximum(np.abs(blocks).max(axis=2, keepdims=True), np.float32(1e-30))
-    return np.asarray(np.rint(blocks * (127 / most)) * (most / 127).astype(np.float64)).reshape(x.shape)
+def rounded(x: Array, run: int, steps: int) -> Array:
+    """What is left of each row's runs in so many steps on each side of zero."""
+    runs = x.astype(np.float32).reshape(len(x), -1, run)
+    most = np.maximum(np.abs(runs).max(axis=2, keepdims=True), np.float32(1e-30))
+    whole = np.rint(runs * (np.float32(steps) / most))
+    return np.asarray(whole * (most / np.float32(steps)).astype(np.float64)).reshape(x.shape)
 
 
 def error(answer: Array, exact: Array) -> float:
@@ -104,8 +119,8 @@ def answer(model: onnx.ModelProto, x: Array, machine: str, threads: int = 1) -> 
     return np.asarray(session.run({"x": x})["y"])
 
 
-def products(model: onnx.ModelProto, target: str = "cpu") -> list[str]:
-    return [node.op for node in optimised(load(model.SerializeToString()), target).nodes]
+def products(model: onnx.ModelProto, target: str = "cpu", rule: str = "float32") -> list[str]:
+    return [node.op for node in optimised(load(model.SerializeToString()), target, rule).nodes]
 
 
 @pytest.mark.parametrize("machine", RUNNABLE)
@@ -165,13 +180,111 @@ def test_nothing_of_zeros_and_something_of_a_block_beside_them() -> None:
     assert (found[0] == 0).all() and np.isfinite(found).all() and found[1].any()
 
 
-@pytest.mark.parametrize(("k", "zeros", "accuracy"), [(96, "middle", 1), (96, "real", 4), (100, "middle", 4)])
-def test_a_left_side_that_stays_as_it_is(k: int, zeros: str, accuracy: int) -> None:
-    """ONNX Runtime's own does where zero points are reals; a last block is not whole."""
-    model, x, exact = block_matmul(2, k, 64, 32, 4, zeros, accuracy=0)
+@pytest.mark.parametrize(("k", "accuracy"), [(96, 1), (100, 4)])
+def test_a_left_side_that_stays_as_it_is(k: int, accuracy: int) -> None:
+    """The model says so; a last block is not whole."""
+    model, x, exact = block_matmul(2, k, 64, 32, 4, "middle", accuracy=0)
     next(a for a in model.graph.node[0].attribute if a.name == "accuracy_level").i = accuracy
-    assert products(model) == ["weight_only_matmul"]
+    assert products(model, rule="auto") == ["weight_only_matmul"]
     assert error(answer(model, x, RUNNABLE[0]), exact) < 2e-6
+
+
+@pytest.mark.parametrize(
+    ("bits", "accuracy", "rule", "steps"),
+    [
+        (4, 0, "auto", 127),
+        (8, 0, "auto", 127 * 256),
+        (4, 0, "int16", 127 * 256),
+        (8, 0, "int8", 127),
+        (8, 4, "int16", 127),
+        (8, 4, "float32", 127),
+    ],
+)
+def test_what_a_left_side_is_rounded_to(bits: int, accuracy: int, rule: str, steps: int) -> None:
+    model, x, exact = block_matmul(3, 128, 64, 32, bits, "real", accuracy=accuracy, steps=steps)
+    graph = optimised(load(model.SerializeToString()), rule=rule)
+    (product,) = (node for node in graph.nodes if node.op == "weight_only_bytes")
+    assert graph.types[product.inputs[0]].shape[-1] == (128 if steps == 127 else 256)
+    assert error(evaluate(graph, {"x": x})["y"], exact) < 2e-6
+
+
+@multiplies_bytes
+@pytest.mark.parametrize("zeros", ["middle", "packed", "real"])
+@pytest.mark.parametrize(("m", "bits", "block"), [(1, 8, 32), (3, 4, 64), (7, 8, 512), (37, 4, 32), (37, 8, 1024)])
+def test_a_product_whose_left_side_has_sixteen_bits(m: int, bits: int, block: int, zeros: str) -> None:
+    model, x, exact = block_matmul(m, 1024, 100, block, bits, zeros, steps=127 * 256)
+    found, real = (
+        mononn.compile(model.SerializeToString(), threads=2, activations=how).run({"x": x})["y"]
+        for how in ("int16", "fp32")
+    )
+    assert error(found, exact) < 2e-6
+    assert 2e-6 < error(found, real) < 1e-4
+
+
+@multiplies_bytes
+@settings(max_examples=12, deadline=None)
+@given(
+    st.integers(1, 20),
+    st.integers(1, 9),
+    st.integers(32, 150),
+    st.sampled_from([8, 16, 64, 256]),
+    st.sampled_from([4, 8]),
+    st.sampled_from(["int16", "int8"]),
+)
+def test_any_extents_of_a_rounded_left_side(m: int, blocks: int, n: int, block: int, bits: int, how: str) -> None:
+    block = max(block, 16)
+    model, x, exact = block_matmul(m, blocks * block, n, block, bits, "packed", steps={"int8": 127}.get(how, 127 * 256))
+    stages = lower(model.SerializeToString(), threads=2, activations=how)
+    compiled = Session(stages.build(), 2).run({"x": x})["y"]
+    assert error(compiled, exact) < 2e-6
+    assert error(interpret(stages.program, {"x": x}, stages.lowered.weights, 1)["y"], compiled) < 2e-6
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("zero", [False, True])
+@pytest.mark.parametrize("kind", ["int8", "uint8"])
+def test_weights_of_eight_bits_with_one_scale_a_column(kind: str, zero: bool, transposed: bool) -> None:
+    model, x, exact = dequantised(transposed, 0, kind, zero)
+    assert products(model) == ["matmul"], "their reals, where left sides stay what they are"
+    graph = optimised(load(model.SerializeToString()), rule="auto")
+    (product,) = (node for node in graph.nodes if node.op == "weight_only_bytes")
+    assert graph.types[product.inputs[0]].shape == (5, 2 * 96)
+    assert error(evaluate(graph, {"x": x})["y"], exact) < 1e-4
+    for session in (mononn.compile(model.SerializeToString(), activations=how) for how in ("auto", "fp32")):
+        assert error(session.run({"x": x})["y"], exact) < 1e-4
+
+
+def test_words_and_not_bytes_of_nothing_and_of_what_is_no_number() -> None:
+    model, x, _ = block_matmul(4, 64, 64, 32, 8, "packed")
+    x[0], x[1, 32:], x[2, 5], x[3, 7] = 0, 0, np.nan, np.inf
+    found = evaluate(optimised(load(model.SerializeToString()), rule="int16"), {"x": x})["y"]
+    assert (found[0] == 0).all() and np.isfinite(found[1]).all() and not np.isfinite(found[2:]).any()
+
+
+def test_a_processor_without_products_of_bytes(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    model, x, exact = block_matmul(5, 128, 64, 32, 8, "packed")
+    assert error(answer(model, x, "avx2" if "avx2" in RUNNABLE else RUNNABLE[-1]), exact) < 2e-6
+    with pytest.raises(OptionError, match="compile with activations fp32"):
+        lower(model.SerializeToString(), machine=Machine.named("avx2"), activations="int16")
+    with pytest.raises(OptionError, match="activations 'int4' is unknown; choose one of auto"):
+        lower(model.SerializeToString(), activations="int4")
+    onnx.save(model, tmp_path / "eight.onnx")
+    assert main(["check", str(tmp_path / "eight.onnx"), "--activations", "fp32"]) == 0
+    assert "left side" not in capsys.readouterr().out
+
+
+@multiplies_bytes
+def test_what_the_command_says_of_rounded_left_sides(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, model in (
+        ("blocks", block_matmul(5, 128, 64, 32, 4, "packed")[0]),
+        ("column", dequantised(False, 0, "int8", True)[0]),
+    ):
+        onnx.save(model, tmp_path / f"{name}.onnx")
+    assert main(["check", str(tmp_path / "blocks.onnx")]) == 0
+    assert "MatMulNBits node 'node': its left side becomes int8\n" in capsys.readouterr().out
+    assert main(["check", str(tmp_path / "column.onnx"), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert list(said["rounded_products"].values()) == ["int16"] and not said["real_products"]
 
 
 def test_weights_take_their_bits_and_their_scales(tmp_path: Any) -> None:
@@ -204,7 +317,7 @@ def dequantised(transposed: bool, block: int, kind: str, zero: bool) -> tuple[on
     k, n = 96, 64
     shape = (n, k) if transposed else (k, n)
     axis = 1 if transposed else 0
-    low, high = (-8, 8) if kind == "int4" else (0, 16)
+    low, high = {"int4": (-8, 8), "uint4": (0, 16), "int8": (-128, 128), "uint8": (0, 256)}[kind]
     q = RANDOM.integers(low, high, shape)
     points = tuple(-(-e // block) if d == axis else e for d, e in enumerate(shape)) if block else (n,)
     scale, point = RANDOM.uniform(0.01, 0.03, points).astype(np.float32), RANDOM.integers(low, high, points)
@@ -212,7 +325,7 @@ def dequantised(transposed: bool, block: int, kind: str, zero: bool) -> tuple[on
     parts: list[Array] = [scale, point]
     wide = [np.repeat(p, block, axis) if block else p.reshape((-1, 1) if transposed else (1, -1)) for p in parts]
     weights = (q - wide[1]) * wide[0].astype(np.float64)
-    dtype = getattr(ml_dtypes, kind)
+    dtype = np.dtype(kind) if kind.endswith("8") else getattr(ml_dtypes, kind)
     names = ["w", "s", "z"] if zero else ["w", "s"]
     values = (q.astype(dtype), scale, point.astype(dtype))
     constants = [numpy_helper.from_array(v, m) for m, v in zip(names, values, strict=False)]
