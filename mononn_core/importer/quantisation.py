@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -9,12 +10,18 @@ from typing import Any
 import numpy as np
 
 from mononn_core.element import BYTES, SHORT, SMALL_FLOATS, WORD, is_float
+from mononn_core.graph import Node
 from mononn_core.importer.context import Context, converts
-from mononn_core.importer.convolution import Frame, convolve, frame, padded, windowed
+from mononn_core.importer.convolution import Frame, channels_first, channels_last, convolve, frame, padded, windowed
+from mononn_core.ops import registry
+from mononn_core.ops.builder import Builder
 from mononn_core.ops.quantise import MOST_TERMS, beyond, integer_matmul, recentred
 
 FOUR_BITS = ("int4", "uint4")
 WHOLE = (*FOUR_BITS, *BYTES)
+POSITIVE = ("relu", "abs", "exp", "sqrt", "sigmoid", "softmax")
+KEEPING = ("max", "min", "add", "mul", "div", "reduce_max", "reduce_min", "reduce_mean", "reduce_sum", "clip")
+"""Operators whose results are never negative, and those whose results are where an operand is."""
 
 
 def spread(ctx: Context, name: str, like: str, axis: int, block: int) -> str:
@@ -108,17 +115,50 @@ def dynamic_quantize(ctx: Context) -> tuple[str, str, str]:
 
 
 def dynamically(ctx: Context, x: str) -> tuple[str, str, str]:
-    """x as uint8 over the range of x and zero, its scale and zero point."""
+    """x as uint8 over the range of x and zero, its scale and zero point: 0 where nothing of x is below zero."""
     axes = tuple(range(ctx.type(x).rank))
     zero = ctx.like(0, x)
-    low = ctx.add("min", ctx.add("reduce_min", x, axes=axes, keepdims=False), zero)
+    if has_no_negative(ctx.builder, x):
+        low = zero
+    else:
+        low = ctx.add("min", ctx.add("reduce_min", x, axes=axes, keepdims=False), zero)
     high = ctx.add("max", ctx.add("reduce_max", x, axes=axes, keepdims=False), zero)
     scale = ctx.add("div", ctx.add("sub", high, low), ctx.like(255, x))
     flat = ctx.add("equal", scale, zero)
     scale = ctx.add("where", flat, ctx.like(1, x), scale)
-    point = ctx.add("clip", ctx.add("round", ctx.add("div", ctx.add("neg", low), scale)), low=0.0, high=255.0)
-    offset = ctx.add("cast", point, to="uint8")
+    if low == zero:
+        offset = ctx.make(0, "uint8")
+    else:
+        point = ctx.add("clip", ctx.add("round", ctx.add("div", ctx.add("neg", low), scale)), low=0.0, high=255.0)
+        offset = ctx.add("cast", point, to="uint8")
     return quantised(ctx, x, scale, offset, "uint8"), scale, offset
+
+
+def has_no_negative(builder: Builder, x: str) -> bool:
+    """Whether the operators that ``x`` comes from show that nothing of it is below zero (or it is no number)."""
+    made = {output: node for node in builder.nodes for output in node.outputs}
+    seen, waiting = {x}, [x]
+    while waiting:
+        name = waiting.pop()
+        needed = _negative_where(made.get(name), builder.constants.get(name), builder)
+        if needed is None:
+            return False
+        waiting += set(needed) - seen
+        seen |= set(needed)
+    return True
+
+
+def _negative_where(node: Node | None, value: np.ndarray[Any, Any] | None, builder: Builder) -> Sequence[str] | None:
+    """The tensors one of which is below zero where a node's output, or a constant ``value``, is (none: it never is);
+    None: not known."""
+    if node is None or value is not None:
+        return () if value is not None and not (value < 0).any() else None
+    known = [builder.constants.get(name) for name in node.inputs]
+    above = node.op == "max" and any(v is not None and (v >= 0).all() for v in known)
+    if above or node.op in POSITIVE or (node.op == "clip" and float(str(node.attrs.get("low", -1))) >= 0):
+        return ()
+    fills = node.op == "pad" and (node.attrs["mode"] != "constant" or float(str(node.attrs["value"])) < 0)
+    return node.inputs if node.op in KEEPING or (registry.get(node.op).kind == "movement" and not fills) else None
 
 
 def _points(ctx: Context, zero: str, row: bool) -> str:
@@ -225,8 +265,9 @@ def _of_bytes(ctx: Context, x: str, x_zero: str, w: SignedWeights, f: Frame) -> 
     inside = replace(f, before=none, after=none, overhang=none)
     total = convolve(ctx, x, w.small, inside, group)
     if w.part:
-        windows = _windows(ctx, x, inside, ctx.type(w.small).shape, group)
-        total = ctx.add("add", total, ctx.add("mul", windows, w.part))
+        windows = channels_last(ctx, _windows(ctx, x, inside, ctx.type(w.small).shape, group))
+        part = ctx.add("mul", windows, ctx.reshape(w.part, (ctx.type(w.part).size,)))
+        total = ctx.add("add", total, channels_first(ctx, part))
     return ctx.add("sub", total, ctx.add("mul", point, w.sums)) if point else total
 
 

@@ -14,6 +14,8 @@ from mononn_core.passes.rewrite import Rewriter, rewrite
 KINDS = ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_prod")
 LARGE = 8192
 """Elements of a tensor that is worth sharing."""
+FULL = 16
+"""Elements of the last axis that fill vectors."""
 SHARES = range(4, 65)
 """Runs that an axis is cut into; places that it has at least."""
 
@@ -30,6 +32,10 @@ def shared(rewriter: Rewriter, node: Node) -> str | None:
         if not runs:
             return None
         name, axes, long = rewriter.reshape(name, (runs[-1], x.size // runs[-1])), (0, 1), [0]
+    shape = rewriter.type(name).shape
+    between = tuple(a for a in axes if a not in (long[0], len(shape) - 1) and shape[a] > 1)
+    if between and shape[-1] >= FULL and long[0] != len(shape) - 1:  # vectors of the last axis, added up apart first
+        name = rewriter.add(node.op, name, axes=between, keepdims=True)
     parts = rewriter.add(node.op, name, axes=tuple(a for a in axes if a != long[0]), keepdims=True)
     return rewriter.reshape(rewriter.add(node.op, parts, axes=(long[0],), keepdims=True), out.shape)
 
