@@ -88,6 +88,8 @@ class Options:
         if unknown:
             raise OptionError(f"architecture {unknown[0]!r} is unknown; choose of {', '.join(ARCHITECTURES)}")
         if self.on_gpu:
+            if self.activations.startswith("int"):
+                raise OptionError(f"activations {self.activations!r} is a CPU's; on a GPU leave it out")
             if self.launch == "phases":
                 raise OptionError('launch "phases" is a CPU\'s; on a GPU choose "once" or "graph"')
             return

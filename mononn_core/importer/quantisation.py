@@ -157,7 +157,7 @@ def _negative_where(node: Node | None, value: np.ndarray[Any, Any] | None, build
     above = node.op == "max" and any(v is not None and (v >= 0).all() for v in known)
     if above or node.op in POSITIVE or (node.op == "clip" and float(str(node.attrs.get("low", -1))) >= 0):
         return ()
-    fills = node.op == "pad" and (node.attrs["mode"] != "constant" or float(str(node.attrs["value"])) < 0)
+    fills = node.op == "pad" and node.attrs["mode"] == "constant" and float(str(node.attrs["value"])) < 0
     return node.inputs if node.op in KEEPING or (registry.get(node.op).kind == "movement" and not fills) else None
 
 

@@ -268,6 +268,8 @@ def test_a_processor_without_products_of_bytes(tmp_path: Any, capsys: pytest.Cap
         lower(model.SerializeToString(), machine=Machine.named("avx2"), activations="int16")
     with pytest.raises(OptionError, match="activations 'int4' is unknown; choose one of auto"):
         lower(model.SerializeToString(), activations="int4")
+    with pytest.raises(OptionError, match="is a CPU's; on a GPU leave it out"):
+        lower(model.SerializeToString(), target="cuda", activations="int8")
     onnx.save(model, tmp_path / "eight.onnx")
     assert main(["check", str(tmp_path / "eight.onnx"), "--activations", "fp32"]) == 0
     assert "left side" not in capsys.readouterr().out
