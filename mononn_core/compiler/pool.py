@@ -14,6 +14,7 @@ from mononn_core.ops.common import same_bits
 from mononn_core.program.ir import Buffer
 from mononn_core.runtime.artifact import Unpacked
 from mononn_core.schedule.groups import CpuGroups
+from mononn_core.schedule.phases import Panels
 from mononn_core.schedule.schedule import Schedule
 
 SAMPLES = 256
@@ -27,12 +28,12 @@ class Pool:
     Attributes:
         stored: the buffers placed so far, with their values.
         nbytes: where the next one may begin, but for its alignment.
-        panels: columns of the panels that a product's constant has been packed in, by its name.
+        panels: how a product's constant has been packed, by its name.
     """
 
     stored: list[tuple[Buffer, np.ndarray]] = field(default_factory=list)
     nbytes: int = 0
-    panels: dict[str, int] = field(default_factory=dict)
+    panels: dict[str, Panels] = field(default_factory=dict)
     _alike: dict[tuple[Any, ...], list[int]] = field(default_factory=dict)
 
     def place(self, lowered: Lowered[Schedule], groups: CpuGroups) -> Lowered[Schedule]:
@@ -40,7 +41,8 @@ class Pool:
         for group in lowered.schedule.groups:
             root = groups.stage(group).root
             if root is not None and group.tile is not None:
-                self.panels.setdefault(root.inputs[1], group.tile.panel)
+                half = groups.builder.half(root) if root.op == "matmul" else ""
+                self.panels.setdefault(root.inputs[1], Panels(group.tile.panel, half))
         program = lowered.program
         buffers = tuple(
             replace(b, offset=self._offset(b, lowered.weights[b.id])) if b.space == "weight" else b

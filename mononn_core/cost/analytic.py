@@ -8,7 +8,7 @@ from math import ceil, prod
 from typing import Protocol
 
 from mononn_core.cost.operations import body_operations, expr_operations
-from mononn_core.element import COMPUTE, LEFT, itemsize
+from mononn_core.element import COMPUTE, LEFT, NARROW, itemsize
 from mononn_core.machine import LINE_BYTES, Machine
 from mononn_core.program.ir import Operand, Phase
 from mononn_core.program.template import NEST
@@ -49,11 +49,13 @@ class Dealt(Protocol):
 @dataclass(frozen=True)
 class Cost:
     """Cost model of one compilation. ``weight_bytes``: all constants of the network; they stream from memory once a
-    run where they exceed the last-level cache. ``types``: of a packed constant's elements."""
+    run where they exceed the last-level cache. ``types``: of a packed constant's elements. ``narrow``: the floats that
+    are multiplied, whatever weights are stored in."""
 
     machine: Machine
     weight_bytes: int
     types: Callable[[str], str]
+    narrow: str = COMPUTE
 
     @property
     def barrier_seconds(self) -> float:
@@ -116,7 +118,8 @@ class Cost:
 
     def _peak(self, phase: Phase) -> float:
         """What a rate is a share of: operations of one core on weights of such a type, if there are any."""
-        types = (self._type(o) for o in phase.task.operands if o.role == "b")
+        stored = (self._type(o) for o in phase.task.operands if o.role == "b")
+        types = (self.narrow if dtype in NARROW else dtype for dtype in stored)
         peak = max((self.machine.peak(LEFT.get(dtype, dtype)) for dtype in types), default=self.machine.peak(COMPUTE))
         return peak * TILES_REACH if _is_tiled(phase) else peak
 

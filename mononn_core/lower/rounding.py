@@ -34,6 +34,8 @@ def _rounded_rows(values: np.ndarray, dtype: str) -> np.ndarray:
     """As :func:`rounded`, of rows of floats."""
     nearest = values.astype(dtype)
     errors = nearest.astype(COMPUTE) - values
+    if not errors.any():
+        return nearest
     sums = errors.sum(axis=1, dtype=WIDE)
     found = np.isfinite(sums)
     # Towards zero the bits of a float, a sign and a magnitude, count down; of zero there are none below.

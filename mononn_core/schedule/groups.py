@@ -14,7 +14,7 @@ from mononn_core.schedule.bands import store_bands, strip_of
 from mononn_core.schedule.border import build_border
 from mononn_core.schedule.fuse import fuse
 from mononn_core.schedule.narrow import in_pairs, stored_types
-from mononn_core.schedule.phases import PhaseBuilder
+from mononn_core.schedule.phases import Panels, PhaseBuilder
 from mononn_core.schedule.schedule import GroupSchedule
 from mononn_core.schedule.stages import FusionGroup
 from mononn_core.schedule.template import scheduled
@@ -23,12 +23,12 @@ from mononn_core.schedule.views import matrix_shape
 
 class CpuGroups:
     """The groups of a network for one machine and ``options.threads`` owners. ``prefetch`` and
-    ``precision``: what is decided of these. ``panels``: columns of the panels that other specialisations of the
-    network have packed a constant in; they hold for this one too where weights are read from beyond the second-level
-    caches, at a rate that any panel keeps up with."""
+    ``precision``: what is decided of these. ``panels``: how other specialisations of the network have packed a
+    constant; it holds for this one too where weights are read from beyond the second-level caches, at a rate that any
+    panel keeps up with."""
 
     def __init__(
-        self, graph: Graph, options: Options, machine: Machine, panels: Mapping[str, int] = MappingProxyType({})
+        self, graph: Graph, options: Options, machine: Machine, panels: Mapping[str, Panels] = MappingProxyType({})
     ) -> None:
         self.graph, self.machine = graph, machine
         self.owners, self.prefetch, self.precision = options.threads, options.prefetch, options.precision

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from mononn_core.element import BYTES, COMPUTE, HALF_WORD, WORD, together
+from mononn_core.element import BF16, BYTES, COMPUTE, F16, HALF_WORD, WORD, together
 from mononn_core.graph import Graph, Node
 from mononn_core.machine import Machine
 from mononn_core.ops.common import integer
@@ -27,6 +27,11 @@ LARGEST_SEVEN_BITS, LARGEST_PAIR = 64, 128
 FEW, MANY_ROWS = 0.1, 64
 """Share of vectors of weights with a pair that does not fit, and rows of a product, up to and from which on the few are
 multiplied beside the others (measured)."""
+
+SAMPLE = 4096
+"""Numbers of a constant that are looked at before all are."""
+CHUNK = 1 << 18
+"""Numbers that are looked at together, which the near caches hold."""
 
 Types = tuple[dict[str, str], dict[str, str]]
 """(Tensor -> the type it is stored in, contraction's result -> the type its left operand is multiplied in)."""
@@ -82,6 +87,28 @@ def stored_types(
         words = _agreed(stages, views, HALF_WORD, lambda root: _byte_inputs(root, graph, lanes, wide), products)
         storage, products = storage | words[0], products | words[1]
     return storage, products
+
+
+def exactly_half(values: np.ndarray) -> str:
+    """The type of 16 bits that holds all numbers of a float32 constant as they are; "" where there is none."""
+    flat, kinds = np.ascontiguousarray(values).reshape(-1), {F16: _are_f16, BF16: _are_bf16}
+    few = np.ascontiguousarray(flat[:: max(1, flat.size // SAMPLE)])
+    parts = (few, *(flat[i : i + CHUNK] for i in range(0, flat.size, CHUNK)))
+    return next((kind for kind, holds in kinds.items() if all(map(holds, parts))), "")
+
+
+def _are_bf16(values: np.ndarray) -> bool:
+    return not (values.view("uint32") & 0xFFFF).any()
+
+
+def _are_f16(values: np.ndarray) -> bool:
+    """Whether the last 13 bits are zero of what is no smaller than 2^-14, and all else is a multiple of 2^-24."""
+    bits = values.view("uint32") & 0x7FFFFFFF
+    small = bits < 0x38800000
+    if (((bits & 0x1FFF) != 0) & ~small).any() or bits.max(initial=0) >= 0x47800000:
+        return False
+    steps = values[small] * np.asarray(1 << 24, COMPUTE)
+    return bool((steps == np.rint(steps)).all())
 
 
 def in_words(e: Expr) -> Expr:

@@ -4,17 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import NamedTuple
 
 from mononn_core.element import COMPUTE, together
 from mononn_core.graph import Node
 from mononn_core.machine import Machine
 from mononn_core.program.expr import Const, Expr, Var
-from mononn_core.program.ir import Assign, Axis, Phase, Task
-from mononn_core.schedule.binder import OWNER, TaskBuilder
+from mononn_core.program.ir import Assign, Axis, Buffer, Phase, Task
+from mononn_core.schedule.binder import OWNER, Matrix, TaskBuilder
 from mononn_core.schedule.decisions import padded_stride, tile_step
+from mononn_core.schedule.narrow import exactly_half
+from mononn_core.schedule.operands import Product
 from mononn_core.schedule.schedule import Partition
 from mononn_core.schedule.stages import FusionGroup
 from mononn_core.schedule.views import Views, matrix_shape
+
+FEWEST_ROWS, FEW_ROWS, FAR = 2, 8, 0.5
+"""Of a product, up to which its weights' bytes are what takes the time; and where a network's constants are more than
+this share of the last-level cache (measured)."""
+
+
+class Panels(NamedTuple):
+    """How a product's constant is packed: columns of a panel, and the type of 16 bits that it is stored in, or ""."""
+
+    columns: int
+    half: str
 
 
 class PhaseBuilder(TaskBuilder):
@@ -26,21 +40,46 @@ class PhaseBuilder(TaskBuilder):
         machine: Machine,
         storage: Mapping[str, str],
         products: Mapping[str, str],
-        panels: Mapping[str, int] = MappingProxyType({}),
+        panels: Mapping[str, Panels] = MappingProxyType({}),
         pairs: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """``products``: a contraction's result -> the type that its operands are multiplied in, where that is none of
-        the Graph's. ``panels``: columns of the panels that a product's constant is to be packed in.
-        ``pairs``: see
+        the Graph's. ``panels``: how a product's constant is to be packed. ``pairs``: see
         :func:`mononn_core.schedule.narrow.in_pairs`. ``storage``: see
         :class:`mononn_core.schedule.binder.OperandBinder`."""
         super().__init__(views, storage, COMPUTE)
         self.machine, self.products, self.panels = machine, products, panels
         self.lanes = machine.lanes(COMPUTE)
         self.pairs = pairs
+        self._halves: dict[str, str] = {}
 
     def multiplied(self, node: Node) -> str:
         return self.products.get(node.output) or super().multiplied(node)
+
+    def half(self, product: Node) -> str:
+        """The type of 16 bits that a product's constant right side is stored in, and widened from by each load, as no
+        number changes and its few rows wait for it; "" where it is not."""
+        name = product.inputs[1]
+        if name in self.panels:
+            return self.panels[name].half
+        constants = self.views.graph.constants
+        far = sum(c.nbytes for c in constants.values()) > FAR * self.machine.l3_bytes
+        few = FEW_ROWS if far else FEWEST_ROWS
+        if self.multiplied(product) != COMPUTE or Product.of(product, self.types).m > few:
+            return ""
+        return self.exact_half(name)
+
+    def exact_half(self, name: str) -> str:
+        """As :func:`mononn_core.schedule.narrow.exactly_half`, of a constant."""
+        if name not in self._halves:
+            self._halves[name] = exactly_half(self.views.graph.constants[name])
+        return self._halves[name]
+
+    def pack_product(self, node: Node, name: str, panel: int, shape: tuple[int, int], matrix: Matrix) -> Buffer:
+        half = self.half(node)
+        if half:
+            return self.in_panels(f"{name}@{panel}", panel, shape, half, matrix)
+        return super().pack_product(node, name, panel, shape, matrix)
 
     def constant_type(self, buffer: str) -> str:
         """The type of a constant operand's elements, packed or not."""

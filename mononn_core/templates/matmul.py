@@ -43,7 +43,7 @@ class Matmul(CudaProduct, CpuTemplate, TiledProduct):
     def headers(self, phase: Phase, code: CpuStorage) -> tuple[str, ...]:
         if self.params(phase.task).tile_groups:
             return (TILES,)
-        return ("mononn_dot.hpp",) if is_narrow(phase, code) else ()
+        return ("mononn_dot.hpp",) if is_narrow(phase, code, "a") else ()
 
     def write_state(self, phase: Phase, code: CpuStorage) -> None:
         write_tiles(self.params(phase.task).tile_groups, code)
@@ -61,7 +61,7 @@ class Matmul(CudaProduct, CpuTemplate, TiledProduct):
         a, b = (operand(task, role) for role in self.roles)
         rows, rows_text = code.extents(a, 0, printer)
         columns, columns_text = code.extents(b, 1, printer)
-        narrow = is_narrow(phase, code)
+        narrow = is_narrow(phase, code, "a")
         result = task.results[0]
         m, n = result.axes
         inner = code.element_printer(printer, result.axes, (a.box.size[0], panel))

@@ -92,7 +92,8 @@ class TiledProduct(CpuScheduled):
         if widest == 2 and _left_type(stage, builder) == COMPUTE and 3 in self._vectors(stage, builder):
             widest = 3 if _three(rows, width // by_columns, builder.machine) else 2
         assert stage.root is not None
-        panel = builder.panels.get(stage.root.inputs[1], widest * builder.lanes)
+        packed = builder.panels.get(stage.root.inputs[1])
+        panel = packed.columns if packed else widest * builder.lanes
         least = self.panel_vectors[0] * builder.lanes
         narrower = (v * builder.lanes for v in reversed(self._vectors(stage, builder)) if v * builder.lanes < panel)
         whole = partition.segments > 1

@@ -4,8 +4,8 @@ A tile has an accumulator for every gate; the rest of the cell (:class:`mononn_c
 expression of them. b is packed in blocks of units, their gates side by side. Steps follow one another in a loop;
 owners meet behind every product only where they share the units of a direction. Every other step walks the blocks
 backwards: then what the cache still holds of the weights is found there. A GRU whose reset gate multiplies the state in
-front of the last gate's product has two products a step. Weights of 8 bits are widened by each load where an owner
-reads more of them in a step than its second-level cache would hold as float32.
+front of the last gate's product has two products a step. Weights of 8 bits, and those that 16 bits hold exactly, are
+widened by each load where an owner reads more of them in a step than its second-level cache would hold as float32.
 """
 
 from __future__ import annotations
@@ -312,22 +312,22 @@ class _Steps:
         matrix = _side_by_side(self._weights(product, d), product)
         rows, columns = matrix.shape
         label, panel = f"{self.inputs[R]}/{d}/{product.start}", product.gates * product.block
-        if self.inputs[SCALE]:
-            kind = self._bytes_or_floats
-            packed = self.builder.in_panels(f"{label}@{panel}/{kind}", panel, (rows, columns), kind, lambda: matrix)
-        else:
-            packed = self.builder.pack(self.node, label, panel, (rows, columns), lambda: matrix)
+        kind = self._stored_as
+        packed = self.builder.in_panels(f"{label}@{panel}/{kind}", panel, (rows, columns), kind, lambda: matrix)
         width = ceil(units / product.block) * product.block * product.gates
         first = simplify(u0 * product.gates, binder.outer)
         binder.add("b", packed.id, Box((Const(0), first), (s.units, width), packed.shape), packed=True)
 
     @property
-    def _bytes_or_floats(self) -> str:
-        """The type of weights of 8 bits."""
+    def _stored_as(self) -> str:
+        """The type that weights are stored in: what holds all of them as they are, where a cache would not hold their
+        floats."""
         shared = self.partition.owners if self.partition.kind in ("batch", "columns") else 1
         s = self.shape
         floats = 4 * s.directions * s.gates * s.units**2 / shared
-        return "int8" if floats > self.builder.machine.l2_bytes else COMPUTE
+        if floats <= self.builder.machine.l2_bytes:
+            return COMPUTE
+        return "int8" if self.inputs[SCALE] else self.builder.exact_half(self.inputs[R]) or COMPUTE
 
     def _weights(self, product: _Product, d: int) -> np.ndarray[Any, Any]:
         """[H, G H] of the product's gates."""

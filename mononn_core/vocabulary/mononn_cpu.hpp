@@ -226,13 +226,14 @@ MN_INLINE void in_runs(long K, long run, Multiply &&multiply, Element &&element)
 }
 
 // M x PANEL of C = A B, at most MOST rows at once; ``element(m, n, v)`` takes W neighbours of row m from column n on.
-template <int M, int PANEL, int MOST, bool CHEAP, class Element>
-MN_INLINE void matmul(const float *A, long lda, const float *B, long ldb, long K, Element &&element) {
+template <int M, int PANEL, int MOST, bool CHEAP, class TB, class Element>
+MN_INLINE void matmul(const float *A, long lda, const TB *B, long ldb, long K, Element &&element) {
   using S = Shape<M, PANEL, MOST>;
   in_runs<S, CHEAP, V>(K, RUN, [&]<int MR>(long row, long k, long terms, int number, auto &c) __attribute__((always_inline)) {
-    const float *a = A + row * lda + k, *b = B + k * ldb;
+    const float *a = A + row * lda + k;
+    const TB *b = B + k * ldb;
     if (ldb == PANEL) multiply<MR, S::NV, S::sums(MR)>(a, lda, b, ldb, terms, c, fetch_of<S::BLOCKS, PANEL>(number, b, terms));
-    else multiply<MR, S::NV, S::sums(MR)>(a, lda, b, ldb, terms, c, fetch_own<float>(ldb));
+    else multiply<MR, S::NV, S::sums(MR)>(a, lda, b, ldb, terms, c, fetch_own<TB>(ldb));
   }, element);
 }
 

@@ -72,7 +72,7 @@ template <class E, int N> struct Packed {
 template <int N> struct Packed<bf16, N> : Packed<uint16_t, N> {};
 template <int N> struct Packed<f16, N> : Packed<uint16_t, N> {};
 
-// binary16 to float, exact: as a float with too small an exponent, then times 2^112.
+// binary16 to float, exact also where denormal floats are taken for zero: the smallest are steps of 2^-24.
 template <class T> MN_INLINE T widen_f16(typename Packed<f16, lanes<T>>::Type v) {
 #if defined(__AVX512F__)
   if constexpr (lanes<T> == 16) return (T)x86::from_f16((x86::I256)v);
@@ -81,9 +81,9 @@ template <class T> MN_INLINE T widen_f16(typename Packed<f16, lanes<T>>::Type v)
   if constexpr (lanes<T> == 8) return (T)x86::from_f16((x86::I128)v);
 #endif
   using U = typename Lanes<lanes<T>>::U;
-  const U wide = __builtin_convertvector(v, U), sign = (wide & 0x8000) << 16, rest = (wide & 0x7fff) << 13;
-  const U finite = (U)((T)rest * 0x1p112f), other = rest | 0x7f800000;
-  return (T)((rest < 0x0f800000 ? finite : other) | sign);
+  const U wide = __builtin_convertvector(v, U), sign = (wide & 0x8000) << 16, rest = wide & 0x7fff;
+  const U small = (U)(__builtin_convertvector(rest, T) * 0x1p-24f), normal = (rest << 13) + (112u << 23);
+  return (T)((rest < 0x0400 ? small : rest < 0x7c00 ? normal : rest << 13 | 0x7f800000) | sign);
 }
 // Floats to binary16, to nearest and ties to even; a NaN stays one.
 template <class T> MN_INLINE typename Packed<f16, lanes<T>>::Type round_f16(T v) {
