@@ -41,8 +41,7 @@ class Pool:
         for group in lowered.schedule.groups:
             root = groups.stage(group).root
             if root is not None and group.tile is not None:
-                half = groups.builder.half(root) if root.op == "matmul" else ""
-                self.panels.setdefault(root.inputs[1], Panels(group.tile.panel, half))
+                self.panels.setdefault(root.inputs[1], Panels(group.tile.panel, groups.builder.half(root)))
         program = lowered.program
         buffers = tuple(
             replace(b, offset=self._offset(b, lowered.weights[b.id])) if b.space == "weight" else b

@@ -1,7 +1,8 @@
 """A large tensor is reduced to one number in two steps, so that workers share the first: to a number for each place of
 one axis, and these to one.
 
-The axis is the outermost long one; the only one that is long is cut into equal runs.
+The axis is the outermost long one; the only one that is long is cut into equal runs. Where the last axis fills vectors,
+what lies between the two is reduced before them, vector by vector.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def shared(rewriter: Rewriter, node: Node) -> str | None:
         name, axes, long = rewriter.reshape(name, (runs[-1], x.size // runs[-1])), (0, 1), [0]
     shape = rewriter.type(name).shape
     between = tuple(a for a in axes if a not in (long[0], len(shape) - 1) and shape[a] > 1)
-    if between and shape[-1] >= FULL and long[0] != len(shape) - 1:  # vectors of the last axis, added up apart first
+    if between and shape[-1] >= FULL and long[0] != len(shape) - 1:
         name = rewriter.add(node.op, name, axes=between, keepdims=True)
     parts = rewriter.add(node.op, name, axes=tuple(a for a in axes if a != long[0]), keepdims=True)
     return rewriter.reshape(rewriter.add(node.op, parts, axes=(long[0],), keepdims=True), out.shape)

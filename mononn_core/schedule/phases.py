@@ -58,11 +58,12 @@ class PhaseBuilder(TaskBuilder):
 
     def half(self, product: Node) -> str:
         """The type of 16 bits that a product's constant right side is stored in, and widened from by each load, as no
-        number changes and its few rows wait for it; "" where it is not."""
-        name = product.inputs[1]
+        number changes and its few rows wait for it; "" where it is not, and of another node."""
+        name, constants = product.inputs[1], self.views.graph.constants
+        if product.op != "matmul" or name not in constants:
+            return ""
         if name in self.panels:
             return self.panels[name].half
-        constants = self.views.graph.constants
         far = sum(c.nbytes for c in constants.values()) > FAR * self.machine.l3_bytes
         few = FEW_ROWS if far else FEWEST_ROWS
         if self.multiplied(product) != COMPUTE or Product.of(product, self.types).m > few:

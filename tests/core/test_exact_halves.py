@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -20,6 +21,8 @@ from mononn_core.schedule.narrow import CHUNK, exactly_half
 Array = np.ndarray[Any, Any]
 RUNNABLE = [n for n in ("avx512", "avx2", "scalar") if Machine.named(n).features <= Machine.probe().features]
 RANDOM = np.random.default_rng(11)
+SMALL = replace(Machine.probe(), l2_bytes=1 << 20, l3_bytes=1 << 25)
+"""This processor, its caches of a known size."""
 
 
 def halves(shape: tuple[int, ...], kind: str) -> Array:
@@ -88,7 +91,7 @@ def test_more_rows_of_what_caches_hold_and_other_numbers_stay_floats() -> None:
         perceptron(3, [halves((64, 64), "float16")]),
         perceptron(2, [RANDOM.standard_normal((64, 64)).astype(np.float32)]),
     ):
-        assert stored(lower(model, threads=2)) == {"float32"}
+        assert stored(lower(model, threads=2, machine=SMALL)) == {"float32"}
 
 
 @pytest.mark.parametrize(("rows", "kind"), [((2, 8), "float16"), ((4, 64), "float32")])
@@ -97,7 +100,7 @@ def test_a_family_has_one_copy(rows: tuple[int, ...], kind: str, monkeypatch: py
     monkeypatch.setattr(phases, "FAR", 0)
     weights = [halves((1200, 1100), "float16"), halves((1100, 1200), "float16")]
     model = perceptron("n", weights)
-    family = build_family(model, [{"x": (n, 1200)} for n in rows], threads=2)
+    family = build_family(model, [{"x": (n, 1200)} for n in rows], threads=2, machine=SMALL)
     size = sum(w.size for w in weights) * (2 if kind == "float16" else 4)
     assert size <= family.manifest["weight_bytes"] < 1.1 * size
     with Session(family) as session:
@@ -110,7 +113,7 @@ def test_a_family_has_one_copy(rows: tuple[int, ...], kind: str, monkeypatch: py
 
 def test_a_recurrence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(phases, "FAR", 0)
-    units, steps = 384, 5
+    units, steps = 384, 5  # of weights of a direction more than the second-level cache holds
     constants = {"w": halves((2, 4 * units, 24), "float16"), "r": halves((2, 4 * units, units), "float16") / 16}
     node = helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=units, direction="bidirectional")
     edges = [
@@ -121,7 +124,27 @@ def test_a_recurrence(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = helper.make_graph([node], "lstm", edges[:1], edges[1:], tensors)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
     x = RANDOM.standard_normal((steps, 1, 24)).astype(np.float32)
-    assert stored(lower(model, threads=2)) == {"float16"}, "of both products"
-    found = mononn.compile(model, threads=2).run({"x": x})["y"]
+    stages = lower(model, threads=2, machine=SMALL)
+    assert isinstance(stages, CpuStages) and stored(stages) == {"float16"}, "of both products"
     monkeypatch.setattr(phases, "exactly_half", lambda _: "")
-    np.testing.assert_array_equal(found, mononn.compile(model, threads=2).run({"x": x})["y"])
+    floats = lower(model, threads=2, machine=SMALL, schedule=stages.lowered.schedule)
+    assert stored(floats) == {"float32"}
+    found, same = (Session(each.build()).run({"x": x})["y"] for each in (stages, floats))
+    np.testing.assert_array_equal(found, same)
+
+
+def test_a_family_with_few_rows_by_what_is_computed() -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Relu", ["v"], ["r"]),
+        helper.make_node("MatMul", ["a", "r"], ["y"]),
+    ]
+    sizes = {"x": ["n", 64], "v": [640, 96], "y": ["n", 96]}
+    x, v, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in sizes.items())
+    w = halves((64, 640), "float16")
+    graph = helper.make_graph(nodes, "computed", [x, v], [y], [numpy_helper.from_array(w, "w")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    given = {"x": RANDOM.standard_normal((2, 64)).astype(np.float32), "v": halves((640, 96), "float16")}
+    found = mononn.compile(model, shapes=[{"x": (1, 64)}, {"x": (2, 64)}], threads=2).run(given)["y"]
+    exact = given["x"] @ w.astype(float) @ np.maximum(given["v"].astype(float), 0)
+    assert np.linalg.norm(found - exact) < 1e-5 * np.linalg.norm(exact)
