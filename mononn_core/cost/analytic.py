@@ -72,12 +72,15 @@ class Cost:
         cut = (b - a for a, b, _, end in boxes if end < columns and (size * end % LINE_BYTES or row % LINE_BYTES))
         return sum(cut) * (TORN_SECONDS * row / LINE_BYTES if row < LINE_BYTES else HANDED_SECONDS)
 
-    def phase_seconds(self, phase: Phase, dealt: Dealt, share: float, rate: float, exposed: float) -> float:
+    def phase_seconds(
+        self, phase: Phase, dealt: Dealt, share: float, rate: float, exposed: float, again: int = 0
+    ) -> float:
         """Seconds of the slowest worker when every owner is a worker of its own and one has ``share`` of the work.
 
         Args:
             rate: share of the peak that its template reaches. exposed: share of the fetching of its weights that the
-                template's arithmetic does not hide.
+                template's arithmetic does not hide. again: bytes of weights that an owner reads in every round of the
+                loop that the phase is in, each other time from the end; 0: it is in none.
         """
         workers, task = 1 if dealt.kind == "single" else dealt.owners, phase.task
         begun, operations = TASK_SECONDS * phase.tasks * share, body_operations(task.body) * phase.tasks * share
@@ -89,7 +92,10 @@ class Cost:
         compute = phase.flops * share / (self._peak(phase) * rate) + self._seconds(operations)
         weights = sum(self._bytes(o) for o in task.operands if o.role == "b")
         mine = weights if dealt.kind in ("rows", "single") else weights / workers
-        if self.weight_bytes > self.machine.l3_bytes:
+        if again:
+            kept = min(1.0, self.machine.l2_bytes / again)
+            stream = mine * (kept / self.machine.l2_bandwidth + (1 - kept) / self.machine.l3_bandwidth)
+        elif self.weight_bytes > self.machine.l3_bytes:
             stream = mine * workers / self.machine.bandwidth
         else:
             near = self.weight_bytes < self.machine.l2_bytes
@@ -122,6 +128,10 @@ class Cost:
         types = (self.narrow if dtype in NARROW else dtype for dtype in stored)
         peak = max((self.machine.peak(LEFT.get(dtype, dtype)) for dtype in types), default=self.machine.peak(COMPUTE))
         return peak * TILES_REACH if _is_tiled(phase) else peak
+
+    def bytes_in(self, operand: Operand, boxes: Iterable[tuple[int, int, int, int]]) -> int:
+        """Of elements in ``boxes`` (rows from, to, columns from, to)."""
+        return itemsize(self._type(operand)) * sum((b - a) * (d - c) for a, b, c, d in boxes)
 
     def _bytes(self, operand: Operand) -> int:
         return itemsize(self._type(operand)) * prod(operand.box.bound)

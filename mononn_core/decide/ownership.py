@@ -86,7 +86,7 @@ def candidate(
     barriers = sum(
         item.count * sum(isinstance(i, Barrier) for i in item.body) for item in items if isinstance(item, Loop)
     )
-    times = {phase.id: _seconds(phase, partition, writes, cost) for phase, _ in phases}
+    times = {phase.id: _seconds(phase, partition, writes, cost, _again(loop, cost)) for phase, loop in phases}
     seconds = cost.barrier_seconds * barriers
     seconds += sum(times[phase.id] * (loop.count if loop else 1) for phase, loop in phases)
     if partition.kind == "columns" and any(phase.task.template != NEST for phase, _ in phases):
@@ -118,11 +118,21 @@ def _border_columns(border: Item, columns: int) -> np.ndarray:
     return found
 
 
-def _seconds(phase: Phase, partition: Partition, writes: Writers, cost: Cost) -> float:
+def _again(loop: Loop | None, cost: Cost) -> int:
+    """Bytes of weights that the owner with most reads in each round of a loop."""
+    owners: dict[int, int] = {}
+    for phase in phases_in(loop) if loop else ():
+        for operand in (o for o in phase.task.operands if o.role == "b" and o.stable):
+            for owner, boxes in enumerate(owner_boxes(phase, operand)):
+                owners[owner] = owners.get(owner, 0) + cost.bytes_in(operand, boxes)
+    return max(owners.values(), default=0)
+
+
+def _seconds(phase: Phase, partition: Partition, writes: Writers, cost: Cost, again: int) -> float:
     template = scheduled(phase.task.template)
     share = template.busiest(phase, partition, lambda operand: owner_boxes(phase, operand))
     share = writes.largest_share() if share is None else share
-    return cost.phase_seconds(phase, partition, share, template.rate(phase.task), template.exposed(phase.task))
+    return cost.phase_seconds(phase, partition, share, template.rate(phase.task), template.exposed(phase.task), again)
 
 
 def _phases(items: Iterable[Item]) -> Iterator[tuple[Phase, Loop | None]]:

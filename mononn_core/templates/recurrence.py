@@ -2,8 +2,9 @@
 
 A tile has an accumulator for every gate; the rest of the cell (:class:`mononn_core.ops.recurrent.Cell`) is an
 expression of them. b is packed in blocks of units, their gates side by side. Steps follow one another in a loop;
-owners meet behind every product only where they share the units of a direction. Every other step walks the blocks
-backwards: then what the cache still holds of the weights is found there. A GRU whose reset gate multiplies the state in
+owners meet behind every product only where they share the units of a direction, because one cache would not hold its
+weights; directions then follow one another. Every other step walks the blocks backwards: what the cache still holds of
+the weights is found there. A GRU whose reset gate multiplies the state in
 front of the last gate's product has two products a step. Weights of 8 bits, and those that 16 bits hold exactly, are
 widened by each load where an owner reads more of them in a step than its second-level cache would hold as float32.
 """
@@ -90,6 +91,11 @@ class _Shape:
 
         products = (product(0, 2), product(2, 1, cell.states)) if cell.twice else (product(0, cell.gates),)
         return _Shape(steps, rows, directions, units, cell.gates, products)
+
+    @property
+    def floats(self) -> int:
+        """Bytes of a direction's weights as float32."""
+        return 4 * self.gates * self.units**2
 
     def blocks(self, product: _Product) -> int:
         """Of a direction."""
@@ -181,11 +187,7 @@ class Recurrence(Template[RecurrenceParams], CpuTemplate, CpuScheduled):
 
     def items(self, builder: PhaseBuilder, stage: FusionGroup, decided: GroupSchedule, name: str) -> tuple[Item, ...]:
         steps = _Steps(builder, stage, decided.partition, name)
-        if steps.shape.steps == 1:
-            return steps.step(first=True)
-        meet = (Barrier(0),) if decided.partition.kind == "columns" else ()
-        body = (*meet, *steps.step(first=False))
-        return (*steps.step(first=True), Loop(STEP, steps.shape.steps - 1, body, ""))
+        return tuple(item for directions in steps.together() for item in steps.run(directions))
 
     # -- C++ --------------------------------------------------------------------------------------------------------
 
@@ -217,13 +219,28 @@ class _Steps:
         self.inputs = (*stage.root.inputs, *("",) * (INPUTS - len(stage.root.inputs)))
         self.name, self.shape = name, _Shape.of(stage.root, builder)
 
-    def step(self, first: bool) -> tuple[Item, ...]:
-        """The first step of every direction, or all others."""
-        found: list[Item] = []
+    def together(self) -> tuple[range, ...]:
+        """Directions whose steps share a loop: all where owners meet in each step and their caches hold all weights."""
+        every = range(self.shape.directions)
+        if self.partition.kind == "columns" and len(every) * self._floats <= self.builder.machine.l2_bytes:
+            return (every,)
+        return tuple(range(d, d + 1) for d in every)
+
+    def run(self, directions: range) -> tuple[Item, ...]:
+        """All steps of directions."""
+        first = self.step(directions, first=True)
+        if self.shape.steps == 1:
+            return first
+        meet = (Barrier(0),) if self.partition.kind == "columns" else ()
+        return (*first, Loop(STEP, self.shape.steps - 1, (*meet, *self.step(directions, first=False)), ""))
+
+    def step(self, directions: range, first: bool) -> tuple[Phase | Barrier, ...]:
+        """The first step of directions, or all others."""
+        found: list[Phase | Barrier] = []
         for product in self.shape.products:
             if product.within and self.partition.kind == "columns":
                 found.append(Barrier(0))
-            found.extend(self.phase(product, d, first) for d in range(self.shape.directions))
+            found.extend(self.phase(product, d, first) for d in directions)
         return tuple(found)
 
     def phase(self, product: _Product, d: int, first: bool) -> Phase:
@@ -319,13 +336,15 @@ class _Steps:
         binder.add("b", packed.id, Box((Const(0), first), (s.units, width), packed.shape), packed=True)
 
     @property
+    def _floats(self) -> float:
+        """Bytes that a direction's weights take of an owner's cache as float32."""
+        return self.shape.floats / (self.partition.owners if self.partition.kind == "columns" else 1)
+
+    @property
     def _stored_as(self) -> str:
         """The type that weights are stored in: what holds all of them as they are, where a cache would not hold their
         floats."""
-        shared = self.partition.owners if self.partition.kind in ("batch", "columns") else 1
-        s = self.shape
-        floats = 4 * s.directions * s.gates * s.units**2 / shared
-        if floats <= self.builder.machine.l2_bytes:
+        if self._floats <= self.builder.machine.l2_bytes:
             return COMPUTE
         return "int8" if self.inputs[SCALE] else self.builder.exact_half(self.inputs[R]) or COMPUTE
 

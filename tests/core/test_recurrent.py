@@ -255,8 +255,27 @@ def test_a_long_sequence_is_a_loop_and_its_owners_meet_behind_every_step() -> No
 
 def test_owners_of_a_direction_each_do_not_meet() -> None:
     program = lowered(net_of("lstm", (50, 1, 128, 0), (0, 1), ())).program
-    (loop,) = (item for item in program.body if isinstance(item, Loop))
-    assert [phase.assign.owner.value for phase in loop.body] == [0, 1]  # type: ignore[union-attr]
+    bodies = [item.body for item in program.body if isinstance(item, Loop)]
+    assert [[phase.assign.owner.value for phase in body] for body in bodies] == [[0], [1]]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("l2_bytes", "loops"), [(1 << 17, 2), (1 << 18, 1)])
+def test_directions_that_owners_share_follow_one_another_where_a_cache_holds_one(l2_bytes: int, loops: int) -> None:
+    net = net_of("lstm", (50, 1, 128, 0), (0, 1), ())  # a direction's weights are 256 KiB, an owner has half
+    groups = CpuGroups(pipeline.prepare(pipeline.run(net), "cpu"), Options(threads=2), small("avx2", l2_bytes))
+    own = next(s.own for s in groups.stages if s.root is not None and s.root.op == "recurrence")
+    items = groups.items(GroupSchedule(own, "recurrence", Partition("columns", 2)))
+    assert [type(item) for item in items].count(Loop) == loops
+
+
+@pytest.mark.parametrize(("l2_bytes", "kind"), [(1 << 17, "columns"), (1 << 18, "batch")])
+def test_owners_share_a_direction_whose_weights_one_cache_does_not_hold(l2_bytes: int, kind: str) -> None:
+    net = net_of("lstm", (50, 1, 128, 0), (0, 1), ())
+    machine = replace(Machine.named("avx2"), l2_bytes=l2_bytes, l2_bandwidth=80e9, l3_bandwidth=10e9)
+    groups = CpuGroups(pipeline.prepare(pipeline.run(net), "cpu"), Options(threads=2), machine)
+    decided = CpuScheduler(groups).decide()
+    (found,) = (group.partition.kind for group in decided.groups if group.template == "recurrence")
+    assert found == kind
 
 
 def test_a_reset_gate_in_front_of_the_product_takes_two_products_a_step() -> None:
