@@ -243,6 +243,12 @@ class Machine:
             return self.l2_bandwidth * workers
         return self.l3_bandwidth * workers if working_set <= self.l3_bytes else self.bandwidth
 
+    def bandwidth_again(self, moved: int, workers: int) -> float:
+        """The same, of what they read anew each time that ``moved`` bytes have passed, in an order that lets the near
+        caches keep what they have room for."""
+        kept = min(1.0, self.l2_bytes * workers / moved) if moved else 1.0
+        return 1 / (kept / (self.l2_bandwidth * workers) + (1 - kept) / self.bandwidth_within(moved, workers))
+
     @property
     def compiler_flags(self) -> tuple[str, ...]:
         """-m flags for gcc and clang; empty for scalar code (the compiler's own baseline)."""

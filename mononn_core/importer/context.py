@@ -188,7 +188,7 @@ class Context:
         number = self.attr(name, 0)
         return dtype_name(number) if number else default
 
-    def add(self, op: str, *inputs: str, **attrs: Attr) -> str:
+    def add(self, op: str, /, *inputs: str, **attrs: Attr) -> str:
         """Append a Graph node (or fold it) and give its output."""
         return self.builder.add(op, inputs, self.origin, attrs, hint=self.hint)
 

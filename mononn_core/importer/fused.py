@@ -255,12 +255,15 @@ def _quantised_embed(f: Body) -> Outputs:
 @fused("DynamicQuantizeLSTM", needs=(0, 1, 2, 8, 9, 10, 11))
 def _dynamic_lstm(f: Body) -> Outputs:
     """ONNX's LSTM (inputs 0 to 7) by weights [D, I, 4 H] on scales and zero points (8 to 11), of one number or one a
-    column. What ONNX Runtime rounds to 8 bits in between, the input and the states, is not rounded."""
+    column. The input is quantised by the range of its numbers, the states by that of each row (by ONNX Runtime of all
+    rows)."""
     weights = [_columns(f, position, scale) for position, scale in ((1, 8), (2, 10))]
     kept = {k: v for k, v in f.node.attrs.items() if k in ("activations", "clip", "direction", "input_forget")}
     names = [f"lstm_{i}" for i in range(3)]
-    given = [f[0], *weights, *(f[i] for i in range(3, 8))]
-    f.nodes.append(helper.make_node("LSTM", given, names, hidden_size=f.shape(2)[1], **kept))
+    x = ["whole", "scale", "zero"]
+    f.nodes.append(helper.make_node("DynamicQuantizeLinear", [f[0]], x))
+    given = [f("DequantizeLinear", *x), *weights, *(f[i] for i in range(3, 8))]
+    f.nodes.append(helper.make_node("LSTM", given, names, hidden_size=f.shape(2)[1], rounded="int8", **kept))
     return tuple(names[: len(f.node.outputs)])
 
 

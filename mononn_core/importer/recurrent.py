@@ -42,6 +42,7 @@ def recurrent(ctx: Context) -> tuple[str, ...]:
         ctx.input(7) if ctx.has(7) else "",
         ctx.input(4) if ctx.has(4) else "",
     )
+    rounded = {"rounded": ctx.attr("rounded")} if ctx.attr("rounded") else {}  # by a DynamicQuantizeLSTM
     states = ctx.add(
         "recurrence",
         *inputs,
@@ -51,6 +52,7 @@ def recurrent(ctx: Context) -> tuple[str, ...]:
         clip=float(ctx.attr("clip") or 0),
         coupled=bool(ctx.attr("input_forget", 0)),
         after=after,
+        **rounded,
     )
     apart = ctx.reshape(states, (ctx.type(states).shape[0], steps, rows, directions, units))
     y = part(ctx, apart, 0, 0, 1)

@@ -1,6 +1,6 @@
 """Recurrent layers: one cell applied step after step, and the arithmetic of that cell.
 
-    recurrence(x, r, h, c, b, p, lengths, s; kind, reverse, activations, clip, coupled, after) -> states
+    recurrence(x, r, h, c, b, p, lengths, s; kind, reverse, activations, clip, coupled, after, rounded) -> states
 
 kind "rnn", "gru" or "lstm" with G = 1, 3 or 4 gates in ONNX's order, H units, D directions (``reverse``: 1 for one that
 starts at the last step), B sequences of T steps. x [T, B, D G H]: products of the inputs, input biases added;
@@ -12,7 +12,8 @@ reset * h, and the update gate.
 
 ``activations``: names of operators, or "identity", of every direction one after the other, between commas;
 ``clip`` > 0 bounds what an activation sees; ``coupled``: the forget gate is 1 - i; ``after``: the reset gate multiplies
-the recurrent product, not the state in front of it.
+the recurrent product, not the state in front of it; ``rounded``, if there: what is multiplied by r is
+rounded to that type before, each row on a scale of its own (:func:`mononn_core.ops.weight_only.in_steps`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from mononn_core.graph import TensorType
 from mononn_core.ops import registry
 from mononn_core.ops.common import integers, number, text
 from mononn_core.ops.registry import Attrs, OpDef, register
+from mononn_core.ops.weight_only import in_steps
 
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 STATES = {"rnn": 1, "gru": 1, "lstm": 2}
@@ -33,6 +35,8 @@ ACTIVATIONS = {"rnn": ("tanh",), "gru": ("sigmoid", "tanh"), "lstm": ("sigmoid",
 X, R, H, C, B, P, LENGTHS, SCALE = range(8)
 INPUTS = 8
 """Positions of the inputs, and how many there are."""
+ROUNDED = ("int8", "int16")
+"""What states are rounded to."""
 V = TypeVar("V")
 
 
@@ -117,7 +121,7 @@ class Written(Making[V], Protocol[V]):
 
     def shape(self, name: V) -> tuple[int, ...]: ...
     def dtype(self, name: V) -> str: ...
-    def number(self, value: int, like: V) -> V: ...
+    def number(self, value: float, like: V) -> V: ...
 
 
 class Unrolled:
@@ -151,6 +155,8 @@ class Unrolled:
         states = tuple(self._one(first, d) for first in firsts[: cell.states])
 
         def product(state: Any, first: int, count: int) -> Any:
+            if "rounded" in self.attrs:
+                state = do.add("mul", *in_steps(do, state, text(self.attrs, "rounded"), 1))
             found = do.add("matmul", state, self._part(weights, 1, first * units, count * units))
             if scale is not None:
                 found = do.add("mul", found, self._part(scale, 0, first * units, count * units))
@@ -190,7 +196,7 @@ class Unrolled:
         return parts[0] if len(parts) == 1 else self.do.add("concat", *parts, axis=axis)
 
 
-class _Arrays:
+class Arrays:
     """Operators applied to arrays of a namespace."""
 
     def __init__(self, xp: Any) -> None:
@@ -202,7 +208,7 @@ class _Arrays:
     def one(self, like: Any) -> Any:
         return self.number(1, like)
 
-    def number(self, value: int, like: Any) -> Any:
+    def number(self, value: float, like: Any) -> Any:
         return self.xp.asarray(value, dtype=like.dtype)
 
     def shape(self, name: Any) -> tuple[int, ...]:
@@ -220,6 +226,8 @@ def _infer(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType
         raise ShapeError(f"a recurrence has inputs [T, B, D G H], weights [D, H, G H] and states, not {x} and {r}")
     if (r.dtype == "int8") != (scale is not None):
         raise ShapeError(f"weights of a recurrence of type {r.dtype} are{'' if scale is None else ' not'} on a scale")
+    if attrs.get("rounded", ROUNDED[0]) not in ROUNDED:
+        raise ShapeError(f"a recurrence rounds states to {' or '.join(ROUNDED)}, not {attrs['rounded']}")
     (steps, rows, _), units, gates = x.shape, r.shape[1], GATES[kind]
     wanted = (
         (x, (steps, rows, directions * gates * units)),
@@ -238,7 +246,7 @@ def _infer(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType
 
 
 def _evaluate(xp: Any, inputs: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
-    return (Unrolled(_Arrays(xp), (*inputs, *(None,) * (INPUTS - len(inputs))), attrs).states(),)
+    return (Unrolled(Arrays(xp), (*inputs, *(None,) * (INPUTS - len(inputs))), attrs).states(),)
 
 
 def _flops(types: Sequence[TensorType | None], outputs: Sequence[TensorType], attrs: Attrs) -> int:

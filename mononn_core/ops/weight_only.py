@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from mononn_core.errors import ShapeError
 from mononn_core.graph import TensorType
@@ -24,6 +24,26 @@ from mononn_core.ops.quantise import MOST_TERMS
 from mononn_core.ops.registry import Attrs, OpDef, register
 
 Types = Sequence[TensorType | None]
+V = TypeVar("V")
+STEPS = {"int8": 127, "int16": 127 * 256}
+"""Steps on each side of zero that the largest magnitude of a run is where it is rounded to a type."""
+LEAST = 1e-30
+"""What that magnitude at least counts as."""
+
+
+class Numbers(Protocol[V]):
+    """Where operators are applied to whole tensors."""
+
+    def add(self, op: str, /, *inputs: V, **attrs: Any) -> V: ...
+    def number(self, value: float, like: V) -> V: ...
+
+
+def in_steps(do: Numbers[V], values: V, dtype: str, axis: int) -> tuple[V, V]:
+    """``values`` as whole numbers that ``dtype`` holds, and the scale of each run along ``axis``, which stays."""
+    most = do.add("reduce_max", do.add("abs", values), axes=(axis,), keepdims=True)
+    most, steps = do.add("max", most, do.number(LEAST, values)), do.number(STEPS[dtype], values)
+    whole = do.add("round", do.add("mul", values, do.add("div", steps, most)))
+    return whole, do.add("div", most, steps)
 
 
 def _blocks_type(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:

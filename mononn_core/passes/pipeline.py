@@ -125,7 +125,7 @@ def _quantised(target: str, rule: str) -> tuple[tuple[str, Pass], ...]:
         *CLEAN,
         ("attention", attention.integers),
         ("attention", attention.beside_integers),
-        ("recurrent", recurrent.integers),
+        ("recurrent", recurrent.integers(rule)),
         ("integers", quantised.integers),
         ("weight_only", weight_only.runs(rule)),
         ("reals", quantised.reals),
@@ -156,13 +156,14 @@ def real_products(graph: Graph) -> dict[str, str]:
 
 
 def rounded_products(graph: Graph, rule: str) -> dict[str, str]:
-    """Of these the products by quantised weights whose left sides ``rule`` rounds on a CPU, and to which type."""
-    return weight_only.rounded(_before("weight_only", graph), rule)
+    """Of these the products and recurrences by quantised weights whose left sides ``rule`` rounds on a CPU, and to
+    which type."""
+    return weight_only.rounded(_before("weight_only", graph, rule), rule)
 
 
-def _before(step: str, graph: Graph) -> Graph:
+def _before(step: str, graph: Graph, rule: str = weight_only.REALS) -> Graph:
     """``graph`` as the first such pass for a CPU finds it."""
-    return _through(graph, takewhile(lambda other: other[0] != step, steps("cpu")))
+    return _through(graph, takewhile(lambda other: other[0] != step, steps("cpu", rule)))
 
 
 def prepare(graph: Graph, target: str) -> Graph:

@@ -97,7 +97,7 @@ class Rewriter:
         found: int | float | bool = first.item()
         return found
 
-    def add(self, op: str, *inputs: str, **attrs: Attr) -> str:
+    def add(self, op: str, /, *inputs: str, **attrs: Attr) -> str:
         """Append a node that descends from the current one (or fold it) and give its output."""
         assert self.node is not None
         self._more.update(inputs)
@@ -116,6 +116,10 @@ class Rewriter:
         """A new constant."""
         assert self.node is not None
         return self.builder.constant(value, f"{self.node.outputs[0]}/constant", dtype)
+
+    def number(self, value: float, like: str) -> str:
+        """A constant of the type of ``like``."""
+        return self.make(value, self.type(like).dtype)
 
     def reshape(self, name: str, shape: Sequence[int]) -> str:
         """``name`` in another shape (itself when it has it already)."""

@@ -24,7 +24,7 @@ from mononn_core.element import BYTES, COMPUTE
 from mononn_core.graph import Graph, Node
 from mononn_core.ops import registry
 from mononn_core.ops.common import integer, integers
-from mononn_core.ops.weight_only import middle, run_of
+from mononn_core.ops.weight_only import in_steps, middle, run_of
 from mononn_core.passes.quantised import columns
 from mononn_core.passes.rewrite import Rewriter, rewrite
 
@@ -32,10 +32,8 @@ BITS = {"int4": 4, "uint4": 4, "int8": 8, "uint8": 8}
 REALS, AUTO = COMPUTE, "auto"
 RULES = (REALS, AUTO, "int16", "int8")
 """For left sides: they stay as they are, see case 3, or what they are all rounded to."""
-STEPS = {"int8": 127.0, "int16": 127.0 * 256}
-"""Steps on each side of zero that the largest magnitude of a run is."""
-LEAST = 1e-30
-"""What that magnitude at least counts as."""
+BESIDE = {4: "int8", 8: "int16"}
+"""What left sides beside weights of so many bits are rounded to by the rule "auto"."""
 RUNS = {"int8": 64, "int16": 256}
 """Terms that share a scale of the left side, at most, where those of the weights leave a choice."""
 FEWEST_COLUMNS = 32
@@ -104,7 +102,7 @@ def _weights(rewriter: Rewriter, node: Node, rule: str) -> Weights | None:
     bits = 4 if kind == "uint8" and q.max(initial=0) < 16 else BITS[kind]
     dtype = str(source.attrs.get("activations", rule))
     if dtype == AUTO:
-        dtype = "int8" if bits == 4 else "int16"
+        dtype = BESIDE[bits]
     run = run_of(len(q), block, RUNS[dtype]) if dtype != REALS else 0
     if not run and not in_blocks:
         return None
@@ -116,11 +114,13 @@ def _weights(rewriter: Rewriter, node: Node, rule: str) -> Weights | None:
 
 
 def rounded(graph: Graph, rule: str) -> dict[str, str]:
-    """The products whose left sides the pass rounds, and to which type."""
+    """The products whose left sides the pass rounds, and the recurrences whose states are, and to which type."""
     found: dict[str, str] = {}
 
     def record(rewriter: Rewriter, node: Node) -> None:
-        if (weights := _weights(rewriter, node, rule)) is not None and weights.run:
+        if "rounded" in node.attrs:
+            found[str(node.origin)] = str(node.attrs["rounded"])
+        elif (weights := _weights(rewriter, node, rule)) is not None and weights.run:
             found[str(node.origin)] = weights.dtype
 
     rewrite(rewrite(graph, [transposed]), [record])
@@ -133,11 +133,7 @@ def _in_integers(rewriter: Rewriter, a: str, weights: Weights) -> tuple[str, str
     dtype, run, block, shape = weights.dtype, weights.run, weights.block, rewriter.type(a).shape
     lead, terms, axes = shape[:-1], shape[-1], (len(shape),)
     values = rewriter.add("reshape", a, shape=(*lead, terms // run, run))
-    least, steps = (rewriter.make(np.asarray(number, COMPUTE)) for number in (LEAST, STEPS[dtype]))
-    most = rewriter.add("reduce_max", rewriter.add("abs", values), axes=axes, keepdims=True)
-    most = rewriter.add("max", most, least)
-    whole = rewriter.add("round", rewriter.add("mul", values, rewriter.add("div", steps, most)))
-    scale = rewriter.add("div", most, steps)
+    whole, scale = in_steps(rewriter, values, dtype, len(shape))
     meant = rewriter.add("reshape", rewriter.add("mul", whole, scale), shape=(*lead, terms // block, block))
     total = rewriter.add("reduce_sum", meant, axes=axes, keepdims=False)
     whole = rewriter.add("reshape", whole, shape=shape)

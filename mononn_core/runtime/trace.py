@@ -152,8 +152,8 @@ def stated_machine(manifest: Mapping[str, Any]) -> Gpu:
 def floor_seconds(manifest: Mapping[str, Any], machine: Machine | Gpu, workers: int) -> list[float]:
     """The least time of each phase on ``workers`` cores, or on all of a GPU (where fp32 takes three tf32 products): the
     largest of its operations at the peak, the constants that it reads at the rate of the caches that hold all of the
-    network's memory, or what was moved since a round of its loop read them last, and these with what it reads and
-    stores of activations at the rate of those that hold what the phase touches."""
+    network's memory, and these with what it reads and stores of activations at the rate of those that hold what the
+    phase touches. Of what was moved since a round of its loop read the constants last the near caches keep a part."""
     phases = manifest["phases"]
     if isinstance(machine, Gpu):
         whole = manifest.get("precision", "fp32") == "fp32"
@@ -161,11 +161,11 @@ def floor_seconds(manifest: Mapping[str, Any], machine: Machine | Gpu, workers: 
         return [max(p["flops"] / rate, p["bytes"] / machine.bandwidth) for p in phases]
     memory, floors = manifest["weight_bytes"] + manifest["arena_bytes"], []
     for p in phases:
-        constants = machine.bandwidth_within(min(memory, p.get("moved_since", memory)), workers)
-        touched = p["bytes"] + p.get("activation_bytes", 0)
+        since, touched = p.get("moved_since", memory), p["bytes"] + p.get("activation_bytes", 0)
+        within = machine.bandwidth_again if since < memory else machine.bandwidth_within
         arithmetic = p["flops"] / (machine.peak(p.get("multiplies", "")) * workers)
-        near = touched / machine.bandwidth_within(touched, workers)
-        floors.append(max(arithmetic, p["bytes"] / constants, near))
+        moved = (p["bytes"] / within(min(since, memory), workers), touched / within(touched, workers))
+        floors.append(max(arithmetic, *moved))
     return floors
 
 

@@ -52,6 +52,8 @@ class Recurrence(Template[RecurrenceParams], CpuTemplate, CpuScheduled):
     weights = "b"
     header = "mononn_recurrence.hpp"
     efficiency = 0.3
+    rounds = False
+    """Whether it is for states that are rounded."""
 
     # -- meaning ----------------------------------------------------------------------------------------------------
 
@@ -79,13 +81,21 @@ class Recurrence(Template[RecurrenceParams], CpuTemplate, CpuScheduled):
 
     def compute(self, task: Task, running: Running) -> Array:
         params, out = self.params(task), task.results[0].operand
-        box, a = operand(task, out).box, running.matrix("a")
+        box, sums = operand(task, out).box, self.products(task, running)
         d = matrix_dims(box.size)[1]
         units = max(0, min(box.size[d], box.bound[d] - running.corner(out)[d]))
-        sums = np.asarray(a @ running.matrix("b")).reshape(len(a), -1, params.gates, params.block)
-        return sums.transpose(2, 0, 1, 3).reshape(params.gates, len(a), -1)[:, :, :units]
+        gates = sums.reshape(len(sums), -1, params.gates, params.block)
+        return gates.transpose(2, 0, 1, 3).reshape(params.gates, len(sums), -1)[:, :, :units]
+
+    def products(self, task: Task, running: Running) -> Array:
+        """a b."""
+        return np.asarray(running.matrix("a") @ running.matrix("b"))
 
     # -- how groups are dealt ---------------------------------------------------------------------------------------
+
+    def preference(self, stage: FusionGroup, builder: PhaseBuilder) -> int | None:
+        assert stage.root is not None
+        return 0 if self.rounds == ("rounded" in stage.root.attrs) else None
 
     def ways(self, stage: FusionGroup, builder: PhaseBuilder, owners: int) -> Ways:
         assert stage.root is not None
@@ -126,12 +136,19 @@ class Recurrence(Template[RecurrenceParams], CpuTemplate, CpuScheduled):
             write_elements(out, task.results, inner)
         many, text = code.extents(stored, columns, printer)
         row = printer.index(stored.box.offset[0])
-        call = (
-            f"mn::recurrence<{params.gates}, {params.block}, {rows}, {params.at_once}>({code.corner(printer, a)}, "
-            f"{row_stride(printer.pointers['a'].buffer)}, {code.corner(printer, b)}, {a.box.size[1]}, {text}, "
-            f"({row}) / {params.rows} % 2, element_);"
-        )
+        left = f"{code.corner(printer, a)}, {row_stride(printer.pointers['a'].buffer)}"
+        call = self.call(phase, code, rows, left, code.corner(printer, b), f"{text}, ({row}) / {params.rows} % 2")
         out.line(f"if ({text} > 0) {call}" if min(many) == 0 else call)
+
+    def call(self, phase: Phase, code: CpuStorage, rows: int, a: str, b: str, rest: str) -> str:
+        """Of the vocabulary, for so many rows; ``rest``: units, and whether the last block comes first."""
+        terms = operand(phase.task, "a").box.size[1]
+        return f"mn::recurrence<{self.sizes(self.params(phase.task), rows)}>({a}, {b}, {terms}, {rest}, element_);"
+
+    @staticmethod
+    def sizes(params: RecurrenceParams, rows: int) -> str:
+        """What a kernel is made for."""
+        return f"{params.gates}, {params.block}, {rows}, {params.at_once}"
 
 
 TEMPLATE = Recurrence()

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from mononn_core.element import COMPUTE
+from mononn_core.element import COMPUTE, itemsize
 from mononn_core.graph import Node, TensorType
 from mononn_core.ops import registry
 from mononn_core.ops.common import as_index, integers
-from mononn_core.ops.recurrent import INPUTS, LENGTHS, SCALE, B, C, Cell, H, P, R, X
+from mononn_core.ops.recurrent import INPUTS, LENGTHS, ROUNDED, SCALE, B, C, Cell, H, P, R, X
+from mononn_core.ops.weight_only import middle
 from mononn_core.program.expr import Acc, Const, Expr, Select, Var, evaluate_index, op
 from mononn_core.program.ir import Barrier, Box, Item, Loop, Operand, Phase, Result, Task
 from mononn_core.program.simplify import simplify
@@ -26,6 +27,8 @@ from mononn_core.schedule.views import matrix_index, matrix_shape
 
 VECTORS = 4
 """Of sums that a row of a tile has at least, where one gate alone does not fill them."""
+DIGITS, GROUP = "uint8", 4
+"""What weights are where states are rounded, and of how many terms they lie side by side."""
 STEP = "step"
 """The loop's variable: number of the step, the first is not in the loop."""
 
@@ -99,11 +102,13 @@ class Steps:
         self.builder, self.stage, self.node, self.partition = builder, stage, stage.root, partition
         self.inputs = (*stage.root.inputs, *("",) * (INPUTS - len(stage.root.inputs)))
         self.name, self.shape = name, Shape.of(stage.root, builder)
+        self.pieces = ROUNDED.index(stage.root.attrs["rounded"]) + 1 if "rounded" in stage.root.attrs else 0
 
     def together(self) -> tuple[range, ...]:
         """Directions whose steps share a loop: all where owners meet in each step and their caches hold all weights."""
         every = range(self.shape.directions)
-        if self.partition.kind == "columns" and len(every) * self._floats <= self.builder.machine.l2_bytes:
+        held = self._floats * itemsize(self._stored_as) // itemsize(COMPUTE)
+        if self.partition.kind == "columns" and len(every) * held <= self.builder.machine.l2_bytes:
             return (every,)
         return tuple(range(d, d + 1) for d in every)
 
@@ -152,10 +157,11 @@ class Steps:
             bound_value = binder.stored(self.stage.stored, binder.bind(value, inner))
             role = binder.output(self.stage.stored, at, inner, f"out{place}")
             results.append(Result(f"out{place}", ("m", "n"), role, bound_value))
-        most = most_at_once(product.gates * product.block // self.builder.lanes, self.builder.machine)
-        params = {"gates": product.gates, "block": product.block, "at_once": most, "rows": s.rows}
+        params = {"gates": product.gates, "block": product.block, "at_once": self._most(product), "rows": s.rows}
+        if self.pieces:
+            params["pieces"] = self.pieces
         operands = tuple(self._within(o, d) for o in binder.operands)
-        task = Task("recurrence", operands, params, tuple(results))
+        task = Task("recurrence_bytes" if self.pieces else "recurrence", operands, params, tuple(results))
         number = str(s.products.index(product) or "")
         name = f"{self.name}_{'first' if first else 'step'}{d}{number and '_' + number}"
         flops = 2 * s.rows * s.units * s.units * product.gates
@@ -207,27 +213,37 @@ class Steps:
         column = evaluate_index(corner[1], {})
         place = tuple(simplify(e, binder.outer) for e in corner)
         binder.add("a", tensor, Box(place, (rows, s.units), (whole[0], column + s.units)))
-        matrix = _side_by_side(self._weights(product, d), product)
+        weights, kind = self._weights(product, d), self._stored_as
+        matrix = _side_by_side(weights.view(kind) ^ np.uint8(middle(8)) if self.pieces else weights, product)
         rows, columns = matrix.shape
-        label, panel = f"{self.inputs[R]}/{d}/{product.start}", product.gates * product.block
-        kind = self._stored_as
-        packed = self.builder.in_panels(f"{label}@{panel}/{kind}", panel, (rows, columns), kind, lambda: matrix)
+        panel, terms = product.gates * product.block, GROUP if self.pieces else 1
+        label = f"{self.inputs[R]}/{d}/{product.start}@{panel}/{kind}"
+        packed = self.builder.in_panels(label, panel, (rows, columns), kind, lambda: matrix, terms)
         width = ceil(units / product.block) * product.block * product.gates
         first = simplify(u0 * product.gates, binder.outer)
         binder.add("b", packed.id, Box((Const(0), first), (s.units, width), packed.shape), packed=True)
 
     @property
     def _floats(self) -> float:
-        """Bytes that a direction's weights take of an owner's cache as float32."""
+        """Numbers of a direction's weights that an owner has, times what float32 takes."""
         return self.shape.floats / (self.partition.owners if self.partition.kind == "columns" else 1)
 
     @property
     def _stored_as(self) -> str:
         """The type that weights are stored in: what holds all of them as they are, where a cache would not hold their
         floats."""
+        if self.pieces:
+            return DIGITS
         if self._floats <= self.builder.machine.l2_bytes:
             return COMPUTE
         return "int8" if self.inputs[SCALE] else self.builder.exact_half(self.inputs[R]) or COMPUTE
+
+    def _most(self, product: _Product) -> int:
+        """Rows whose sums are in registers together."""
+        vectors, machine = product.gates * product.block // self.builder.lanes, self.builder.machine
+        if not self.pieces:
+            return most_at_once(vectors, machine)
+        return max(1, (machine.vector_registers - vectors - 2) // (vectors * self.pieces))
 
     def _weights(self, product: _Product, d: int) -> np.ndarray[Any, Any]:
         """[H, G H] of the product's gates."""

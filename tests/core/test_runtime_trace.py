@@ -54,8 +54,11 @@ def test_a_floor_counts_what_a_phase_moves_where_it_lies(constants, activations,
 
 def test_constants_of_a_round_lie_where_the_round_before_left_them():
     phase = {"id": "1_step[7]", "flops": 0, "bytes": 1000, "activation_bytes": 0, "multiplies": ""}
-    manifest = {"phases": [phase, {**phase, "moved_since": 1500}], "weight_bytes": 9000, "arena_bytes": 0}
-    assert trace.floor_seconds(manifest, MACHINE, 2) == [pytest.approx(1000 / MEMORY), pytest.approx(1000 / (2 * NEAR))]
+    rounds = [{**phase, "moved_since": 1500}, {**phase, "moved_since": 2500}]
+    manifest = {"phases": [phase, *rounds], "weight_bytes": 9000, "arena_bytes": 0}
+    kept = 2000 / 2500
+    seconds = (1000 / MEMORY, 1000 / (2 * NEAR), 1000 * kept / (2 * NEAR) + 1000 * (1 - kept) / (2 * FAR))
+    assert trace.floor_seconds(manifest, MACHINE, 2) == [pytest.approx(s) for s in seconds]
 
 
 def test_medians_are_over_runs():
