@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from mononn_core.cli.compile import progress
-from mononn_core.cli.feeds import feeds, read_inputs, shapes_of
+from mononn_core.cli.feeds import feeds, read_inputs, shapes_of, values_of
 from mononn_core.compiler import compile as compile_model
 from mononn_core.compiler.cpu import rounding
 from mononn_core.errors import OptionError
@@ -71,7 +71,8 @@ class Bisection:
         self.started = time.perf_counter()
         self.options = options
         self.shapes = shapes_of(options)
-        self.traced = Traced.load(options.model, self.shapes)
+        self.values = values_of(options)
+        self.traced = Traced.load(options.model, self.shapes, self.values)
         graph = self.traced.graph
         tensors = {name: TensorInfo(graph.types[name].dtype, graph.types[name].shape) for name in graph.inputs}
         self.inputs = feeds(tensors, read_inputs(tensors, options.input), options.seed)
@@ -100,7 +101,7 @@ class Bisection:
 
     def passes(self) -> Finding | None:
         """Each pass in turn; for the first that breaks an output, the shortest prefix that it breaks."""
-        graph = import_model(self.options.model, self.shapes)
+        graph = import_model(self.options.model, self.shapes, self.values)
         target, rule = self.options.target, rounding(Options(activations=self.options.activations), Machine.probe())
         steps = (*pipeline.steps(target, rule), *pipeline.FORMS[target])
         for position, (name, step) in enumerate(steps):
@@ -133,7 +134,8 @@ class Bisection:
         options = self.options
         names = ("target", "precision", "activations", "threads")
         settings: dict[str, Any] = {name: getattr(options, name) or 0 for name in names}
-        with compile_model(model, shapes=self.shapes, **settings) as session:
+        values = self.values if isinstance(model, str) else {}  # which a prefix has as constants
+        with compile_model(model, shapes=self.shapes, values=values, **settings) as session:
             return session.run({name: self.inputs[name] for name in session.inputs})
 
     def shortest(self, stage: str, run: Callable[[bytes], Arrays]) -> Finding:

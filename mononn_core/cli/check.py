@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from mononn_core.cli.feeds import shapes_of
+from mononn_core.cli.feeds import shapes_of, values_of
 from mononn_core.compiler import lower
 from mononn_core.compiler.cpu import rounding
 from mononn_core.errors import MononnError
@@ -20,7 +20,7 @@ KEYS = ("node", "op_type", "status", "reason")
 
 def run(options: argparse.Namespace) -> int:
     """Prints one line an operator type and status and every reason; returns 1 if anything is unsupported."""
-    nodes = check(options.model, shapes_of(options))
+    nodes = check(options.model, shapes_of(options), values_of(options))
     problem, real, rounded = ("", {}, {}) if any(reason for *_, reason in nodes) else lowering_problem(options)
     unsupported = [node for node in nodes if node[2] == "unsupported"]
     if options.json:
@@ -39,7 +39,8 @@ def lowering_problem(options: argparse.Namespace) -> tuple[str, dict[str, str], 
     """Why the model cannot be lowered although every node was imported, "" when it can; of a quantised model the
     products that are none of its integers, with the reason, and of these the type that left sides are rounded to."""
     try:
-        stages = lower(options.model, shapes=shapes_of(options), activations=options.activations)
+        shapes, values = shapes_of(options), values_of(options)
+        stages = lower(options.model, shapes=shapes, values=values, activations=options.activations)
     except MononnError as error:
         return str(error), {}, {}
     rounded = rounded_products(stages.graph, rounding(stages.options, Machine.probe()))

@@ -10,7 +10,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from mononn_core.cli.feeds import read_shapes, shapes_of
+from mononn_core.cli.feeds import read_shapes, shapes_of, values_of
 from mononn_core.cli.gpu import compiled_lines, peak_bytes
 from mononn_core.compiler import CudaStages, Stages, build, build_family, lower
 from mononn_core.emit import emit
@@ -76,7 +76,8 @@ def stages_of(model: str, options: argparse.Namespace, compiler: Executor | None
     """The model lowered with the command's options; ``compiler`` as in :func:`lower`."""
     progress(f"reading {model}", time.perf_counter())
     schedule = given_schedule(getattr(options, "given_schedule", ""))
-    return lower(model, shapes=shapes_of(options), schedule=schedule, compiler=compiler, **compilation(options))
+    shapes, values = shapes_of(options), values_of(options)
+    return lower(model, shapes=shapes, values=values, schedule=schedule, compiler=compiler, **compilation(options))
 
 
 def family_of(options: argparse.Namespace, started: float) -> Artifact:
@@ -86,7 +87,7 @@ def family_of(options: argparse.Namespace, started: float) -> Artifact:
         raise OptionError(f"{other} and --shapes-file are given; write all shapes in the file, or give one shape")
     shapes = read_shapes(options.shapes_file)
     progress(f"compiling {options.model} for {len(shapes)} shapes", started)
-    return build_family(options.model, shapes, **compilation(options))
+    return build_family(options.model, shapes, values=values_of(options), **compilation(options))
 
 
 def compilation(options: argparse.Namespace) -> Any:

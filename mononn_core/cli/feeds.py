@@ -25,6 +25,16 @@ def shapes_of(options: argparse.Namespace) -> dict[str, tuple[int, ...]]:
     return given
 
 
+def values_of(options: argparse.Namespace) -> dict[str, np.ndarray]:
+    """The --value options; raises OptionError for an input that is given twice, InputError for a file without one."""
+    given: dict[str, np.ndarray] = {}
+    for name, value in options.value:
+        if name in given:
+            raise OptionError(f"--value gives {name!r} twice; give it once")
+        given[name] = read_array(value) if isinstance(value, str) else np.asarray(value)
+    return given
+
+
 def read_shapes(path: str) -> list[dict[str, tuple[int, ...]]]:
     """The lines of a file, each as the --shape options of one call; "#" begins a comment.
 

@@ -10,7 +10,7 @@ import sys
 from argparse import BooleanOptionalAction
 from collections.abc import Sequence
 
-from mononn_core.cli.words import assignment, parse_shape
+from mononn_core.cli.words import assignment, parse_shape, parse_value
 from mononn_core.errors import MononnError
 from mononn_core.options import ACTIVATIONS, ARCHITECTURES, FORMS, LAUNCHES, PRECISIONS, TARGETS, Options
 
@@ -99,6 +99,7 @@ def parser() -> Parser:
 def _check(sub: argparse.ArgumentParser) -> None:
     _model(sub)
     _shapes(sub)
+    _values(sub)
     _activations(sub)
 
 
@@ -125,8 +126,16 @@ def _shapes(
     sub.add_argument("--shape", action="append", default=[], type=parse_shape, metavar="NAME=1x128", help=help_text)
 
 
+def _values(sub: argparse.ArgumentParser) -> None:
+    help_text = "value of an input, which becomes a constant: a number for all its elements, or a file; repeat for more"
+    sub.add_argument(
+        "--value", action="append", default=[], type=parse_value, metavar="NAME=1|FILE.npy", help=help_text
+    )
+
+
 def _compilation(sub: argparse.ArgumentParser) -> None:
     _shapes(sub)
+    _values(sub)
     sub.add_argument("--target", choices=TARGETS, default="cpu")
     sub.add_argument("--precision", choices=PRECISIONS, default="fp32", help="fp16: on GPUs")
     _activations(sub)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -46,3 +47,16 @@ def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
     if not all(extent.isdigit() for extent in extents):
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=1x128")
     return name, tuple(int(extent) for extent in extents)
+
+
+def parse_value(text: str) -> tuple[str, float | bool | str]:
+    """ "NAME=1" as (name, number), "NAME=FILE.npy" as (name, path)."""
+    name, value = assignment(text)
+    if value.endswith(".npy"):
+        return name, value
+    with contextlib.suppress(ValueError):
+        return name, int(value)
+    try:
+        return name, {"true": True, "false": False}[value.lower()] if value.isalpha() else float(value)
+    except (KeyError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither NAME=1 nor NAME=FILE.npy") from error

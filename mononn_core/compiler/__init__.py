@@ -15,6 +15,7 @@ from mononn_core.compiler.stages import Stages
 from mononn_core.errors import OptionError
 from mononn_core.importer import Imported
 from mononn_core.importer import load as import_model
+from mononn_core.importer.reader import Values
 from mononn_core.machine import Machine
 from mononn_core.options import Given, Options
 from mononn_core.runtime.artifact import Artifact
@@ -32,6 +33,7 @@ def lower(
     model: str | Path | bytes,
     *,
     shapes: Shapes | None = None,
+    values: Values | None = None,
     machine: Machine | None = None,
     schedule: Schedule | CudaSchedule | None = None,
     compiler: Executor | None = None,
@@ -43,6 +45,8 @@ def lower(
         model: path of an ONNX file, or its bytes. A file's large constants are read when they are packed: it must not
             be overwritten before.
         shapes: static shape of every input that has a dynamic dimension.
+        values: of inputs that become constants, and are inputs no more, as what decides shapes or branches has to; a
+            number stands for all elements.
         machine: the processor compiled for; this one by default.
         schedule: of the target, in place of the one that the cost model would choose.
         compiler: for a CPU, begins to compile the source while the Program is proven; :func:`build` then takes that.
@@ -51,10 +55,11 @@ def lower(
 
     Raises:
         ModelError, ShapeError, UnsupportedError: the model cannot be read or compiled; the message says why.
+        InputError: shapes or values are given for an input that is none, or a value that it does not hold.
         OptionError: an option has a value that makes no sense, or the schedule is not legal for the network.
     """
     chosen = Options(**options)
-    graph = import_model(model, dict(shapes or {}))
+    graph = import_model(model, dict(shapes or {}), values)
     if chosen.on_gpu:
         if isinstance(schedule, Schedule):
             raise OptionError(f"this schedule is a CPU's, the target is {chosen.target}; give one of a GPU")
@@ -68,6 +73,7 @@ def compile(  # noqa: A001 (the name users expect)
     model: str | Path | bytes,
     *,
     shapes: Shapes | Sequence[Shapes] | None = None,
+    values: Values | None = None,
     machine: Machine | None = None,
     **options: Unpack[Given],
 ) -> BaseSession:
@@ -81,15 +87,17 @@ def compile(  # noqa: A001 (the name users expect)
         DeviceError: the target is "cuda" and no GPU here can run it.
     """
     if isinstance(shapes, Sequence):
-        return open_session(build_family(model, shapes, machine=machine, **options))
+        return open_session(build_family(model, shapes, values=values, machine=machine, **options))
     with ThreadPoolExecutor(1) as compiler:
-        return open_session(build(lower(model, shapes=shapes, machine=machine, compiler=compiler, **options)))
+        stages = lower(model, shapes=shapes, values=values, machine=machine, compiler=compiler, **options)
+        return open_session(build(stages))
 
 
 def build_family(
     model: str | Path | bytes,
     shapes: Sequence[Shapes],
     *,
+    values: Values | None = None,
     machine: Machine | None = None,
     **options: Unpack[Given],
 ) -> Artifact:
@@ -101,7 +109,7 @@ def build_family(
         ModelError, ShapeError, UnsupportedError: the model cannot be compiled for one of them; the message says which.
         ToolchainError: there is no C++ compiler, or it refused the source.
     """
-    return build_imported_family(Imported(model), shapes, Options(**options), machine or Machine.probe())
+    return build_imported_family(Imported(model, values), shapes, Options(**options), machine or Machine.probe())
 
 
 def build(stages: Stages) -> Artifact:

@@ -38,7 +38,7 @@ class CpuScheduler:
         }
         for own, more in with_bands(groups, chosen).items():
             chosen[own] += () if own in fixed else tuple(more)
-        chosen |= {own: (decided,) for own, decided in strips.cheapest(groups, chosen, fixed).items()}
+        chosen |= {own: (decided,) for own, decided in strips.cheapest(groups, chosen, fixed, self._meet).items()}
         candidates = {own: tuple(map(self._candidate, found)) for own, found in chosen.items()}
         planned = ownership.Planner(groups.stages, candidates, self.cost).plan()
         joined = tuple(strips.joined(interval, groups, fixed) for interval in planned)
@@ -64,6 +64,12 @@ class CpuScheduler:
             _, turns = rounds_of(group, self.groups.items(group)) or ("", 1)
             found.update({phase: seconds / turns for phase, seconds in self._candidate(group).times.items()})
         return found
+
+    def _meet(self, image: GroupSchedule, reader: GroupSchedule) -> bool:
+        """Whether every owner of ``reader`` reads its own part alone of what ``image`` stores."""
+        writer, c, pairs = self._candidate(image), self._candidate(reader), ownership.Pairs(self.cost)
+        read = (number for number, (tensor, _) in enumerate(c.reads) if tensor == writer.stored)
+        return all(pairs.reads_its_own(c, writer, number) for number in read)
 
     def _candidate(self, group: GroupSchedule) -> ownership.Candidate:
         if group not in self._candidates:

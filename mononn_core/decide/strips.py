@@ -8,7 +8,7 @@ al., Fused-layer CNN accelerators, MICRO 2016.)
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil, prod
@@ -190,15 +190,19 @@ def problem(interval: Interval, groups: CpuGroups) -> str:
 
 
 def cheapest(
-    groups: CpuGroups, chosen: Mapping[str, Sequence[GroupSchedule]], fixed: Collection[str]
+    groups: CpuGroups,
+    chosen: Mapping[str, Sequence[GroupSchedule]],
+    fixed: Collection[str],
+    meet: Callable[[GroupSchedule, GroupSchedule], bool],
 ) -> dict[str, GroupSchedule]:
-    """Of the groups that run in strips, but for those that are ``fixed``, how they do: own tensor to decision."""
+    """Of the groups that run in strips, but for those that are ``fixed``, how they do: own tensor to decision.
+    ``meet``: whether the owners of a pair read their own bands alone, as far as is known."""
     found: dict[str, tuple[float, Pair]] = {}
     for whole, pair in pairs(groups, chosen):
         if pair.image.group in fixed or pair.reader.group in fixed:
             continue
         gain = _saved(groups, whole, pair)
-        if gain > found.get(pair.image.group, (0.0, pair))[0]:
+        if gain > found.get(pair.image.group, (0.0, pair))[0] and meet(pair.image, pair.reader):
             found[pair.image.group] = gain, pair
     decided: dict[str, GroupSchedule] = {}
     for _, pair in found.values():

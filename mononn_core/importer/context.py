@@ -135,7 +135,7 @@ class Context:
         sources = self._sources(name)
         raise UnknownValueError(
             f"{self.origin}: its {what} depends on {', '.join(map(repr, sources))}, and must be known when compiling; "
-            "export the model with it constant",
+            f"give it, as in --value {sources[0] if sources else 'NAME'}=1, or export the model with it constant",
             sources,
         )
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import ArrayLike
+from onnx import numpy_helper
 
 from mononn_core.errors import InputError, ModelError, MononnError, ShapeError, UnsupportedError
 from mononn_core.graph import Graph, Node, Origin, TensorType
@@ -27,7 +29,8 @@ from mononn_core.importer.schema import check_node
 from mononn_core.ops.builder import Builder
 
 Shapes = Mapping[str, Sequence[int]]
-Values = Mapping[str, np.ndarray[Any, Any]]
+Stored = Mapping[str, np.ndarray[Any, Any]]
+Values = Mapping[str, ArrayLike]
 Scope = dict[str, Value]
 Dims = tuple[int | str, ...]
 """An input's declared dimensions: a number, or the name of a dynamic one ("" when it has none)."""
@@ -37,11 +40,11 @@ def load(source: str | Path | bytes, shapes: Shapes | None = None, values: Value
     """The Graph of an ONNX model (a path, or the file's bytes).
 
     ``shapes`` gives the shape of inputs with dynamic dimensions; a symbol given by one input holds for the others.
-    ``values`` fixes inputs: they become constants (of the declared dtype) and are no inputs of the Graph.
+    ``values`` as of :func:`fix_inputs`.
     Raises ModelError (not ONNX, damaged, external data), ShapeError (a dimension is unknown or does not fit) and
     UnsupportedError (an operator, attribute or type without a form); each names the node or the input.
     """
-    return Imported(source).graph(shapes, values)
+    return Imported(source, values).graph(shapes)
 
 
 class Imported:
@@ -50,21 +53,20 @@ class Imported:
     A file's large constants stay in it, mapped: it must not be overwritten while the model, or a Graph of it, is used.
 
     Attributes:
-        path: of the file; None where bytes were given.
+        path: of the file that is the whole model; None where bytes were given, or values of inputs.
     """
 
-    def __init__(self, source: str | Path | bytes) -> None:
-        self.path = None if isinstance(source, bytes) else Path(source)
+    def __init__(self, source: str | Path | bytes, values: Values | None = None) -> None:
+        self.path = None if isinstance(source, bytes) or values else Path(source)
         self.model, large = read_structure(source)
+        fix_inputs(self.model, values or {})
         self._stored = initializers(self.model.graph, large)
         self._nodes: list[OnnxNode] | None = None
 
-    def graph(self, shapes: Shapes | None = None, values: Values | None = None) -> Graph:
+    def graph(self, shapes: Shapes | None = None) -> Graph:
         """Its Graph at these shapes."""
         importer = Importer(self.model, self._stored)
-        fixed = {name: np.asarray(value) for name, value in (values or {}).items()}
-        given = {**(shapes or {}), **{name: value.shape for name, value in fixed.items()}}
-        importer.declare(input_types(self.model, given), fixed)
+        importer.declare(input_types(self.model, shapes or {}))
         if self._nodes is None:
             self._nodes = [plain_node(node) for node in self.model.graph.node]
         for plain in self._nodes:
@@ -96,12 +98,38 @@ def _dimension(declared: onnx.TensorShapeProto.Dimension) -> int | str:
     return "" if declared.dim_param == "?" else declared.dim_param
 
 
+def fix_inputs(model: onnx.ModelProto, values: Values) -> None:
+    """Make constants of a model's inputs, which has them no more; a number stands for all elements of its input.
+
+    Raises:
+        InputError: there is no such input, or its type does not hold the value.
+        ShapeError: it has another shape.
+    """
+    for name, value in values.items():
+        declared = declared_inputs(model)
+        _known(name, declared)
+        (dtype, dims), array = declared[name], np.asarray(value)
+        if array.ndim == 0 and all(isinstance(d, int) for d in dims):
+            array = np.full([int(d) for d in dims], array)
+        _match(name, dims, array.shape, {})
+        position, entry = next((i, entry) for i, entry in enumerate(model.graph.input) if entry.name == name)
+        kind = onnx.helper.tensor_dtype_to_np_dtype(entry.type.tensor_type.elem_type)
+        if not np.can_cast(array.dtype, kind, "same_kind") and (array != array.astype(kind)).any():
+            raise InputError(f"input {name!r} is of type {dtype}, and its value {array} is none; give another")
+        model.graph.initializer.append(numpy_helper.from_array(array.astype(kind), name))
+        del model.graph.input[position]
+
+
+def _known(name: str, declared: Collection[str]) -> None:
+    if name not in declared:
+        raise InputError(f"the model has no input {name!r}; its inputs are {', '.join(declared)}")
+
+
 def input_types(model: onnx.ModelProto, shapes: Shapes) -> dict[str, TensorType]:
     """Static types of the inputs; raises ShapeError for a dimension nobody gave, or one given wrongly."""
     declared = declared_inputs(model)
-    unknown = sorted(set(shapes) - set(declared))
-    if unknown:
-        raise InputError(f"the model has no input {unknown[0]!r}; its inputs are {', '.join(declared)}")
+    for name in sorted(shapes):
+        _known(name, declared)
     symbols: dict[str, int] = {}
     for name, shape in shapes.items():
         _match(name, declared[name][1], shape, symbols)
@@ -142,7 +170,7 @@ def _match(name: str, dims: Dims, shape: Sequence[int], symbols: dict[str, int])
 class Importer:
     """Converts ONNX nodes in order into a Builder; scopes map ONNX names to Graph tensors."""
 
-    def __init__(self, model: onnx.ModelProto, stored: Values | None = None) -> None:
+    def __init__(self, model: onnx.ModelProto, stored: Stored | None = None) -> None:
         self.model = model
         self.stored = initializers(model.graph) if stored is None else stored
         self.builder = Builder()
@@ -155,13 +183,11 @@ class Importer:
         """Outputs that their nodes' converters do not make, and what is to be said where somebody reads one."""
         self.inputs: tuple[str, ...] = ()
 
-    def declare(self, types: Mapping[str, TensorType], fixed: Values) -> None:
-        """Inputs (those of ``fixed`` as constants), outputs' names (kept free for them) and stored tensors."""
-        self.inputs = tuple(name for name in types if name not in fixed)
-        self.builder.types.update({name: types[name] for name in self.inputs})
+    def declare(self, types: Mapping[str, TensorType]) -> None:
+        """Inputs, outputs' names (kept free for them) and stored tensors."""
+        self.inputs = tuple(types)
+        self.builder.types.update(types)
         self.scope.update({name: name for name in self.inputs})
-        for name, value in fixed.items():
-            self.scope[name] = self.builder.constant(value, name, types[name].dtype)
         self.builder.reserve(o.name for o in self.model.graph.output)
         for name, value in self.stored.items():
             self.scope[name] = self.builder.constant(value, name)

@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from mononn_core.errors import Origin, UnsupportedError
 from mononn_core.graph import Graph
 from mononn_core.importer.protobuf import plain_node, read_model
-from mononn_core.importer.reader import Importer, Shapes, input_types
+from mononn_core.importer.reader import Importer, Shapes, Values, fix_inputs, input_types
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,12 @@ class Traced:
     constants: Mapping[str, np.ndarray[Any, Any]]
 
     @staticmethod
-    def load(source: str | Path | bytes, shapes: Shapes | None = None) -> Traced:
+    def load(source: str | Path | bytes, shapes: Shapes | None = None, values: Values | None = None) -> Traced:
         """Raises what :func:`mononn_core.importer.load` raises."""
         model = read_model(source)
+        fix_inputs(model, values or {})
         importer = Importer(model)
-        importer.declare(input_types(model, shapes or {}), {})
+        importer.declare(input_types(model, shapes or {}))
         steps = []
         for proto in model.graph.node:
             node = plain_node(proto)

@@ -83,8 +83,10 @@ def fourier(ctx: Context) -> str:
 
 @converts("STFT")
 def short_time_fourier(ctx: Context) -> str:
-    """Frames of [batch, length, 1 or 2], times the window, transformed: [batch, frames, bins, 2]."""
-    signal, window = ctx.input(0), ctx.input(2)
+    """Frames of [batch, length, 1 or 2], times the window, transformed: [batch, frames, bins, 2]. A real signal may be
+    [batch, length], as exporters write it and ONNX Runtime reads it."""
+    signal, window, shape = ctx.input(0), ctx.input(2), ctx.type(0).shape
+    signal = ctx.reshape(signal, (*shape, 1)) if len(shape) == 2 else signal
     step = int(ctx.constant(1, "frame step").reshape(()))
     count = int(ctx.constant(3, "frame length").reshape(())) if ctx.has(3) else ctx.type(window).size
     frames = []

@@ -10,13 +10,13 @@ from mononn_core.errors import MononnError, ShapeError
 from mononn_core.importer.context import OnnxNode, converter_of
 from mononn_core.importer.fused import is_fused
 from mononn_core.importer.protobuf import is_composite, plain_node, read_model
-from mononn_core.importer.reader import Importer, Shapes, declared_inputs, input_types
+from mononn_core.importer.reader import Importer, Shapes, Values, declared_inputs, fix_inputs, input_types
 
 Report = tuple[str, str, str, str]
 """(node name, operator type, "native" | "expanded" | "unsupported", reason)"""
 
 
-def check(source: str | Path | bytes, shapes: Shapes | None = None) -> list[Report]:
+def check(source: str | Path | bytes, shapes: Shapes | None = None, values: Values | None = None) -> list[Report]:
     """One row a node, in the model's order.
 
     "expanded" operators are replaced by the body of a function, the model's own or the one ONNX defines. A node whose
@@ -24,6 +24,7 @@ def check(source: str | Path | bytes, shapes: Shapes | None = None) -> list[Repo
     operator alone, and its reason says so. Raises ModelError for a file that cannot be read.
     """
     model = read_model(source)
+    fix_inputs(model, values or {})
     importer = Importer(model)
     lost = _declare(importer, model, shapes or {})
     rows = []
@@ -40,9 +41,9 @@ def check(source: str | Path | bytes, shapes: Shapes | None = None) -> list[Repo
 def _declare(importer: Importer, model: onnx.ModelProto, shapes: Shapes) -> set[str]:
     """Declare the inputs; gives those whose shape is unknown."""
     try:
-        importer.declare(input_types(model, shapes), {})
+        importer.declare(input_types(model, shapes))
     except ShapeError:
-        importer.declare({}, {})
+        importer.declare({})
         return set(declared_inputs(model))
     return set()
 

@@ -131,3 +131,12 @@ def test_an_output_without_a_form_is_refused_where_somebody_reads_it() -> None:
         proto = model(nodes, IMAGE, outputs, {**constants, "c": np.array(True)}, 13)
         with pytest.raises(UnsupportedError, match=r"its output [13] \('[mp]'\) is not supported"):
             load(proto.SerializeToString())
+
+
+@pytest.mark.parametrize("onesided", [0, 1])
+def test_a_short_time_transform_of_signals_without_an_axis_of_parts(onesided: int) -> None:
+    """As exporters write it and ONNX Runtime reads it."""
+    edges = [("x", "float32", (2, 40))]
+    constants = {"step": np.array(3), "window": np.hanning(8).astype(np.float32)}
+    made = model([node("STFT", "x step window", "y", onesided=onesided)], edges, ["y"], constants)
+    assert_agrees(made, random_inputs(edges), tolerance=1e-5)

@@ -255,3 +255,20 @@ def test_a_search_takes_strips_apart_and_together(threads: int, random) -> None:
     ):
         scheduler.check(schedule)
         lowered(model, threads, schedule, SMALL)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_channels_that_become_pixels_of_a_row_are_in_strips_only_where_owners_have_whole_rows(threads: int) -> None:
+    """A spectrogram: a task of the convolution that makes it ends within a row, or past one's end."""
+    b, height, frame, bins = Builder("spectrogram"), 96, 32, 33
+    waves = b.add("Conv", "x", b.weight(bins, 1, 1, frame))
+    image = b.add("Transpose", b.add("Mul", waves, waves), perm=[0, 3, 2, 1])
+    first = b.add("Relu", b.add("Conv", image, b.weight(8, 1, 3, 3), pads=[1, 1, 1, 1]))
+    b.add("Conv", first, b.weight(8, 8, 3, 3), output="y")
+    inputs = {"x": (TensorProto.FLOAT, (1, 1, height, frame))}
+    model = b.model(inputs, {"y": (1, 8, height - 2, bins - 2)})
+    machine = replace(PLAIN, l2_bytes=8 << 10, l3_bytes=1 << 20)
+    stages = lowered(model, threads, machine=machine)
+    x = np.random.default_rng(0).standard_normal((1, 1, height, frame)).astype(np.float32)
+    found, want = on_the_machine(stages, x, threads, 0), reference(model, x)
+    np.testing.assert_allclose(found.reshape(want.shape), want, rtol=1e-3, atol=1e-3)
