@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
 import time
@@ -23,6 +24,16 @@ from mononn_core.schedule.schedule import Schedule
 
 def run(options: argparse.Namespace) -> int:
     """Compiles and writes; nothing is written when anything fails."""
+    collects = gc.isenabled()
+    gc.disable()  # most of what is made is kept until the end
+    try:
+        return _compiled(options)
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _compiled(options: argparse.Namespace) -> int:
     output = Path(options.output)
     if not output.parent.is_dir():
         raise OptionError(f"the folder of {output} does not exist; create it first")

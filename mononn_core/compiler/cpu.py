@@ -7,6 +7,7 @@ import resource
 from collections.abc import Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,7 @@ class CpuStages(Stages[Schedule]):
     modelled: Mapping[str, float]
     code: Future[Compiled] | None = field(default=None, repr=False, compare=False)
 
-    @property
+    @cached_property
     def manifest(self) -> dict[str, Any]:
         about = manifest(self.program, self.optimized.types, self.options, self.machine)
         for phase in about["phases"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import subprocess
 import sys
@@ -69,6 +70,7 @@ class Proofs:
 
 def main() -> None:
     """A process beside: a model's path and shapes on standard input, what is found on standard output."""
+    gc.disable()
     path, shapes = json.load(sys.stdin)
     given = [{name: tuple(shape) for name, shape in each.items()} for each in shapes]
     json.dump(prove(Imported(path), given), sys.stdout)

@@ -36,7 +36,8 @@ class Life:
 
 
 class _Arena:
-    """What is placed already, as arrays: a row a tensor."""
+    """What is placed already. Arrays have a row a tensor, or where ``spots`` choose them, a row each place that one or
+    more tensors have, all owners' parts in the same bytes."""
 
     def __init__(self, lives: Sequence[Life], owners: int) -> None:
         self.size, self.owners = 0, owners
@@ -48,6 +49,8 @@ class _Arena:
         self.edges = np.array([self._edges(life) for life in lives])
         self.placed = np.zeros(0, int)
         self.offset = np.zeros(len(lives), int)
+        self._spots: dict[tuple[int, ...], list[int]] = {}
+        """A place -> its first tensor, and how many have it."""
 
     def _edges(self, life: Life) -> list[int]:
         """Where owners' parts begin, and where the last one ends."""
@@ -56,35 +59,42 @@ class _Arena:
 
     def place(self, one: int, align: int) -> int:
         """Where a tensor is to lie."""
-        at = self.placed
+        at, spots = self.placed, np.array([*self._spots.values()], int).reshape(-1, 2)
+        near = (self.intervals[at, 0] <= self.intervals[one, 1]) & (self.intervals[one, 0] <= self.intervals[at, 1])
+        at, (spots, count) = at[near], spots.T
         overlap = (self.phases[at, 0] <= self.phases[one, 1]) & (self.phases[one, 0] <= self.phases[at, 1])
-        together = (self.intervals[at, 0] <= self.intervals[one, 1]) & (self.intervals[one, 0] <= self.intervals[at, 1])
         shared = self.private[at] & self.private[one] & ~overlap
-        start, end = self.offset[at], self.offset[at] + self.nbytes[at]
-        same = start + self.edges[at, 1:-1].T - self.edges[one, 1:-1, None]  # an owner's part begins where its did
-        offsets = np.concatenate([[0], end[together], same[:, self.dealt[at] & self.dealt[one]].ravel()])
+        dealt = spots[self.dealt[spots] & self.dealt[one]]
+        same = (
+            self.offset[dealt] + self.edges[dealt, 1:-1].T - self.edges[one, 1:-1, None]
+        )  # an owner's part begins there
+        offsets = np.concatenate([[0], self.offset[at] + self.nbytes[at], same.ravel()])
         offsets = np.unique(-(-offsets[offsets >= 0] // align) * align)
-        common = np.minimum(end, offsets[:, None] + self.nbytes[one]) - np.maximum(start, offsets[:, None])
-        common = common.clip(0)
-        foreign = common - self._own(one, offsets) if self.dealt[one] else np.zeros_like(common)
-        foreign *= self.dealt[at]
-        free = ~((common > 0) & together & ~(shared & (foreign == 0))).any(axis=1)
-        offsets, common, foreign = offsets[free], common[free], foreign[free]
-        lost = self.nbytes[one] * foreign.sum(axis=1) / common.sum(axis=1).clip(1)
+        common, foreign = self._meet(one, offsets, at)
+        offsets = offsets[~((common > 0) & ~(shared & (foreign == 0))).any(axis=1)]
+        common, foreign = self._meet(one, offsets, spots)
+        lost = self.nbytes[one] * (foreign @ count) / (common @ count).clip(1)
         grown = (offsets + self.nbytes[one] - self.size).clip(0)
         best = int(offsets[np.argmin(grown + lost)])
-        self.offset[one], self.placed = best, np.append(at, one)
+        self.offset[one], self.placed = best, np.append(self.placed, one)
         self.size = max(self.size, best + -(-int(self.nbytes[one]) // align) * align)
+        place = (best, *self.edges[one].tolist(), int(self.dealt[one]))
+        self._spots.setdefault(place, [one, 0])[1] += 1
         return best
 
-    def _own(self, one: int, offsets: Array) -> Array:
-        """Bytes that a tensor at ``offsets`` has in common with those placed, and that have the same owner in both."""
-        total = np.zeros((offsets.size, self.placed.size), int)
-        theirs, mine = self.edges[self.placed] + self.offset[self.placed, None], self.edges[one]
+    def _meet(self, one: int, offsets: Array, others: Array) -> tuple[Array, Array]:
+        """Bytes that a tensor at ``offsets`` has in common with ``others``, and those of them that have another owner
+        there."""
+        start, end = self.offset[others], self.offset[others] + self.nbytes[others]
+        common = np.minimum(end, offsets[:, None] + self.nbytes[one]) - np.maximum(start, offsets[:, None])
+        common = common.clip(0)
+        if not self.dealt[one]:
+            return common, np.zeros_like(common)
+        own, theirs, mine = np.zeros_like(common), self.edges[others] + start[:, None], self.edges[one]
         for first in range(self.owners):
-            end = np.minimum(theirs[:, first + 1], offsets[:, None] + mine[first + 1])
-            total += (end - np.maximum(theirs[:, first], offsets[:, None] + mine[first])).clip(0)
-        return total
+            last = np.minimum(theirs[:, first + 1], offsets[:, None] + mine[first + 1])
+            own += (last - np.maximum(theirs[:, first], offsets[:, None] + mine[first])).clip(0)
+        return common, (common - own) * self.dealt[others]
 
 
 def plan_arena(lives: Sequence[Life], align: int = ALIGN) -> tuple[list[Buffer], int]:
