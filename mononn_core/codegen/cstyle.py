@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from mononn_core.codegen.c import c_type, closes_last, literal, part_of
 from mononn_core.codegen.cast import cast_lanes, looked_up, silu_operand, table_text
-from mononn_core.codegen.steps import step_along
+from mononn_core.codegen.steps import run_along, step_along
 from mononn_core.element import C_SUFFIXES, C_TYPES, COMPUTE, NARROW, SIDE_BY_SIDE, WORD, itemsize
 from mononn_core.errors import UnsupportedError
 from mononn_core.program.expr import (
@@ -334,8 +334,7 @@ class Printer:
         return "mn::Int<T>" if e.dtype == WORD else "T"
 
     def _vector_select(self, e: Select) -> str:
-        inside = interval(e.condition, self.vector)
-        if inside is None:
+        if (inside := interval(e.condition, self.vector)) is None:
             return f"({self._vector(e.condition)} ? {self._vector(e.then)} : {self._vector(e.otherwise)})"
         then = replace(self, guard=_both(self.guard, inside))._vector(e.then)
         return f"mn::between<T>({self.vector}, {self._ends(inside)}, {then}, {self._vector(e.otherwise)})"
@@ -354,13 +353,14 @@ class Printer:
         stride = self.stride(offset)
         guard = "" if self.guard == ((), ()) else f", {self._ends(self.guard)}"
         if stride is None or (guard and (stride != 1 or kind != "T")):
-            position = f"[&](long {self.vector}) {{ return {self.index(offset)}; }}"
-            return f"mn::gather_at<{kind}>({pointer.name}, {self.vector}{guard}, {position})"
+            kind += "" if guard or self.aligned != self.vector else run_along(offset, self.vector)
+            at = f"{self.vector}{guard}, [&](long {self.vector}) {{ return {self.index(offset)}; }}"
+            return f"mn::gather_at<{kind}>({pointer.name}, {at})"
         at = f"{pointer.name} + {self.index(offset)}"
         if guard:
             return f"mn::load_between<{kind}>({at}, {self.vector}{guard})"
-        load = "mn::load<T>" if kind == "T" else f"mn::load_int<{kind}>"
-        return f"{load}({at})" if stride == 1 else f"mn::gather<{kind}>({at}, {stride})"
+        load = "load" if kind == "T" else "load_int"
+        return f"mn::{load}<{kind}>({at})" if stride == 1 else f"mn::gather<{kind}>({at}, {stride})"
 
     def stride(self, offset: Expr) -> int | None:
         """Elements between neighbours along the vector variable, or None where they are not evenly spaced."""

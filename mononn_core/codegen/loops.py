@@ -8,6 +8,7 @@ from typing import NamedTuple
 from mononn_core.codegen.c import c_type
 from mononn_core.codegen.cast import as_bytes, rounded, table_text, unrounded
 from mononn_core.codegen.cstyle import Pointer, Printer, vectorisable
+from mononn_core.codegen.steps import run_along
 from mononn_core.codegen.vectors import (
     Transposition,
     copied,
@@ -23,7 +24,7 @@ from mononn_core.codegen.vectors import (
     vectors_of,
 )
 from mononn_core.codegen.writer import Writer
-from mononn_core.element import BYTES, COMPUTE, SHORT, WORD
+from mononn_core.element import BYTES, COMPUTE, SHORT, SIDE_BY_SIDE, WORD
 from mononn_core.program.expr import Cast, Const, Expr, Load, Op, Var, substitute, transform, walk
 from mononn_core.program.functions import FUNCTIONS
 from mononn_core.program.hoist import unswitched
@@ -320,9 +321,10 @@ def write_vector_store(out: Writer, store: Store, printer: Printer, count: str =
         last = f", {count}" if count else ""
         out.line(f"mn::scatter<{lanes}>({pointer.name} + {printer.index(offset)}, {stride}, {value}{last});")
     else:
-        var = printer.vector
+        var, lies = printer.vector, printer.aligned == printer.vector and pointer.buffer.dtype in SIDE_BY_SIDE
         at = f"[&](long {var}) {{ return {printer.index(offset)}; }}"
-        out.line(f"mn::scatter_at({pointer.name}, {var}, {value}, {at});")
+        run = run_along(offset, var) if lies else ""
+        out.line(f"mn::scatter_at<{lanes}{run}>({pointer.name}, {var}, {value}, {at});")
 
 
 def write_store(out: Writer, store: Store, printer: Printer) -> None:

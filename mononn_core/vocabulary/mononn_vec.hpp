@@ -242,14 +242,28 @@ template <class T, class E> MN_INLINE void scatter(E *p, long stride, T v, int c
     __builtin_memcpy(p + i * stride, &lane, sizeof(E));
   }
 }
-// Elements at positions that are not evenly spaced: ``at(x)`` is the offset for position x.
-template <class T, class E, class At> MN_INLINE T gather_at(const E *p, long x, At &&at) {
-  T v;
-  for (int i = 0; i < lanes<T>; ++i) v[i] = to_float(p[at(x + i)]);
-  return v;
+// Elements at positions that are not evenly spaced: ``at(x)`` is the offset for position x. RUN of them lie side by side from
+// each multiple of RUN on, and x is a multiple of T's lanes.
+template <class T, int RUN = 1, class E, class At> MN_INLINE T gather_at(const E *p, long x, At &&at) {
+  constexpr int EACH = RUN < lanes<T> ? RUN : lanes<T>;
+  if constexpr (EACH > 1) {
+    typename Packed<E, lanes<T>>::Type v;
+    MN_UNROLL for (int i = 0; i < lanes<T>; i += EACH) __builtin_memcpy((char *)&v + i * sizeof(E), p + at(x + i), EACH * sizeof(E));
+    return widen<T, E>(v);
+  } else {
+    T v;
+    for (int i = 0; i < lanes<T>; ++i) v[i] = to_float(p[at(x + i)]);
+    return v;
+  }
 }
-template <class E, class T, class At> MN_INLINE void scatter_at(E *p, long x, T v, At &&at) {
-  for (int i = 0; i < lanes<T>; ++i) p[at(x + i)] = from_float<E>(v[i]);
+template <class T, int RUN = 1, class E, class At> MN_INLINE void scatter_at(E *p, long x, T v, At &&at) {
+  constexpr int EACH = RUN < lanes<T> ? RUN : lanes<T>;
+  if constexpr (EACH > 1) {
+    const auto packed = narrow<E, T>(v);
+    MN_UNROLL for (int i = 0; i < lanes<T>; i += EACH) __builtin_memcpy(p + at(x + i), (const char *)&packed + i * sizeof(E), EACH * sizeof(E));
+  } else {
+    for (int i = 0; i < lanes<T>; ++i) p[at(x + i)] = from_float<E>(v[i]);
+  }
 }
 
 // Lanes of positions x, x + 1, ...; those in [low, high) are read, the others are zero and touch no memory.
