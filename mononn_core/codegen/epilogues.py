@@ -124,22 +124,25 @@ def write_edge(out: Writer, axes: tuple[str, ...], counted: bool, padded: str, k
     out.line(f"auto edge_ = [&]({parameters}, auto v_) {{ {text} }};")
 
 
-def write_elements(out: Writer, results: tuple[Result, ...], printer: Printer) -> None:
-    """The body of a function of several results that are computed before any of them is stored."""
+def write_elements(out: Writer, results: tuple[Result, ...], printer: Printer, end: str = "") -> None:
+    """The body of a function of several results that are computed before any of them is stored. ``end``: a variable;
+    nothing is read or stored from there on along the results' last axis."""
     var = results[0].axes[-1]
     stores = [Store(r.operand, r.index, r.value) for r in results]
+    inner = replace(printer, vector=var, aligned=var, guard=((), (Var(end),)) if end else printer.guard)
+    offsets = [printer.pointers[s.operand].address(s.index, printer.ranges) for s in stores]
     out.line("using T = decltype(v_);")
-    if all(is_vector(store, var, printer) for store in stores):
-        inner = replace(printer, vector=var, aligned=var)
+    if all(is_vector(s, var, printer) for s in stores) and all(inner.stride(o) is not None for o in offsets):
         lets = [Let(f"r{n}_", store.value) for n, store in enumerate(stores)]
         for let in lets:
             write_vector(out, let, inner)
         bound = frozenset(let.name for let in lets)
         for let, store in zip(lets, stores, strict=True):
             named = replace(store, value=Var(let.name, let.value.dtype))
-            write_vector_store(out, named, replace(inner, bound=bound))
+            write_vector_store(out, named, replace(inner, bound=bound), f"{end} - {var}" if end else "")
         return
-    with out.block(f"for (int lane_ = 0; lane_ < mn::lanes<T>; ++lane_, ++{var}) {{"):
+    within = f" && {var} < {end}" if end else ""
+    with out.block(f"for (int lane_ = 0; lane_ < mn::lanes<T>{within}; ++lane_, ++{var}) {{"):
         inner = replace(printer, acc="v_[lane_]")
         for n, store in enumerate(stores):
             out.line(f"const {c_type(store.value.dtype)} r{n}_ = {inner.scalar(store.value)};")

@@ -33,8 +33,9 @@ TILES_REACH = 0.45
 """Share of the peak of tile registers while both operands come from the second-level cache (measured)."""
 SLACK = 0.1
 """Of the time of arithmetic, what may be waited for without a delay: choices do not hang on less."""
-HAND_OFF_SECONDS = 1.0e-6
-"""What a barrier costs beside its own latency: workers never arrive together."""
+HAND_OFF_SECONDS, IN_STEP_SECONDS = 1.0e-6, 0.5e-6
+"""What a barrier costs beside its own latency, since workers never arrive together: between phases, and in each round
+of a loop, where they have equal work (measured)."""
 
 
 class Dealt(Protocol):
@@ -60,6 +61,11 @@ class Cost:
     @property
     def barrier_seconds(self) -> float:
         return self.machine.barrier_seconds + HAND_OFF_SECONDS
+
+    @property
+    def round_seconds(self) -> float:
+        """For a barrier in a loop."""
+        return self.machine.barrier_seconds + IN_STEP_SECONDS
 
     def exchange_seconds(self, elements: int, dtype: str) -> float:
         """Seconds to fetch elements that another core wrote."""

@@ -87,7 +87,7 @@ def candidate(
         item.count * sum(isinstance(i, Barrier) for i in item.body) for item in items if isinstance(item, Loop)
     )
     times = {phase.id: _seconds(phase, partition, writes, cost, _again(loop, cost)) for phase, loop in phases}
-    seconds = cost.barrier_seconds * barriers
+    seconds = cost.round_seconds * barriers
     seconds += sum(times[phase.id] * (loop.count if loop else 1) for phase, loop in phases)
     if partition.kind == "columns" and any(phase.task.template != NEST for phase, _ in phases):
         seconds += cost.torn_seconds([box for _, boxes in written for box in boxes], shape[1], dtype)

@@ -64,7 +64,8 @@ def _partitions(
     if owners == 1:
         return (single,)
     ways = template.ways(stage, builder, owners)
-    return (*ways.partitions, single) if ways.flops < SMALL_FLOPS or not ways.partitions else ways.partitions
+    alone = ways.waits or ways.flops < SMALL_FLOPS or not ways.partitions
+    return (*ways.partitions, single) if alone else ways.partitions
 
 
 def _decision(template: CpuScheduled, stage: FusionGroup, builder: PhaseBuilder, partition: Partition) -> GroupSchedule:

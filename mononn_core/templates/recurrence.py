@@ -11,7 +11,7 @@ widened by each load where an owner reads more of them in a step than its second
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -109,10 +109,8 @@ class Recurrence(Template[RecurrenceParams], CpuTemplate, CpuScheduled):
         flops = registry.get(self.op).flops
         assert flops is not None
         types = builder.types
-        return Ways(
-            tuple(found),
-            flops([types[n] if n else None for n in stage.root.inputs], [types[stage.root.output]], stage.root.attrs),
-        )
+        inputs = [types[n] if n else None for n in stage.root.inputs]
+        return Ways(tuple(found), flops(inputs, [types[stage.root.output]], stage.root.attrs), waits=True)
 
     def build(self, builder: PhaseBuilder, stage: FusionGroup, decided: GroupSchedule, name: str) -> Phase:
         """The first product of the first step of the first direction."""
@@ -132,18 +130,26 @@ class Recurrence(Template[RecurrenceParams], CpuTemplate, CpuScheduled):
         (rows, units), columns = (stored.box.size[d] for d in matrix_dims(stored.box.size)), 1
         inner = code.element_printer(printer, (m, n), (rows, units))
         sums = ", ".join(f"auto {part_of(inner.acc, Acc(part=g))}" for g in range(params.gates))
+        many, text = code.extents(stored, columns, printer)
+        out.line(f"const long units_ = {text};")
         with out.block(f"auto element_ = [&](long {m}, long {n}, {sums}) {{", "};"):
             write_elements(out, task.results, inner)
-        many, text = code.extents(stored, columns, printer)
+        tail = "element_"
+        if any(units % params.block for units in many):
+            tail, ranges = "tail_", {**inner.ranges, "units_": (0, units)}
+            with out.block(f"auto tail_ = [&](long {m}, long {n}, {sums}) {{", "};"):
+                write_elements(out, task.results, replace(inner, ranges=ranges), "units_")
         row = printer.index(stored.box.offset[0])
         left = f"{code.corner(printer, a)}, {row_stride(printer.pointers['a'].buffer)}"
-        call = self.call(phase, code, rows, left, code.corner(printer, b), f"{text}, ({row}) / {params.rows} % 2")
-        out.line(f"if ({text} > 0) {call}" if min(many) == 0 else call)
+        rest = f"units_, ({row}) / {params.rows} % 2"
+        call = self.call(phase, code, rows, left, code.corner(printer, b), rest, f"element_, {tail}")
+        out.line(f"if (units_ > 0) {call}" if min(many) == 0 else call)
 
-    def call(self, phase: Phase, code: CpuStorage, rows: int, a: str, b: str, rest: str) -> str:
-        """Of the vocabulary, for so many rows; ``rest``: units, and whether the last block comes first."""
+    def call(self, phase: Phase, code: CpuStorage, rows: int, a: str, b: str, rest: str, cell: str) -> str:
+        """Of the vocabulary, for so many rows; ``rest``: units, and whether the last block comes first; ``cell``: what
+        takes whole vectors of units, and what their ends."""
         terms = operand(phase.task, "a").box.size[1]
-        return f"mn::recurrence<{self.sizes(self.params(phase.task), rows)}>({a}, {b}, {terms}, {rest}, element_);"
+        return f"mn::recurrence<{self.sizes(self.params(phase.task), rows)}>({a}, {b}, {terms}, {rest}, {cell});"
 
     @staticmethod
     def sizes(params: RecurrenceParams, rows: int) -> str:

@@ -31,6 +31,7 @@ class RecurrenceBytes(Recurrence):
     name = "recurrence_bytes"
     parameters: type[RecurrenceParams] = BytesParams
     header = "mononn_recurrence_bytes.hpp"
+    efficiency = 0.13
     rounds = True
 
     # -- meaning ----------------------------------------------------------------------------------------------------
@@ -64,12 +65,12 @@ class RecurrenceBytes(Recurrence):
         (rows, terms), pieces = operand(task, "a").box.size, self.params(task).pieces
         return rows * (1 + pieces + pieces * -(-terms // GROUP))
 
-    def call(self, phase: Phase, code: CpuStorage, rows: int, a: str, b: str, rest: str) -> str:
+    def call(self, phase: Phase, code: CpuStorage, rows: int, a: str, b: str, rest: str, cell: str) -> str:
         params, terms = self.params(phase.task), operand(phase.task, "a").box.size[1]
         kernel = f"mn::RecurrenceBytes<{self.sizes(params, rows)}, {params.pieces}, {terms}>"
         code.write_scratch(phase)
         code.assert_fits(phase, kernel)
-        return f"{kernel}::run({a}, {b}, {rest}, local_, element_);"
+        return f"{kernel}::run({a}, {b}, {rest}, local_, {cell});"
 
 
 TEMPLATE = RecurrenceBytes()

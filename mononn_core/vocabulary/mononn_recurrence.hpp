@@ -5,18 +5,16 @@
 
 namespace mn {
 
-// Units [n, n + W) of row m, gate by gate; of a ragged end lane by lane.
-template <class Element, class... Sums> MN_INLINE void each_unit(long m, long n, long end, Element &&element, Sums... v) {
-  if (n + W <= end) {
-    element(m, n, v...);
-  } else {
-    for (int i = 0; i < W && n + i < end; ++i) element(m, n + i, V1{v[i]}...);
-  }
+// Units [n, n + W) of row m, gate by gate; those before ``end`` where they are not whole.
+template <class Element, class Tail, class... Sums>
+MN_INLINE void each_unit(long m, long n, long end, Element &&element, Tail &&tail, Sums... v) {
+  if (n + W <= end) element(m, n, v...);
+  else if (n < end) tail(m, n, v...);
 }
 
 // A tile's sums: GATES times the vectors of a block, a row each.
-template <int GATES, int MR, int NV, class Element, int... G>
-MN_INLINE void each_gate(V (&c)[MR][NV], long row, long n, long end, Element &&element, Sequence<int, G...>) {
+template <int GATES, int MR, int NV, class Element, class Tail, int... G>
+MN_INLINE void each_gate(V (&c)[MR][NV], long row, long n, long end, Element &&element, Tail &&tail, Sequence<int, G...>) {
   constexpr int EACH = NV / GATES;
   alignas(64) float sums[MR][NV * W];
   MN_UNROLL for (int i = 0; i < MR; ++i)
@@ -24,13 +22,14 @@ MN_INLINE void each_gate(V (&c)[MR][NV], long row, long n, long end, Element &&e
   asm volatile("" : : "r"(sums) : "memory");
   MN_NOUNROLL for (int i = 0; i < MR; ++i)
     MN_NOUNROLL for (int u = 0; u < EACH; ++u)
-      each_unit(row + i, n + u * W, end, element, load<V>(sums[i] + (G * EACH + u) * W)...);
+      each_unit(row + i, n + u * W, end, element, tail, load<V>(sums[i] + (G * EACH + u) * W)...);
 }
 
 // ROWS rows of A (the state) [ROWS, K] by ``units`` units of B, floats or whole numbers of 8 bits, packed in blocks of BLOCK
-// units, their GATES side by side; element(m, n, v...) takes the sums of W neighbouring units of row m from unit n on.
-template <int GATES, int BLOCK, int ROWS, int MOST, class TB, class Element>
-static inline void recurrence(const float *A, long lda, const TB *B, long K, long units, bool backwards, Element &&element) {
+// units, their GATES side by side; element(m, n, v...) takes the sums of W neighbouring units of row m from unit n on, ``tail``
+// those of the last, fewer ones.
+template <int GATES, int BLOCK, int ROWS, int MOST, class TB, class Element, class Tail>
+static inline void recurrence(const float *A, long lda, const TB *B, long K, long units, bool backwards, Element &&element, Tail &&tail) {
   constexpr int PANEL = GATES * BLOCK;
   using S = Shape<ROWS, PANEL, MOST>;
   const long blocks = (units + BLOCK - 1) / BLOCK;
@@ -38,7 +37,7 @@ static inline void recurrence(const float *A, long lda, const TB *B, long K, lon
     const long block = backwards ? blocks - 1 - i : i;
     const TB *panel = B + block * K * PANEL;
     auto finish_tile = [&](auto &c, long row) __attribute__((always_inline)) {
-      each_gate<GATES>(c, row, block * BLOCK, units, element, Counted<GATES>{});
+      each_gate<GATES>(c, row, block * BLOCK, units, element, tail, Counted<GATES>{});
     };
     long row = 0;
     if constexpr (S::LARGES > 0)

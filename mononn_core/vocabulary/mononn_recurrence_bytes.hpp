@@ -22,8 +22,8 @@ template <int GATES, int BLOCK, int ROWS, int MOST, int PIECES, long K> struct R
   };
   static_assert(sizeof(Rows) <= FLOATS * sizeof(float));
 
-  template <class Element>
-  static inline void run(const float *A, long lda, const uint8_t *B, long units, bool backwards, float *local, Element &&element) {
+  template <class Element, class Tail>
+  static inline void run(const float *A, long lda, const uint8_t *B, long units, bool backwards, float *local, Element &&element, Tail &&tail) {
     Rows &rows = *(Rows *)local;
     MN_NOUNROLL for (int i = 0; i < ROWS; ++i) rounded(A + i * lda, rows, i);
     const long blocks = (units + BLOCK - 1) / BLOCK;
@@ -32,9 +32,9 @@ template <int GATES, int BLOCK, int ROWS, int MOST, int PIECES, long K> struct R
       const uint8_t *panel = B + block * TERMS * PANEL;
       long row = 0;
       if constexpr (S::LARGES > 0)
-        for (int b = 0; b < S::LARGES; ++b, row += S::LARGE) tile<S::LARGE>(rows, row, panel, block * BLOCK, units, element);
+        for (int b = 0; b < S::LARGES; ++b, row += S::LARGE) tile<S::LARGE>(rows, row, panel, block * BLOCK, units, element, tail);
       if constexpr (S::BLOCKS > S::LARGES)
-        for (int b = S::LARGES; b < S::BLOCKS; ++b, row += S::SMALL) tile<S::SMALL>(rows, row, panel, block * BLOCK, units, element);
+        for (int b = S::LARGES; b < S::BLOCKS; ++b, row += S::SMALL) tile<S::SMALL>(rows, row, panel, block * BLOCK, units, element, tail);
     }
   }
 
@@ -87,8 +87,8 @@ template <int GATES, int BLOCK, int ROWS, int MOST, int PIECES, long K> struct R
     }
   }
 
-  template <int MR, class Element>
-  MN_INLINE void tile(const Rows &rows, long row, const uint8_t *panel, long n, long end, Element &&element) {
+  template <int MR, class Element, class Tail>
+  MN_INLINE void tile(const Rows &rows, long row, const uint8_t *panel, long n, long end, Element &&element, Tail &&tail) {
     I c[PIECES][MR][NV];
     MN_UNROLL for (int p = 0; p < PIECES; ++p)
       MN_UNROLL for (int i = 0; i < MR; ++i)
@@ -110,7 +110,7 @@ template <int GATES, int BLOCK, int ROWS, int MOST, int PIECES, long K> struct R
         if constexpr (PIECES == 2) sums[i][j] = sums[i][j] * 256.0f + to_float<V>(c[1][i][j]);
         sums[i][j] *= splat<V>(rows.scale[row + i]);
       }
-    each_gate<GATES>(sums, row, n, end, element, Counted<GATES>{});
+    each_gate<GATES>(sums, row, n, end, element, tail, Counted<GATES>{});
   }
 };
 

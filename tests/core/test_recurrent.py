@@ -348,3 +348,16 @@ def test_states_stay_as_they_are_computed_where_others_multiply_narrow_numbers()
     graph = net.graph(net("matmul", net("reshape", shown, shape=(15, units)), net.random(units, units)))
     program = lower_imported(graph, Options(threads=2, precision="bf16"), NARROW).program
     assert {b.dtype for b in program.buffers if b.space == "arena"} == {"float32"}
+
+
+@pytest.mark.parametrize(("units", "kind"), [(25, "single"), (256, "columns")])
+def test_units_are_shared_where_meeting_in_every_step_takes_less_than_their_work(units: int, kind: str) -> None:
+    stages = lowered(net_of("lstm", (50, 1, units, 0), (0,), ()), "avx512")
+    (found,) = (group.partition.kind for group in stages.lowered.schedule.groups if group.template == "recurrence")
+    assert found == kind
+
+
+@pytest.mark.parametrize("units", [64, 40, 25])
+def test_the_last_units_that_are_no_whole_vector_are_computed_in_one(units: int) -> None:
+    source = lowered(net_of("lstm", (5, 1, units, 0), (0,), ("b", "lengths")), "avx512").source
+    assert ("auto tail_" in source) == (units % 16 > 0) and "lane_ <" not in source
