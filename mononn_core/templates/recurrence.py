@@ -52,7 +52,7 @@ class Recurrence(Template[RecurrenceParams], CpuTemplate, CpuScheduled):
     weights = "b"
     header = "mononn_recurrence.hpp"
     efficiency = 0.3
-    rounds = False
+    rounded = False
     """Whether it is for states that are rounded."""
 
     # -- meaning ----------------------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ class Recurrence(Template[RecurrenceParams], CpuTemplate, CpuScheduled):
 
     def preference(self, stage: FusionGroup, builder: PhaseBuilder) -> int | None:
         assert stage.root is not None
-        return 0 if self.rounds == ("rounded" in stage.root.attrs) else None
+        return 0 if self.rounded == ("rounded" in stage.root.attrs) else None
 
     def ways(self, stage: FusionGroup, builder: PhaseBuilder, owners: int) -> Ways:
         assert stage.root is not None
