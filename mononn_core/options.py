@@ -31,7 +31,8 @@ class Options:
             scale for each run of up to 256 terms: "int8", "int16", or "fp32": it is not rounded. "auto": int8 beside
             weights of 4 bits and int16 beside those of 8, so that hardly anything is added to what rounding the weights
             has done, and fp32 on processors without an instruction for products of bytes. A model that says it itself
-            (``accuracy_level`` of MatMulNBits) is followed. On a CPU; a GPU multiplies reals.
+            (``accuracy_level`` of MatMulNBits; by "auto" a DynamicQuantizeLSTM of its states) is followed. On a
+            CPU; a GPU multiplies reals.
         threads: workers the schedule is balanced for (a run may use another number, with the same output bits); of no
             meaning on GPUs, where the schedule chooses the threads of a block.
         fuse: fuse elementwise chains, movements and epilogues (off: one phase an operator; for ablations).

@@ -132,7 +132,8 @@ def write_elements(out: Writer, results: tuple[Result, ...], printer: Printer, e
     inner = replace(printer, vector=var, aligned=var, guard=((), (Var(end),)) if end else printer.guard)
     offsets = [printer.pointers[s.operand].address(s.index, printer.ranges) for s in stores]
     out.line("using T = decltype(v_);")
-    if all(is_vector(s, var, printer) for s in stores) and all(inner.stride(o) is not None for o in offsets):
+    even = not end or all(inner.stride(offset) is not None for offset in offsets)
+    if even and all(is_vector(store, var, printer) for store in stores):
         lets = [Let(f"r{n}_", store.value) for n, store in enumerate(stores)]
         for let in lets:
             write_vector(out, let, inner)

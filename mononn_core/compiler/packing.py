@@ -115,7 +115,8 @@ def _phases(program: Program) -> Iterator[dict[str, Any]]:
 def multiplied(storage: Storage, phase: Phase) -> str:
     """The type that a template's left operand is multiplied in, the wider one of both; "" of a nest. Instructions take
     bytes without a sign on the left: whichever side has them, and though the left one be stored as words."""
-    roles = get(phase.task.template).roles[:2]
-    types = [storage.buffer(operand(phase.task, role).buffer).dtype for role in roles]
+    template = get(phase.task.template)
+    types = [storage.buffer(operand(phase.task, role).buffer).dtype for role in template.roles[:2]]
+    types[:1] = [template.rounded] if template.rounded else types[:1]
     widest = max(types, key=itemsize, default="")
     return LEFT.get(types[-1] if widest == HALF_WORD else widest, widest)

@@ -64,7 +64,7 @@ def _partitions(
     if owners == 1:
         return (single,)
     ways = template.ways(stage, builder, owners)
-    alone = ways.waits or ways.flops < SMALL_FLOPS or not ways.partitions
+    alone = ways.single or ways.flops < SMALL_FLOPS or not ways.partitions
     return (*ways.partitions, single) if alone else ways.partitions
 
 

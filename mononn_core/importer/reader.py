@@ -114,10 +114,20 @@ def fix_inputs(model: onnx.ModelProto, values: Values) -> None:
         _match(name, dims, array.shape, {})
         position, entry = next((i, entry) for i, entry in enumerate(model.graph.input) if entry.name == name)
         kind = onnx.helper.tensor_dtype_to_np_dtype(entry.type.tensor_type.elem_type)
-        if not np.can_cast(array.dtype, kind, "same_kind") and (array != array.astype(kind)).any():
+        if (held := _as(array, kind)) is None:
             raise InputError(f"input {name!r} is of type {dtype}, and its value {array} is none; give another")
-        model.graph.initializer.append(numpy_helper.from_array(array.astype(kind), name))
+        model.graph.initializer.append(numpy_helper.from_array(held, name))
         del model.graph.input[position]
+
+
+def _as(array: np.ndarray[Any, Any], kind: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
+    """Numbers in a type; None where they are none, or whole numbers that it does not hold. Floats are rounded."""
+    try:
+        with np.errstate(invalid="ignore"):
+            found = array.astype(kind)
+    except (OverflowError, TypeError, ValueError):
+        return None
+    return None if kind.kind in "biu" and (found != array).any() else found
 
 
 def _known(name: str, declared: Collection[str]) -> None:

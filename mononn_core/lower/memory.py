@@ -65,9 +65,8 @@ class _Arena:
         overlap = (self.phases[at, 0] <= self.phases[one, 1]) & (self.phases[one, 0] <= self.phases[at, 1])
         shared = self.private[at] & self.private[one] & ~overlap
         dealt = spots[self.dealt[spots] & self.dealt[one]]
-        same = (
-            self.offset[dealt] + self.edges[dealt, 1:-1].T - self.edges[one, 1:-1, None]
-        )  # an owner's part begins there
+        # where an owner's part begins where its did
+        same = self.offset[dealt] + self.edges[dealt, 1:-1].T - self.edges[one, 1:-1, None]
         offsets = np.concatenate([[0], self.offset[at] + self.nbytes[at], same.ravel()])
         offsets = np.unique(-(-offsets[offsets >= 0] // align) * align)
         common, foreign = self._meet(one, offsets, at)

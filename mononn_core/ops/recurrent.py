@@ -12,8 +12,8 @@ reset * h, and the update gate.
 
 ``activations``: names of operators, or "identity", of every direction one after the other, between commas;
 ``clip`` > 0 bounds what an activation sees; ``coupled``: the forget gate is 1 - i; ``after``: the reset gate multiplies
-the recurrent product, not the state in front of it; ``rounded``, if there: what is multiplied by r is
-rounded to that type before, each row on a scale of its own (:func:`mononn_core.ops.weight_only.in_steps`).
+the recurrent product, not the state in front of it; ``rounded``, if there: what is multiplied by r is rounded to that
+type before, each row on a scale of its own (:func:`mononn_core.ops.weight_only.in_steps`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mononn_core.graph import TensorType
 from mononn_core.ops import registry
 from mononn_core.ops.common import integers, number, text
 from mononn_core.ops.registry import Attrs, OpDef, register
-from mononn_core.ops.weight_only import in_steps
+from mononn_core.ops.weight_only import STEPS, Numbers, in_steps
 
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 STATES = {"rnn": 1, "gru": 1, "lstm": 2}
@@ -35,8 +35,8 @@ ACTIVATIONS = {"rnn": ("tanh",), "gru": ("sigmoid", "tanh"), "lstm": ("sigmoid",
 X, R, H, C, B, P, LENGTHS, SCALE = range(8)
 INPUTS = 8
 """Positions of the inputs, and how many there are."""
-ROUNDED = ("int8", "int16")
-"""What states are rounded to."""
+ROUNDED = tuple(STEPS)
+"""What states are rounded to, in so many bytes as its place in this says."""
 V = TypeVar("V")
 
 
@@ -116,12 +116,11 @@ class Cell:
         return do.add("mul", gate(1, new), self._apply(do, 2, new)), new
 
 
-class Written(Making[V], Protocol[V]):
+class Written(Making[V], Numbers[V], Protocol[V]):
     """Where whole tensors are computed."""
 
     def shape(self, name: V) -> tuple[int, ...]: ...
     def dtype(self, name: V) -> str: ...
-    def number(self, value: float, like: V) -> V: ...
 
 
 class Unrolled:

@@ -71,6 +71,7 @@ class Template(ABC, Generic[P]):
         prologues: expressions it takes in its middle, by name, with the axes they are over.
         filled: the operand that the task's body may compute in the worker's own memory, or "".
         weights: the operand whose first rows a worker may ask for before a barrier, or "".
+        rounded: the type that it rounds its first operand to before it multiplies; "": it takes it as it is.
     """
 
     name: ClassVar[str]
@@ -80,6 +81,7 @@ class Template(ABC, Generic[P]):
     prologues: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     filled: ClassVar[str] = ""
     weights: ClassVar[str] = ""
+    rounded: ClassVar[str] = ""
 
     def params(self, task: Task) -> P:
         """The task's parameters; raises ValueError where one is missing, unknown or of another type."""

@@ -18,11 +18,11 @@ from mononn_core.schedule.stages import FusionGroup
 @dataclass(frozen=True)
 class Ways:
     """Partitions of a group that are worth a try beside one owner's doing it all, the preferred first, and its
-    operations. ``waits``: one owner's doing it all is worth a try however many these are."""
+    operations. ``single``: one owner's doing it all is worth a try however many these are."""
 
     partitions: tuple[Partition, ...]
     flops: int
-    waits: bool = False
+    single: bool = False
 
 
 class CpuScheduled(ABC):

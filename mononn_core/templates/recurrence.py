@@ -4,9 +4,9 @@ A tile has an accumulator for every gate; the rest of the cell (:class:`mononn_c
 expression of them. b is packed in blocks of units, their gates side by side. Steps follow one another in a loop;
 owners meet behind every product only where they share the units of a direction, because one cache would not hold its
 weights; directions then follow one another. Every other step walks the blocks backwards: what the cache still holds of
-the weights is found there. A GRU whose reset gate multiplies the state in
-front of the last gate's product has two products a step. Weights of 8 bits, and those that 16 bits hold exactly, are
-widened by each load where an owner reads more of them in a step than its second-level cache would hold as float32.
+the weights is found there. A GRU whose reset gate multiplies the state in front of the last gate's product has two
+products a step. Weights of 8 bits, and those that 16 bits hold exactly, are widened by each load where an owner reads
+more of them in a step than its second-level cache would hold as float32.
 """
 
 from __future__ import annotations
@@ -52,8 +52,6 @@ class Recurrence(Template[RecurrenceParams], CpuTemplate, CpuScheduled):
     weights = "b"
     header = "mononn_recurrence.hpp"
     efficiency = 0.3
-    rounded = False
-    """Whether it is for states that are rounded."""
 
     # -- meaning ----------------------------------------------------------------------------------------------------
 
@@ -95,7 +93,7 @@ class Recurrence(Template[RecurrenceParams], CpuTemplate, CpuScheduled):
 
     def preference(self, stage: FusionGroup, builder: PhaseBuilder) -> int | None:
         assert stage.root is not None
-        return 0 if self.rounded == ("rounded" in stage.root.attrs) else None
+        return 0 if bool(self.rounded) == ("rounded" in stage.root.attrs) else None
 
     def ways(self, stage: FusionGroup, builder: PhaseBuilder, owners: int) -> Ways:
         assert stage.root is not None
@@ -110,7 +108,7 @@ class Recurrence(Template[RecurrenceParams], CpuTemplate, CpuScheduled):
         assert flops is not None
         types = builder.types
         inputs = [types[n] if n else None for n in stage.root.inputs]
-        return Ways(tuple(found), flops(inputs, [types[stage.root.output]], stage.root.attrs), waits=True)
+        return Ways(tuple(found), flops(inputs, [types[stage.root.output]], stage.root.attrs), single=True)
 
     def build(self, builder: PhaseBuilder, stage: FusionGroup, decided: GroupSchedule, name: str) -> Phase:
         """The first product of the first step of the first direction."""

@@ -32,7 +32,7 @@ class RecurrenceBytes(Recurrence):
     parameters: type[RecurrenceParams] = BytesParams
     header = "mononn_recurrence_bytes.hpp"
     efficiency = 0.13
-    rounded = True
+    rounded = "int8"
 
     # -- meaning ----------------------------------------------------------------------------------------------------
 

@@ -83,7 +83,20 @@ def test_what_is_not_finite_spoils_its_own_row_and_a_state_of_zeros_is_none(roun
     np.testing.assert_allclose(found[0, :, ::3], want[0, :, ::3], rtol=1e-4, atol=reach((rounded,)))
 
 
-BYTES = replace(Machine.named("avx512"), features=Machine.named("avx512").features | {"avx512vnni"})
+@pytest.mark.parametrize(("level", "feature"), [("avx512", "avx512vnni"), ("avx2", "avxvnni")])
+@pytest.mark.parametrize("rounded", ROUNDED)
+def test_an_instruction_for_products_of_bytes_changes_no_bit(level: str, feature: str, rounded: str) -> None:
+    plain = Machine.named(level)
+    machine = replace(plain, features=plain.features | {feature})
+    if not machine.features <= Machine.probe().features:
+        pytest.skip(f"this processor has no {feature}")
+    graph = net_of("lstm", (6, 3, 75, 0), (0, 1), ("b", rounded))
+    given, found = values_of(graph, 2), []
+    for one in (plain, machine):
+        stages = lower_imported(graph, Options(threads=2), one)
+        assert (feature in stages.manifest["machine"]["features"]) == (one is machine)
+        found.append(next(iter(session(stages).run(given).values())))
+    np.testing.assert_array_equal(*found)
 
 
 def rounding_of(graph: Graph) -> list[object]:

@@ -72,6 +72,9 @@ def test_what_is_needed_is_said() -> None:
     [
         ({"speed": 1}, InputError, "the model has no input 'speed'; its inputs are x, rate, length"),
         ({"rate": 0.5}, InputError, "input 'rate' is of type int64, and its value 0.5 is none"),
+        ({"rate": np.nan}, InputError, "input 'rate' is of type int64, and its value nan is none"),
+        ({"rate": 1 << 64}, InputError, "input 'rate' is of type int64, and its value 18446744073709551616 is none"),
+        ({"rate": "high"}, InputError, "input 'rate' is of type int64, and its value high is none"),
         ({"length": [1, 2]}, ShapeError, "input 'length': dimension 0 is 1, and the shape given says 2"),
         ({"rate": [1]}, ShapeError, r"input 'rate' has 0 dimensions, and shape \[1\] has 1"),
     ],
