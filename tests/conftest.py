@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +21,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder, file = item.path.parent.name, item.path.relative_to(GOLDEN.parent)
         item.add_marker(pytest.mark.xdist_group(LONGEST if folder == LONGEST else str(file)))
     items.sort(key=lambda item: item.path.parent.name != LONGEST)
+    leave_to_the_slow_tier(items)
+
+
+def leave_to_the_slow_tier(items: list[pytest.Item]) -> None:
+    """Of a test ``@pytest.mark.in_turn("a", "b", "c")`` each pair of b and c has one value of a, in turn; with the
+    other values it is slow."""
+    turns = []
+    values: defaultdict[tuple[str, str], list[object]] = defaultdict(list)
+    for item in items:
+        if not (mark := item.get_closest_marker("in_turn")):
+            continue
+        assert isinstance(item, pytest.Function)
+        seen = [values[item.nodeid.partition("[")[0], name] for name in mark.args]
+        given = [item.callspec.params[name] for name in mark.args]
+        for known, value in zip(seen, given, strict=True):
+            if value not in known:
+                known.append(value)
+        turns.append((item, seen, given))
+    for item, seen, given in turns:
+        if sum(known.index(value) for known, value in zip(seen, given, strict=True)) % len(seen[0]):
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -95,7 +95,7 @@ SEEN = {"unet-test": {"Softmax": 4, "Resize": 1}, "wavenet-test": {"Tanh": 8, "S
 """Operators that a file has, and how often."""
 
 
-LONGEST = ("unet-test", "wavenet-test", "swin-test")
+LONGEST = ("unet-test", "wavenet-test", "swin-test", "r3d-test", "regnet-test")
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,8 @@ LEVELS = {
     "neon": Level(Machine.named("neon")),
     "scalar": Level(Machine.named("scalar")),
 }
+TIERS = [pytest.param(n, marks=[pytest.mark.slow] * (n in ("avx2 avxvnni", "sse"))) for n in LEVELS]
+"""Levels to test on; the code of those in the slow tier has other levels' loops."""
 KINDS = {
     "int8": ("uint8_t", "int8_t", "int32_t"),
     "words": ("int16_t", "int8_t", "int32_t"),

@@ -28,6 +28,7 @@ from tests.core.narrow import (
     PRODUCTS,
     PROLOGUE,
     TERMS,
+    TIERS,
     TILE,
     TYPES,
     Product,
@@ -51,7 +52,7 @@ Array = np.ndarray[Any, Any]
 
 @pytest.mark.parametrize("label", PRODUCTS)
 @pytest.mark.parametrize("kind", PRODUCT_KINDS)
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", TIERS)
 def test_product(level: str, kind: str, label: str) -> None:
     """What stands past a row's terms is 255 or NaN."""
     case = PRODUCTS[label]
@@ -70,7 +71,7 @@ def test_product(level: str, kind: str, label: str) -> None:
 
 @pytest.mark.parametrize("weight", [-128, 127])
 @pytest.mark.parametrize("kind", ["int8", "parts"])
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", TIERS)
 def test_extremes(level: str, kind: str, weight: int) -> None:
     """Sums of products that are all the largest there are, which 16-bit sums could not hold."""
     case, k = PRODUCTS["one tile"], 1026
@@ -83,7 +84,7 @@ def test_extremes(level: str, kind: str, weight: int) -> None:
 
 
 @pytest.mark.parametrize("label", ["one tile", "one row"])
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", TIERS)
 def test_long_sums(level: str, label: str) -> None:
     """One chain of float32 additions of so many terms would be off by 6e-5."""
     case, k = PRODUCTS[label], 1 << 16
@@ -99,7 +100,7 @@ def test_long_sums(level: str, label: str) -> None:
     ("how", "label"), [*(("conv", label) for label in CONVOLUTIONS), *(("joined", j) for j in JOINED)]
 )
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", TIERS)
 def test_convolution(level: str, kind: str, how: str, label: str) -> None:
     """What stands past the channels, and past the last pixel, is 255 or NaN. Joined: the taps of a kernel row."""
     case = CONVOLUTIONS[label]
@@ -134,7 +135,7 @@ def beside(case: Case, b: Array, word: int) -> Array:
 
 @pytest.mark.parametrize("label", DEPTHWISE)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", TIERS)
 def test_groups_side_by_side(level: str, kind: str, label: str) -> None:
     """Words of channels, or of kernel rows; what stands past the channels is 255 or NaN."""
     case, word = DEPTHWISE[label], GROUP[kind]
@@ -165,7 +166,7 @@ getattr(library, name)(ctypes.c_void_p(a), ctypes.c_long(k), b, ctypes.c_long(k)
 
 
 @pytest.mark.parametrize("kind", PRODUCT_KINDS)
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", TIERS)
 def test_end_of_memory(level: str, kind: str, tmp_path: Path) -> None:
     """Rows that end where memory does (of bytes three, of words two bytes earlier) are read without a fault."""
     functions(level)
@@ -186,7 +187,7 @@ def every(name: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", TYPES)
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", TIERS)
 def test_loads(level: str, name: str) -> None:
     values = every(name)
     n = len(values)
@@ -206,7 +207,7 @@ def test_loads(level: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["uint8", "int8", "int32"])
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", TIERS)
 def test_loads_of_integers(level: str, name: str) -> None:
     values = every(name)
     out = np.zeros(len(values), np.int32)
@@ -223,7 +224,7 @@ def _write(level: str, name: str, values: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", ["uint8", "int8", "int32"])
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", TIERS)
 def test_stores_of_integers(level: str, name: str) -> None:
     values = every(name)
     if name == "int32":
@@ -232,7 +233,7 @@ def test_stores_of_integers(level: str, name: str) -> None:
         np.testing.assert_array_equal(row, values)
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", TIERS)
 def test_stores_of_f16(level: str) -> None:
     """Every binary16, what lies half way to the next and beside that, and random floats of its range and beyond."""
     exact = every("f16").astype(np.float32)
@@ -252,7 +253,7 @@ def test_stores_of_f16(level: str) -> None:
         np.testing.assert_array_equal(np.isnan(row), np.isnan(values))
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", TIERS)
 def test_stores_of_bf16(level: str) -> None:
     """Every bfloat16, the ties between them, their neighbours, and random floats; NaNs whose upper half is infinity."""
     upper = np.arange(1 << 16, dtype=np.uint32) << 16
@@ -271,7 +272,9 @@ def test_stores_of_bf16(level: str) -> None:
         assert np.all(zero if "bf16" in level else found == expected.view(np.uint16)[denormal])
 
 
-@pytest.mark.parametrize("level", ["neon", "neon dotprod", "avx2 avxvnni"])
+@pytest.mark.parametrize(
+    "level", ["neon dotprod", *(pytest.param(n, marks=pytest.mark.slow) for n in ("neon", "avx2 avxvnni"))]
+)
 def test_other_machines(level: str) -> None:
     assert LEVELS[level].compile(source(LEVELS[level])).startswith(b"\x7fELF")
 
@@ -317,7 +320,7 @@ def test_inner_loop(
 
 
 @pytest.mark.parametrize("name", MORE)
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", TIERS)
 def test_bytes_nearest_to_floats(level: str, name: str) -> None:
     """Ties, and all that is far below, one vector or two at a time; and what a table has for them."""
     ends, more = np.iinfo(name), MORE[name]

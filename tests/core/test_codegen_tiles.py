@@ -36,6 +36,7 @@ LEVELS = {
     "in registers": Level(PLAIN, tuple(f"-m{f}" for f in sorted(FEATURES)), FEATURES),
     "in memory": Level(IN_MEMORY, ("-Xclang", "-O1")),  # for its arithmetic: at -O3 the compiler takes twice as long
 }
+TIERS = ["in registers", pytest.param("in memory", marks=pytest.mark.slow)]  # networks in memory: test_bf16.py
 LANES = 16
 TYPES = {"int8": "uint8", "bf16": "bfloat16"}
 PRODUCTS = {
@@ -130,7 +131,7 @@ def functions(level: str) -> Any:
 
 @pytest.mark.parametrize("label", PRODUCTS)
 @pytest.mark.parametrize("kind", TYPES)
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", TIERS)
 def test_product(level: str, kind: str, label: str) -> None:
     """What stands past a row's terms is 255 or NaN."""
     case, library = PRODUCTS[label], functions(level)
@@ -151,7 +152,7 @@ def test_product(level: str, kind: str, label: str) -> None:
     ("how", "label"), [*(("conv", label) for label in CASES), *(("joined", label) for label in JOINED)]
 )
 @pytest.mark.parametrize("kind", TYPES)
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", TIERS)
 def test_convolution(level: str, kind: str, how: str, label: str) -> None:
     """What stands past the channels, and past the last pixel, is 255 or NaN."""
     case, library = CASES[label], functions(level)

@@ -90,6 +90,7 @@ CASES = {
 }
 
 
+@pytest.mark.in_turn("level", "label")
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("label", CASES)
 def test_as_in_whole_numbers(label: str, level: str) -> None:

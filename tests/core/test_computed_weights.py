@@ -68,6 +68,7 @@ def check(text: bytes, feeds: dict[str, np.ndarray], level: str, template: str, 
     np.testing.assert_allclose(seen, wanted, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.in_turn("level", "name")
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", CASES)
 def test_of_floats(name: str, level: str) -> None:
@@ -114,6 +115,7 @@ def test_no_vector_is_read_behind_an_array_of_the_callers(name: str) -> None:
 BYTES = {k: c for k, c in CASES.items() if k != "long sums"}
 
 
+@pytest.mark.in_turn("zeros", "kinds", "name")
 @pytest.mark.parametrize("zeros", [(0, 0), (117, 3)])
 @pytest.mark.parametrize("kinds", [("uint8", "int8"), ("int8", "uint8")])
 @pytest.mark.parametrize("name", BYTES)

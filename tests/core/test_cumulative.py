@@ -73,6 +73,7 @@ def assert_close(found: dict[str, Array], wanted: dict[str, Array]) -> None:
             np.testing.assert_array_equal(found[name], want, name)
 
 
+@pytest.mark.in_turn("machine", "way")
 @pytest.mark.parametrize("way", WAYS, ids=lambda w: "-".join(k for k, on in w.items() if on) or "plain")
 @pytest.mark.parametrize("machine", RUNNABLE)
 def test_every_type_and_shape(machine: str, way: dict[str, bool]) -> None:

@@ -58,12 +58,12 @@ def network(activation: str) -> bytes:
     ("activation", "searches"),
     [
         ("Relu", 1),
-        ("Clip none six", 1),
+        pytest.param("Clip none six", 1, marks=pytest.mark.slow),
         ("Clip none ", 1),
-        ("Sigmoid", 1),
-        ("Abs", 1),
+        pytest.param("Sigmoid", 1, marks=pytest.mark.slow),
+        pytest.param("Abs", 1, marks=pytest.mark.slow),
         ("Clip minus six", 2),
-        ("LeakyRelu", 2),
+        pytest.param("LeakyRelu", 2, marks=pytest.mark.slow),
         ("HardSwish", 2),
     ],
 )

@@ -67,6 +67,7 @@ def test_the_ends_of_binary16() -> None:
         assert exactly_half(np.append(ends, np.float32(one))) == ""
 
 
+@pytest.mark.in_turn("machine", "kind", "rows")
 @pytest.mark.parametrize("machine", [*RUNNABLE, "this"])
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
 @pytest.mark.parametrize("rows", [1, 3, 7, 8])

@@ -66,6 +66,7 @@ def lowered(case: Case, level: str) -> CpuStages:
     return compiler.lower(case.model(), threads=2, machine=Machine.named(level))
 
 
+@pytest.mark.in_turn("level", "name")
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", CASES)
 def test_as_the_reference(name: str, level: str) -> None:

@@ -89,6 +89,7 @@ def test_parts_on_both_sides_of_a_barrier() -> None:
     assert any(isinstance(s, Barrier) for s in steps[wrote[0] : wrote[-1]])
 
 
+@pytest.mark.in_turn("threads", "batch", "kernel")
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("batch", [1, 2, 6])
 @pytest.mark.parametrize(("kernel", "up_first"), [(1, False), (3, False), (3, True)])

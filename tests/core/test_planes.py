@@ -39,6 +39,7 @@ def mix(
     return model, sum(node.op == "matmul" for node in graph.nodes)
 
 
+@pytest.mark.in_turn("bias", "back", "shape")
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("back", [False, True])
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ def given(stages: compiler.Stages) -> np.ndarray:
     return x
 
 
+@pytest.mark.in_turn("level", "form")
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(
     "form",

@@ -102,6 +102,7 @@ def network(
     return b.model({"x": kind}, {"y": (batch, results, height, width)})
 
 
+@pytest.mark.in_turn("template", "shape")
 @pytest.mark.parametrize(
     ("shape", "level"),
     [

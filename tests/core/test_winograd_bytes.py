@@ -43,6 +43,7 @@ def check(level: str, serialized: bytes, feeds: Feeds, wanted: np.ndarray, inter
             np.testing.assert_array_equal(session.run(feeds)["y"], wanted)
 
 
+@pytest.mark.in_turn("level", "shape")
 @pytest.mark.parametrize("level", ["avx2", "avx512"])
 @pytest.mark.parametrize(
     ("shape", "results", "group", "apart"),

@@ -123,7 +123,10 @@ def other_launch(schedule: CudaSchedule) -> CudaSchedule:
     return compiler.cuda_variants(stages, 1)["128x1-0"]
 
 
-@pytest.mark.parametrize("edit", [fewer_stages, other_rows, fewer_tasks, apart, other_launch])
+@pytest.mark.parametrize(
+    "edit",
+    [fewer_stages, *(pytest.param(e, marks=pytest.mark.slow) for e in (other_rows, fewer_tasks)), apart, other_launch],
+)
 def test_a_legal_schedule_made_by_hand_runs(edit: Callable[[CudaSchedule], CudaSchedule]) -> None:
     schedule = decided("wide")
     new = edit(schedule)
