@@ -28,11 +28,11 @@ class Options:
         precision: of products, activations and weights: "fp32", "bf16" or, on GPUs, "fp16"; the latter are only stored
             and multiplied: sums and all other arithmetic are float32, inputs and outputs keep the model's types.
         activations: what a product by quantised weights rounds its left side to where the model has it real, with a
-            scale for each run of up to 256 terms: "int8", "int16", or "fp32": it is not rounded. "auto": int8 beside
-            weights of 4 bits and int16 beside those of 8, so that hardly anything is added to what rounding the weights
-            has done, and fp32 on processors without an instruction for products of bytes. A model that says it itself
-            (``accuracy_level`` of MatMulNBits; by "auto" a DynamicQuantizeLSTM of its states) is followed. On a
-            CPU; a GPU multiplies reals.
+            scale for each run of up to 256 terms: "int8", "int16", or "fp32": it is not rounded. "auto": int8, but
+            int16 where the model has quantised that side to 16 bits and for the states of a recurrence, and fp32 on
+            processors without an instruction for products of bytes. A model that says it itself (``accuracy_level`` of
+            MatMulNBits; by "auto" a DynamicQuantizeLSTM of its states) is followed. On a CPU; a GPU multiplies
+            reals.
         threads: workers the schedule is balanced for (a run may use another number, with the same output bits); of no
             meaning on GPUs, where the schedule chooses the threads of a block.
         fuse: fuse elementwise chains, movements and epilogues (off: one phase an operator; for ablations).

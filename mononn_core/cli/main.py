@@ -146,7 +146,7 @@ def _compilation(sub: argparse.ArgumentParser) -> None:
 
 
 def _activations(sub: argparse.ArgumentParser) -> None:
-    help_text = "what products by quantised weights round real left sides to (auto: int8 beside 4 bits, int16 beside 8)"
+    help_text = "what products by quantised weights round real left sides to (auto: int8, or the model's 16 bits)"
     sub.add_argument("--activations", choices=ACTIVATIONS, default=Options.activations, help=help_text)
 
 

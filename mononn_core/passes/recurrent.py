@@ -5,7 +5,7 @@
 2. On a CPU weights of 8 bits on a scale, one of each column, stay as they are, where integers less their zero point are
    int8 still: a step reads a quarter of the bytes, and sums are multiplied by the scale. By the rules of
    :mod:`mononn_core.passes.weight_only` the states that they multiply are rounded, row by row; by "auto" as the model
-   says, if it does. No others are, and none on a GPU.
+   says, or to 16 bits, since each step rounds what the one before has rounded. No others are, and none on a GPU.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mononn_core.ops.quantise import beyond
 from mononn_core.ops.recurrent import INPUTS, SCALE, R, Unrolled, X
 from mononn_core.ops.registry import is_template
 from mononn_core.passes.rewrite import Rewriter, rewrite
-from mononn_core.passes.weight_only import AUTO, BESIDE, REALS
+from mononn_core.passes.weight_only import AUTO, REALS
 
 MOST_STEPS = 256
 """Of a recurrence that is written step by step."""
@@ -83,7 +83,7 @@ def integers(rule: str) -> Callable[[Graph], Graph]:
         found, attrs = _bytes(rewriter, node), _unrounded(node)
         if found is None:
             return rewriter.add(node.op, *node.inputs, **attrs) if "rounded" in node.attrs else None
-        said = node.attrs.get("rounded", BESIDE[8]) if rule == AUTO else rule
+        said = node.attrs.get("rounded", "int16") if rule == AUTO else rule
         if said != REALS:
             attrs["rounded"] = said
         inputs = [*node.inputs, *[""] * (SCALE - len(node.inputs))]

@@ -5,9 +5,8 @@
    one operator, which takes q as it is: a network of 4-bit weights reads an eighth of float32's bytes
    (weight-only quantisation; Frantar et al., "GPTQ", ICLR 2023, section 4).
 3. Where the left side may be rounded, products are of integers, with a scale for each run of a's terms: of bytes, or
-   of words of 16 bits as two bytes each. By the rule "auto" weights of 4 bits are multiplied by bytes and those of 8 by
-   words, so that the left side's rounding adds next to nothing to what the weights' own has done. So are weights with
-   one scale for all terms of a column then, blockwise or not.
+   of words of 16 bits as two bytes each. By the rule "auto" they are of words where the model has quantised its left
+   side to 16 bits, else of bytes. So are weights with one scale for all terms of a column then, blockwise or not.
 4. All other constant weights in blocks are the constants that they stand for.
 """
 
@@ -20,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from mononn_core.element import BYTES, COMPUTE
+from mononn_core.element import BYTES, COMPUTE, SHORT
 from mononn_core.graph import Graph, Node
 from mononn_core.ops import registry
 from mononn_core.ops.common import integer, integers
@@ -32,8 +31,6 @@ BITS = {"int4": 4, "uint4": 4, "int8": 8, "uint8": 8}
 REALS, AUTO = COMPUTE, "auto"
 RULES = (REALS, AUTO, "int16", "int8")
 """For left sides: they stay as they are, see case 3, or what they are all rounded to."""
-BESIDE = {4: "int8", 8: "int16"}
-"""What left sides beside weights of so many bits are rounded to by the rule "auto"."""
 RUNS = {"int8": 64, "int16": 256}
 """Terms that share a scale of the left side, at most, where those of the weights leave a choice."""
 FEWEST_COLUMNS = 32
@@ -102,7 +99,7 @@ def _weights(rewriter: Rewriter, node: Node, rule: str) -> Weights | None:
     bits = 4 if kind == "uint8" and q.max(initial=0) < 16 else BITS[kind]
     dtype = str(source.attrs.get("activations", rule))
     if dtype == AUTO:
-        dtype = BESIDE[bits]
+        dtype = _of_left(rewriter, node.inputs[0])
     run = run_of(len(q), block, RUNS[dtype]) if dtype != REALS else 0
     if not run and not in_blocks:
         return None
@@ -111,6 +108,14 @@ def _weights(rewriter: Rewriter, node: Node, rule: str) -> Weights | None:
     numbers = q.view("uint8") ^ np.uint8(shift) if kind in BYTES else (q.astype("int8") + shift).astype("uint8")
     point = point + np.asarray(shift, COMPUTE)
     return Weights(numbers, np.ascontiguousarray(scale), point, bits, block, dtype, run)
+
+
+def _of_left(rewriter: Rewriter, name: str) -> str:
+    """What the rule "auto" rounds the left side ``name`` to."""
+    while (source := rewriter.producer(name)) is not None and source.op in ("reshape", "transpose"):
+        name = source.inputs[0]
+    kind = rewriter.type(source.inputs[0]).dtype if source is not None and source.op == "dequantize" else ""
+    return "int16" if kind in SHORT and kind not in BYTES else "int8"
 
 
 def rounded(graph: Graph, rule: str) -> dict[str, str]:
