@@ -292,14 +292,14 @@ template <class Element> MN_INLINE auto in_words(Element &element) {
 
 // Calls tile.operator()<RH, RW, KR>(a, y, x, n) for each tile of a depthwise convolution and each vector of channels;
 // SMALL: the weights of a tap are one vector, so that those of nine taps fit the registers. Two cache lines of each pixel's
-// channels are done for all pixels before the next where the first-level cache keeps these lines of as many image rows as a
-// window has: then each comes from further away once, not once for each row.
+// channels, or one, are done for all pixels before the next where the first-level cache keeps these lines of as many image
+// rows as a window has: then each comes from further away once, not once for each row.
 template <class G, int ROWS, int MOST, bool SMALL, class TA, class Tile>
 MN_INLINE void each_depthwise(const TA *A, Tile &&tile) {
   constexpr bool WHOLE = SMALL && G::KH * G::KW <= 9;  // else the taps of one kernel row at a time
   constexpr int KR = WHOLE ? G::KH : 1, HEIGHT = G::OW == 1 ? MOST : WHOLE && MOST > 1 ? 2 : 1;
-  constexpr long LINES = 128, KEPT = ((G::KH - 1) * G::DH + 1) * G::PITCH * LINES;
-  constexpr int SOME = KEPT <= 24 << 10 ? LINES / sizeof(TA) : G::C;
+  constexpr long LINE = 64, KEPT = ((G::KH - 1) * G::DH + 1) * G::PITCH * LINE, MOST_KEPT = 24 << 10;
+  constexpr int SOME = (2 * KEPT <= MOST_KEPT ? 2 * LINE : KEPT <= MOST_KEPT ? LINE : G::C * sizeof(TA)) / sizeof(TA);
   MN_NOUNROLL for (int first = 0; first < G::C; first += SOME)
     Cut<ROWS, G::OW, MOST / HEIGHT, HEIGHT>::each([&]<int RH, int RW>(long y, long x) __attribute__((always_inline)) {
       const TA *a = A + G::at(y * G::SH, x * G::SW);
