@@ -2,7 +2,8 @@
 
 Only "channels first" transpositions of rank 4 and more move: [N, n.., C] to [N, C, n..]; sequences take part as images
 (:mod:`mononn_core.passes.sequences`). Channels may be split over several axes, [N, n.., R, C] to [N, R, C, n..]: what a
-reshape of channels first makes of one. With T for one:
+reshape of channels first makes of one. These axes may change places and be joined again: channels are shuffled last as
+they were first. With T for one:
 
 1. f(T(x), T(y), vectors and scalars ..) is T(f(x, y, ..)) for an elementwise f.
 2. pad(T(x)) is T(pad(x)), slice(T(x)) is T(slice(x)), and so is a gather by a vector.
@@ -60,25 +61,39 @@ def _image(rewriter: Rewriter, name: str) -> Image | None:
     if node is None or len(shape) < 4:
         return None
     if node.op == "transpose":
-        perm = integers(node.attrs, "perm")
-        channels = next((c for c in range(1, len(shape) - 2) if perm == _first(len(shape), c)), 0)
-        return Image(node.inputs[0], channels) if channels else None
+        return _moved(rewriter, node.inputs[0], integers(node.attrs, "perm"))
     if node.op != "reshape":
         return None
     if rewriter.type(node.inputs[0]).shape == (shape[0], *shape[2:], shape[1]) and prod(shape[2:]) == 1:
         return Image(node.inputs[0], 1)
-    last = _split(rewriter, node.inputs[0], shape)
+    last = _regrouped(rewriter, node.inputs[0], shape)
     return last or _joined(rewriter, node.inputs[0], shape)
 
 
-def _split(rewriter: Rewriter, name: str, shape: tuple[int, ...]) -> Image | None:
-    """The image behind ``name``, its channels over as many axes as in ``shape``, which are more than one."""
+def _moved(rewriter: Rewriter, name: str, perm: tuple[int, ...]) -> Image | None:
+    """The image behind a transposition of ``name`` that is T, or that gives axes of channels another order."""
+    rank = len(perm)
+    channels = next((c for c in range(1, rank - 2) if perm == _first(rank, c)), 0)
+    if channels:
+        return Image(name, channels)
+    image = _image(rewriter, name) if rank > 4 else None
+    if image is None or (perm[0], *perm[1 + image.channels :]) != (0, *range(1 + image.channels, rank)):
+        return None
+    spatial = rank - 1 - image.channels
+    order = (*range(1 + spatial), *(spatial + axis for axis in perm[1 : 1 + image.channels]))
+    return Image(rewriter.add("transpose", image.name, perm=order), image.channels)
+
+
+def _regrouped(rewriter: Rewriter, name: str, shape: tuple[int, ...]) -> Image | None:
+    """The image behind ``name``, its channels over as many axes as in ``shape``."""
     whole, before = _image(rewriter, name), rewriter.type(name).shape
     if whole is None:
         return None
     spatial = before[1 + whole.channels :]
     channels = len(shape) - 1 - len(spatial)
-    if channels < 2 or len(spatial) < 2 or (shape[0], *shape[1 + channels :]) != (before[0], *spatial):
+    if channels in (0, whole.channels) or len(spatial) < 2:
+        return None
+    if (shape[0], *shape[1 + channels :]) != (before[0], *spatial):
         return None
     return Image(rewriter.reshape(whole.name, (shape[0], *spatial, *shape[1 : 1 + channels])), channels)
 

@@ -68,6 +68,35 @@ def test_channels_in_groups_stay_last_until_they_are_summed_up() -> None:
             assert changed.types[n.output].shape[1:3] == (5, 6), f"{n.op}: channels last"
 
 
+@pytest.mark.parametrize(
+    ("split", "perm", "joined"),
+    [
+        ((2, 6), (0, 2, 1, 3, 4), (12,)),
+        ((2, 3, 2), (0, 3, 2, 1, 4, 5), (12,)),
+        ((2, 3, 2), (0, 2, 3, 1, 4, 5), (6, 2)),
+        ((2, 6), (0, 2, 1, 4, 3), None),
+        ((2, 6), (0, 3, 1, 2, 4), None),
+    ],
+)
+def test_channels_that_are_shuffled_stay_last(
+    split: tuple[int, ...], perm: tuple[int, ...], joined: tuple[int, ...] | None
+) -> None:
+    """Zhang et al., "ShuffleNet", CVPR 2018, section 3.1; but not where other axes change places too."""
+    net = Net()
+    image = net("relu", net("transpose", net.input(2, 5, 6, 12), perm=(0, 3, 1, 2)))
+    shuffled = net("transpose", net("reshape", image, shape=(2, *split, 5, 6)), perm=perm)
+    if joined is not None:
+        shuffled = net("reshape", shuffled, shape=(2, *joined, 5, 6))
+        rank = 3 + len(joined)
+        sizes = (2, joined[0] // 2, *joined[1:], 5, 6)
+        shuffled = net("slice", shuffled, starts=(0, 1, *[0] * (rank - 2)), sizes=sizes, steps=(1,) * rank)
+    graph = net.graph(net("exp", shuffled))
+    changed = layout.run(graph)
+    assert_same(graph, changed)
+    (last,) = (n for n in changed.nodes if n.op == "exp")
+    assert (changed.types[last.inputs[0]].shape[:3] == (2, 5, 6)) == (joined is not None)
+
+
 def test_groups_of_one_tensor_are_no_groups_of_another() -> None:
     net = Net()
     image = net("transpose", net.input(1, 5, 5, 12), perm=(0, 3, 1, 2))
