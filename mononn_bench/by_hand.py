@@ -31,6 +31,7 @@ from mononn_bench.profile.timeline import timeline
 from mononn_bench.profiled import CaseProfile
 from mononn_bench.record import BuildRecord, CaseRecord, ModelRecord, Settings
 from mononn_bench.systems import OURS, REAL, built_as, get_system
+from mononn_bench.systems.base import INT8
 from mononn_bench.systems.environment import adopt_environment, make_environment
 from mononn_bench.workflow.identity import digest
 from mononn_bench.workflow.machine import name_here, require_builds, require_machine
@@ -296,7 +297,7 @@ def _prepare(options: Namespace) -> tuple[Path, dict[str, Path], dict[str, Path]
 
 
 def plan_by_name(options: Namespace) -> tuple[Plan, str]:
-    """The plan of the one model that the options name, and its name."""
+    """The plan of the one model that the options name, and its name; a quantised file sets the precision."""
     from mononn_bench.workflow.plan import make_plan
 
     if not options.model and not options.path:
@@ -312,7 +313,10 @@ def plan_by_name(options: Namespace) -> tuple[Plan, str]:
     names = list(dict.fromkeys(options.systems or [system.name for system in REAL]))
     chosen = {"systems": names, "threads": options.threads, "targets": [options.target], "defaults": options.defaults}
     chosen["precisions"] = [options.precision]
-    return make_plan({"models": {model: facts}, **chosen}), model
+    plan = make_plan({"models": {model: facts}, **chosen})
+    if plan.given_quantised:
+        options.precision = INT8
+    return plan, model
 
 
 def prepare_environments(plan: Plan) -> None:

@@ -7,6 +7,8 @@ Some of its ways lead to other answers than the specification's and every runtim
 2. LRN: it sums squares for as many channels as the batch has images. It stands below as the specification has it.
 3. QuantizeLinear and DequantizeLinear go through int32, which numbers far out of range overflow before they are
    saturated, and through float32, in which a bias of 32 bits is rounded. Below they compute in the scale's own type.
+4. GatherElements ends in an error where the axis has one element.
+5. MatMulNBits is ONNX Runtime's, and none of ONNX's.
 """
 
 from __future__ import annotations
@@ -20,7 +22,11 @@ from onnx import version_converter
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
+from mononn_bench.errors import ModelError
+
 CONVERTED_BELOW, CONVERTED_TO = 15, 18
+UNANSWERED = "onnx's evaluator, which gives the right answers, does not know"
+WITHOUT = "without them no answer can be judged; export the model with ONNX's own operators."
 
 
 class LRN(OpRun):
@@ -81,15 +87,56 @@ class DequantizeLinear(OpRun):
         return ((x.astype(scale.dtype) - shift) * _along(x, scale, axis),)
 
 
-OWN = [LRN, QuantizeLinear, DequantizeLinear]
+class GatherElements(OpRun):
+    """result[i, j, ..] = x[i, indices[i, j, ..], ..] for an axis of 1, and alike (ONNX, GatherElements-13)."""
+
+    op_domain = ""
+
+    def _run(self, x: NDArray[Any], indices: NDArray[Any], axis: int = 0) -> tuple[NDArray[Any]]:
+        kept = tuple(slice(None if d == axis % x.ndim else n) for d, n in enumerate(indices.shape))
+        return (np.take_along_axis(x[kept], indices, axis),)
+
+
+class MatMulNBits(OpRun):
+    """x times the transpose of a matrix of a few bits in blocks along its rows (ONNX Runtime, contrib operators)."""
+
+    op_domain = "com.microsoft"
+
+    def _run(
+        self, x: NDArray[Any], packed: NDArray[Any], scales: NDArray[Any], zeros: NDArray[Any] | None = None,
+        order: NDArray[Any] | None = None, bias: NDArray[Any] | None = None, **_: Any,
+    ) -> tuple[NDArray[Any]]:  # fmt: skip
+        if order is not None:
+            raise ModelError(f"{UNANSWERED} MatMulNBits whose rows are in an order of their own (g_idx): {WITHOUT}")
+        k, n, bits = self.K, self.N, getattr(self, "bits", 4)
+        blocks = -(-k // self.block_size)
+        if zeros is not None and zeros.dtype == np.uint8:
+            zeros = _unpacked(zeros.reshape(n, -1), bits)[:, :blocks].astype(x.dtype)
+        shift = 1 << (bits - 1) if zeros is None else zeros.reshape(n, blocks, 1)
+        numbers = _unpacked(packed.reshape(n, blocks, -1), bits).astype(x.dtype)
+        weights = ((numbers - shift) * scales.reshape(n, blocks, 1)).reshape(n, -1)[:, :k]
+        return (x @ weights.T + (0 if bias is None else bias),)
+
+
+def _unpacked(packed: NDArray[Any], bits: int) -> NDArray[Any]:
+    """The numbers of bytes, the lowest bits first, along the last axis."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    return ((packed[..., None] >> shifts) & np.uint8((1 << bits) - 1)).reshape(*packed.shape[:-1], -1)
+
+
+OWN = [LRN, QuantizeLinear, DequantizeLinear, GatherElements, MatMulNBits]
 
 
 def make_evaluator(model: onnx.ModelProto, *, moved: float = 0.0) -> ReferenceEvaluator:
     """An evaluator of `model` in the precision its tensors have; before numbers are quantised they are `moved` at
-    random, by up to so much of each.
+    random, by up to so much of each. Raises ModelError where it knows an operator neither by itself nor from below.
     """
     version = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), CONVERTED_TO)
     if version < CONVERTED_BELOW:
         model = version_converter.convert_version(model, CONVERTED_TO)
     own = [_moved(moved) if moved and op is QuantizeLinear else op for op in OWN]
-    return ReferenceEvaluator(model, new_ops=own)
+    try:
+        return ReferenceEvaluator(model, new_ops=own)
+    except NotImplementedError as error:
+        missing = sorted({n.op_type for n in model.graph.node if n.domain not in ("", "ai.onnx")})
+        raise ModelError(f"{UNANSWERED} {', '.join(missing) or error}: {WITHOUT}") from error

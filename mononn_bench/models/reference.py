@@ -17,6 +17,7 @@ from mononn_bench.models.distance import largest_errors
 from mononn_bench.models.evaluator import make_evaluator
 from mononn_bench.models.folder import ONNX, RECORD, TOOLS, WEIGHTS, package_versions
 from mononn_bench.models.inputs import TIMED_SETS, UNSEEN_SETS, Arrays, make_inputs
+from mononn_bench.models.spec import QUANTISED
 from mononn_bench.models.user import describe_inputs
 from mononn_bench.models.zoo import get_model
 from mononn_bench.record import ModelRecord, ReferenceRecord
@@ -31,7 +32,9 @@ one or another does in each implementation in float32."""
 
 
 def write_reference(folder: Path, seed: int) -> ReferenceRecord:
-    """Compute reference.npz beside model.onnx for SETS input sets; the record comes last."""
+    """Compute reference.npz beside model.onnx for SETS input sets; the record comes last. What rounding costs is that
+    of float32, or of numbers that are MOVED before a user's quantised file quantises them.
+    """
     model = read_record(ModelRecord, folder / RECORD)
     user = model.weights == "user"
     specs = describe_inputs(onnx.load(folder / ONNX)) if user else get_model(f"{model.name}-b{model.batch}").inputs
@@ -39,7 +42,12 @@ def write_reference(folder: Path, seed: int) -> ReferenceRecord:
     module = (folder / WEIGHTS).exists()
     answers = evaluate_module(model, folder / WEIGHTS, inputs) if module else evaluate_onnx(folder / ONNX, inputs)
     few = inputs[:ROUNDED_SETS]
-    rounded = evaluate_module(model, folder / WEIGHTS, few, double=False) if module else _rounded(folder / ONNX, few)
+    if module:
+        rounded = evaluate_module(model, folder / WEIGHTS, few, double=False)
+    elif any(node.op_type in QUANTISED for node in onnx.load(folder / ONNX, load_external_data=False).graph.node):
+        rounded = evaluate_onnx(folder / ONNX, inputs, moved=MOVED)
+    else:
+        rounded = _rounded(folder / ONNX, few)
     record = ReferenceRecord(
         model_digest=model.digest,
         method="PyTorch, float64" if module else BY_ONNX,

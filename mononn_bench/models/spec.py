@@ -6,6 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+QUANTISED = (
+    "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger", "QLinearMatMul",
+    "QLinearConv", "QGemm", "QAttention", "MatMulIntegerToFloat", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM",
+    "MatMulNBits", "GatherBlockQuantized",
+)  # fmt: skip
+"""Operators, by ONNX's and ONNX Runtime's names, of which a file has one or another that is quantised."""
 Role = Literal["tokens", "mask", "segments", "image", "dense"]
 Family = Literal[
     "bert", "vit", "t5", "resnet", "resnext", "mobilenet", "mlp", "light", "identity",

@@ -17,6 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from mononn_bench.models.spec import QUANTISED
+
 LENGTH = 12
 C_SUFFIXES = {".c", ".h", ".cc", ".cpp", ".hpp", ".cuh"}
 _C_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|(\"(?:\\.|[^\"\\])*\")", re.DOTALL)
@@ -86,6 +88,20 @@ def file_digest(path: Path, cache: Path) -> str:
     status = path.stat()
     key = digest(str(path.resolve()), status.st_size, status.st_mtime_ns)
     return _remembered(cache, key, lambda: _sha256(path))
+
+
+def is_quantised(path: Path, cache: Path) -> bool:
+    """Whether an ONNX file has operators of quantised networks. Remembered as `file_digest` is; nothing is parsed:
+    an operator's name stands in a file behind a node's fourth field and its length (onnx.proto, NodeProto.op_type).
+    """
+    status = path.stat()
+    key = digest("quantised", QUANTISED, str(path.resolve()), status.st_size, status.st_mtime_ns)
+    return bool(_remembered(cache, key, lambda: "yes" if _names_any(path, QUANTISED) else ""))
+
+
+def _names_any(path: Path, operators: Iterable[str]) -> bool:
+    text = path.read_bytes()
+    return any(b'"%c%s' % (len(name), name.encode()) in text for name in operators)
 
 
 def _sha256(path: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +21,7 @@ from mononn_bench.workflow.identity import (
     adapter_sources,
     digest,
     file_digest,
+    is_quantised,
     requirements_id,
     source_id,
 )
@@ -92,12 +93,26 @@ class Plan:
         """The 8-bit file of every model, by name; none where the configuration does not ask for int8."""
         if INT8 not in self.config.precisions:
             return {}
+        models = {name: model for name, model in self.models.items() if name not in self.given_quantised}
         by = source_id([PACKAGE / "models" / "quantise.py"], self.cache), self.environments[self.QUANTISER].folder.name
-        identities = {name: digest(*by, model.identity) for name, model in self.models.items()}
+        identities = {name: digest(*by, model.identity) for name, model in models.items()}
         return {
             name: Model(model.choice, identities[name], self.cache / "quantised" / f"{name}-{identities[name]}", model)
-            for name, model in self.models.items()
+            for name, model in models.items()
         }
+
+    @cached_property
+    def given_quantised(self) -> dict[str, Model]:
+        """The user's models whose files are quantised: measured as they are, in int8, whatever is configured."""
+        files = {choice.name: Path(choice.path) for choice in self.config.models if choice.path is not None}
+        return {name: self.models[name] for name, path in files.items() if is_quantised(path, self.cache)}
+
+    def _measured(self) -> Iterator[tuple[str, Model]]:
+        """Every precision with each model that is measured in it."""
+        for precision in self.config.precisions:
+            models = self.quantised if precision == INT8 else self.models
+            yield from ((precision, model) for name, model in models.items() if name not in self.given_quantised)
+        yield from ((INT8, model) for model in self.given_quantised.values())
 
     @cached_property
     def builds(self) -> dict[tuple[str, str], Build]:
@@ -116,8 +131,7 @@ class Plan:
                 self._build(model, s, precision, target) for s in self.systems(target)
             )
             for target in self.config.targets
-            for precision in self.config.precisions
-            for model in (self.quantised if precision == INT8 else self.models).values()
+            for precision, model in self._measured()
         }
         return {name: builds for name, builds in made.items() if builds}
 
