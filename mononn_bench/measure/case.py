@@ -40,6 +40,7 @@ from mononn_bench.record import (
     SystemResult,
 )
 from mononn_bench.systems import OURS, get_system
+from mononn_bench.systems.base import FP32
 
 MEMORY_SHARE = 0.7
 """Where the systems' peaks sum to more than this share of the available memory, the case runs in pairs."""
@@ -253,14 +254,17 @@ def judge(
     together.
 
     A system that by its own choice computes in another precision than the case's says so in its build's details, and
-    is judged by the rule of that.
+    is judged by the rule of that; all are by that of 16 bits where the file's own weights are of 16 bits.
     """
-    computed = {_computes(contestant.build) for contestant in contestants}
-    rivals = {precision: _errors_of_judges(contestants, course, model, tallies, precision) for precision in computed}
+    rules = {contestant.label: _rule(contestant.build, model) for contestant in contestants}
+    rivals = {
+        precision: _errors_of_judges(contestants, course, model, tallies, precision)
+        for precision in set(rules.values())
+    }
     judged: dict[str, Verdict] = {}
     for contestant in contestants:
         tally, build = tallies[contestant.label], contestant.build
-        precision = _computes(build)
+        precision = rules[contestant.label]
         exact = reference.quantisation_errors if precision == OWN_INT8 else reference.fp32_errors
         limits = limits_of(precision, (tensor.name for tensor in model.outputs), rivals[precision], exact)
         checks = tuple(_compared(tally, course, model, limits, precision))
@@ -354,6 +358,12 @@ def _result(contestant: Contestant, tally: Tally, verdict: Verdict, *, defaults:
 def _computes(build: BuildRecord) -> str:
     """The precision a system computes in: the case's, or its own choice."""
     return str(build.details.get("precision", build.precision))
+
+
+def _rule(build: BuildRecord, model: ModelRecord) -> str:
+    """The precision by whose rule answers are judged."""
+    computes = _computes(build)
+    return model.stored or computes if computes == FP32 else computes
 
 
 def source_revision() -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+from onnx import TensorProto
 
 from mononn_bench.codec import write_record
 from mononn_bench.errors import ModelError
@@ -24,6 +25,7 @@ from mononn_bench.record import ModelRecord, Tensor, Weights
 
 RECORD, ONNX, WEIGHTS = "model.json", "model.onnx", "weights.safetensors"
 TOOLS = ("numpy", "onnx", "onnxscript", "torch", "transformers")
+HALVES = {TensorProto.FLOAT16: "fp16", TensorProto.BFLOAT16: "bf16"}
 
 
 def write_catalogued_model(name: str, weights: Weights, seed: int, folder: Path, hub_cache: Path) -> ModelRecord:
@@ -125,6 +127,7 @@ def _describe(
         compulsory_bytes=counted.compulsory_bytes,
         versions=package_versions(TOOLS),
         weights_digest=weights_digest,
+        stored=next((HALVES[t.data_type] for t in model.graph.initializer if t.dims and t.data_type in HALVES), ""),
     )
     write_record(record, folder / RECORD)
     return record

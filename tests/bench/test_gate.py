@@ -255,6 +255,10 @@ def test_a_grossly_wrong_onnxruntime_is_incorrect_and_loosens_nobodys_limit(
     assert limits["openvino"] == {2e-5}
     assert limits["torch-eager"] == {2e-2}, "judged by the precision that its build says it computes in"
 
+    halves = judge(contestants, course, replace(model, stored="fp16"), reference, tallies)
+    assert {c.limit for verdict in halves.values() for c in verdict.checks} == {2e-2}, "its weights are of 16 bits"
+    assert {name for name, verdict in halves.items() if verdict.status == "incorrect"} == {"onnxruntime"} & set(halves)
+
 
 def test_who_quantises_by_itself_is_no_witness_of_the_files_answers(linear_folder: Path, tmp_path: Path) -> None:
     """It is held against the unquantised model; nobody agrees with the reference that the others are held against."""

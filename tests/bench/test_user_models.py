@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -11,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from mononn_bench.codec import read_record
 from mononn_bench.errors import ModelError, UnknownNameError
+from mononn_bench.models.folder import write_user_model
 from mononn_bench.models.reference import evaluate_onnx
 from mononn_bench.models.user import describe_inputs, read_user_model
 from mononn_bench.record import ModelRecord, ReferenceRecord
@@ -100,6 +102,19 @@ def test_the_reference_of_a_users_model_is_double(linear_folder: Path) -> None:
     w, b = (numpy_helper.to_array(t).astype(np.float64) for t in model.graph.initializer)
     assert y.dtype == np.float64
     np.testing.assert_allclose(y, np.maximum(x.astype(np.float64) @ w + b, 0), rtol=1e-14)
+
+
+@pytest.mark.parametrize(("dtype", "stored"), [(np.float16, "fp16"), (ml_dtypes.bfloat16, "bf16"), (np.float32, "")])
+def test_a_file_says_whether_its_weights_are_of_16_bits(dtype: type, stored: str, tmp_path: Path) -> None:
+    model = linear_model()
+    for tensor in model.graph.initializer:
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(dtype), tensor.name))
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    model.graph.node.insert(0, helper.make_node("Cast", ["x"], ["narrow"], to=kind))
+    model.graph.node[1].input[0] = "narrow"
+    model.graph.output[0].type.tensor_type.elem_type = kind
+    onnx.save(model, tmp_path / "mine.onnx")
+    assert write_user_model("mine", tmp_path / "mine.onnx", {"x": (1, 8)}, tmp_path / "model").stored == stored
 
 
 def test_casts_and_constants_are_widened(tmp_path: Path) -> None:
