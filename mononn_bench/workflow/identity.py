@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import mmap
 import os
 import platform
 import re
@@ -100,8 +101,10 @@ def is_quantised(path: Path, cache: Path) -> bool:
 
 
 def _names_any(path: Path, operators: Iterable[str]) -> bool:
-    text = path.read_bytes()
-    return any(b'"%c%s' % (len(name), name.encode()) in text for name in operators)
+    if not path.stat().st_size:
+        return False
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+        return any(text.find(b'"%c%s' % (len(name), name.encode())) >= 0 for name in operators)
 
 
 def _sha256(path: Path) -> str:

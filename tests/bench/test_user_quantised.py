@@ -54,6 +54,8 @@ def test_a_quantised_file_is_told_by_its_operators(tmp_path: Path) -> None:
     other = helper.make_node("Relu", ["QLinearConv"], ["y"], name="QuantizeLinear")
     (tmp_path / "named.onnx").write_bytes(other.SerializeToString())
     assert not is_quantised(tmp_path / "named.onnx", tmp_path / "cache"), "tensors and nodes may be called anything"
+    (tmp_path / "empty.onnx").touch()
+    assert not is_quantised(tmp_path / "empty.onnx", tmp_path / "cache")
 
 
 @pytest.mark.parametrize(
