@@ -88,7 +88,7 @@ class ModelRecord:
     `digest` is the SHA-256 of model.onnx (and of its external data). `flops` counts the direct algorithm of products
     and convolutions, two per multiply-add; `compulsory_bytes` is weights + inputs + outputs, each read or written once.
     `weights_digest` is the SHA-256 of the published file that pretrained weights come from, `quantisation` how an 8-bit
-    file was made of another, `stored` "fp16" or "bf16" where weights of the file are of that type.
+    file was made of another, `stored` "fp16" or "bf16" where most weights of the file are of that type.
     """
 
     name: str

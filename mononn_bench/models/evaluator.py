@@ -138,5 +138,6 @@ def make_evaluator(model: onnx.ModelProto, *, moved: float = 0.0) -> ReferenceEv
     try:
         return ReferenceEvaluator(model, new_ops=own)
     except NotImplementedError as error:
-        missing = sorted({n.op_type for n in model.graph.node if n.domain not in ("", "ai.onnx")})
+        known = {op.__name__ for op in OWN}
+        missing = sorted({n.op_type for n in model.graph.node if n.domain not in ("", "ai.onnx")} - known)
         raise ModelError(f"{UNANSWERED} {', '.join(missing) or error}: {WITHOUT}") from error

@@ -5,8 +5,10 @@ form.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -127,10 +129,20 @@ def _describe(
         compulsory_bytes=counted.compulsory_bytes,
         versions=package_versions(TOOLS),
         weights_digest=weights_digest,
-        stored=next((HALVES[t.data_type] for t in model.graph.initializer if t.dims and t.data_type in HALVES), ""),
+        stored=_stored(model),
     )
     write_record(record, folder / RECORD)
     return record
+
+
+def _stored(model: onnx.ModelProto) -> str:
+    """The type of 16 bits that most of a file's real weights are of, or ""."""
+    elements: Counter[int] = Counter()
+    for tensor in model.graph.initializer:
+        if tensor.data_type in (*HALVES, TensorProto.FLOAT):
+            elements[tensor.data_type] += prod(tensor.dims)
+    most = max(elements, key=lambda kind: elements[kind], default=TensorProto.FLOAT)
+    return HALVES.get(most, "")
 
 
 def _tensor(value: onnx.ValueInfoProto) -> Tensor:

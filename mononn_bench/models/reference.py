@@ -17,7 +17,7 @@ from mononn_bench.models.distance import largest_errors
 from mononn_bench.models.evaluator import make_evaluator
 from mononn_bench.models.folder import ONNX, RECORD, TOOLS, WEIGHTS, package_versions
 from mononn_bench.models.inputs import TIMED_SETS, UNSEEN_SETS, Arrays, make_inputs
-from mononn_bench.models.spec import QUANTISED
+from mononn_bench.models.spec import is_quantised
 from mononn_bench.models.user import describe_inputs
 from mononn_bench.models.zoo import get_model
 from mononn_bench.record import ModelRecord, ReferenceRecord
@@ -44,7 +44,7 @@ def write_reference(folder: Path, seed: int) -> ReferenceRecord:
     few = inputs[:ROUNDED_SETS]
     if module:
         rounded = evaluate_module(model, folder / WEIGHTS, few, double=False)
-    elif any(node.op_type in QUANTISED for node in onnx.load(folder / ONNX, load_external_data=False).graph.node):
+    elif is_quantised(folder / ONNX):
         rounded = evaluate_onnx(folder / ONNX, inputs, moved=MOVED)
     else:
         rounded = _rounded(folder / ONNX, few)

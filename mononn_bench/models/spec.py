@@ -1,9 +1,11 @@
-"""What an entry of the catalogue is, as plain data. Nothing here imports a framework."""
+"""What an entry of the catalogue is, as plain data, and what a file is. Nothing here imports a framework."""
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 QUANTISED = (
@@ -80,3 +82,13 @@ def image_classifier(name: str, family: Family, config: Mapping[str, Any], size:
         summary=f"{summary}, {size}x{size} image",
         hub=hub,
     )
+
+
+def is_quantised(path: Path) -> bool:
+    """Whether an ONNX file has operators of quantised networks. Nothing is parsed: an operator's name stands in a file
+    behind a node's fourth field and its length (onnx.proto, NodeProto.op_type).
+    """
+    if not path.stat().st_size:
+        return False
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+        return any(text.find(b'"%c%s' % (len(name), name.encode())) >= 0 for name in QUANTISED)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-import mmap
 import os
 import platform
 import re
@@ -18,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from mononn_bench.models.spec import QUANTISED
+from mononn_bench.models.spec import QUANTISED, is_quantised
 
 LENGTH = 12
 C_SUFFIXES = {".c", ".h", ".cc", ".cpp", ".hpp", ".cuh"}
@@ -91,20 +90,11 @@ def file_digest(path: Path, cache: Path) -> str:
     return _remembered(cache, key, lambda: _sha256(path))
 
 
-def is_quantised(path: Path, cache: Path) -> bool:
-    """Whether an ONNX file has operators of quantised networks. Remembered as `file_digest` is; nothing is parsed:
-    an operator's name stands in a file behind a node's fourth field and its length (onnx.proto, NodeProto.op_type).
-    """
+def holds_quantised(path: Path, cache: Path) -> bool:
+    """As `is_quantised`, remembered as `file_digest` is."""
     status = path.stat()
     key = digest("quantised", QUANTISED, str(path.resolve()), status.st_size, status.st_mtime_ns)
-    return bool(_remembered(cache, key, lambda: "yes" if _names_any(path, QUANTISED) else ""))
-
-
-def _names_any(path: Path, operators: Iterable[str]) -> bool:
-    if not path.stat().st_size:
-        return False
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-        return any(text.find(b'"%c%s' % (len(name), name.encode())) >= 0 for name in operators)
+    return bool(_remembered(cache, key, lambda: "yes" if is_quantised(path) else ""))
 
 
 def _sha256(path: Path) -> str:

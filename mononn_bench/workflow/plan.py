@@ -21,7 +21,7 @@ from mononn_bench.workflow.identity import (
     adapter_sources,
     digest,
     file_digest,
-    is_quantised,
+    holds_quantised,
     requirements_id,
     source_id,
 )
@@ -105,7 +105,7 @@ class Plan:
     def given_quantised(self) -> dict[str, Model]:
         """The user's models whose files are quantised: measured as they are, in int8, whatever is configured."""
         files = {choice.name: Path(choice.path) for choice in self.config.models if choice.path is not None}
-        return {name: self.models[name] for name, path in files.items() if is_quantised(path, self.cache)}
+        return {name: self.models[name] for name, path in files.items() if holds_quantised(path, self.cache)}
 
     def _measured(self) -> Iterator[tuple[str, Model]]:
         """Every precision with each model that is measured in it."""

@@ -298,8 +298,9 @@ template <class G, int ROWS, int MOST, bool SMALL, class TA, class Tile>
 MN_INLINE void each_depthwise(const TA *A, Tile &&tile) {
   constexpr bool WHOLE = SMALL && G::KH * G::KW <= 9;  // else the taps of one kernel row at a time
   constexpr int KR = WHOLE ? G::KH : 1, HEIGHT = G::OW == 1 ? MOST : WHOLE && MOST > 1 ? 2 : 1;
-  constexpr long LINE = 64, KEPT = ((G::KH - 1) * G::DH + 1) * G::PITCH * LINE, MOST_KEPT = 24 << 10;
-  constexpr int SOME = (2 * KEPT <= MOST_KEPT ? 2 * LINE : KEPT <= MOST_KEPT ? LINE : G::C * sizeof(TA)) / sizeof(TA);
+  constexpr int LINE = 64 / sizeof(TA);
+  constexpr long KEPT = ((G::KH - 1) * G::DH + 1) * G::PITCH * 64, MOST_KEPT = 24 << 10;
+  constexpr int SOME = 2 * KEPT <= MOST_KEPT ? 2 * LINE : KEPT <= MOST_KEPT ? LINE : G::C;
   MN_NOUNROLL for (int first = 0; first < G::C; first += SOME)
     Cut<ROWS, G::OW, MOST / HEIGHT, HEIGHT>::each([&]<int RH, int RW>(long y, long x) __attribute__((always_inline)) {
       const TA *a = A + G::at(y * G::SH, x * G::SW);

@@ -115,6 +115,10 @@ def test_a_file_says_whether_its_weights_are_of_16_bits(dtype: type, stored: str
     model.graph.output[0].type.tensor_type.elem_type = kind
     onnx.save(model, tmp_path / "mine.onnx")
     assert write_user_model("mine", tmp_path / "mine.onnx", {"x": (1, 8)}, tmp_path / "model").stored == stored
+    large = numpy_helper.from_array(np.zeros((9, 9), np.float32), "large")
+    model.graph.initializer.append(large)
+    onnx.save(model, tmp_path / "mine.onnx")
+    assert not write_user_model("mine", tmp_path / "mine.onnx", {"x": (1, 8)}, tmp_path / "more").stored, "most are not"
 
 
 def test_casts_and_constants_are_widened(tmp_path: Path) -> None:

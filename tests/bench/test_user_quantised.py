@@ -14,9 +14,8 @@ from mononn_bench.codec import read_record
 from mononn_bench.errors import ModelError
 from mononn_bench.models.evaluator import make_evaluator
 from mononn_bench.models.reference import evaluate_onnx
-from mononn_bench.models.spec import QUANTISED
+from mononn_bench.models.spec import QUANTISED, is_quantised
 from mononn_bench.record import ReferenceRecord
-from mononn_bench.workflow.identity import is_quantised
 from mononn_bench.workflow.plan import make_plan
 from tests.bench.conftest import linear_model
 
@@ -44,18 +43,18 @@ def quantised(folder: Path) -> Path:
 
 
 def test_a_quantised_file_is_told_by_its_operators(tmp_path: Path) -> None:
-    assert is_quantised(quantised(tmp_path), tmp_path / "cache")
+    assert is_quantised(quantised(tmp_path))
     onnx.save(linear_model(), tmp_path / "linear.onnx")
-    assert not is_quantised(tmp_path / "linear.onnx", tmp_path / "cache")
+    assert not is_quantised(tmp_path / "linear.onnx")
     for name in QUANTISED:
         node = helper.make_node(name, ["QLinearConv"], ["y"], name="n", domain="com.microsoft")
         (tmp_path / f"{name}.onnx").write_bytes(node.SerializeToString())
-        assert is_quantised(tmp_path / f"{name}.onnx", tmp_path / "cache")
+        assert is_quantised(tmp_path / f"{name}.onnx")
     other = helper.make_node("Relu", ["QLinearConv"], ["y"], name="QuantizeLinear")
     (tmp_path / "named.onnx").write_bytes(other.SerializeToString())
-    assert not is_quantised(tmp_path / "named.onnx", tmp_path / "cache"), "tensors and nodes may be called anything"
+    assert not is_quantised(tmp_path / "named.onnx"), "tensors and nodes may be called anything"
     (tmp_path / "empty.onnx").touch()
-    assert not is_quantised(tmp_path / "empty.onnx", tmp_path / "cache")
+    assert not is_quantised(tmp_path / "empty.onnx")
 
 
 @pytest.mark.parametrize(
@@ -119,10 +118,11 @@ def test_products_by_few_bits_are_answered_as_by_onnx_runtime(
 
 
 def test_an_operator_that_has_no_right_answers_is_named() -> None:
-    node = helper.make_node("FusedMatMul", ["x", "x"], ["y"], domain="com.microsoft")
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3, 3]) for name in ("x", "y")]
+    kinds = ("MatMulNBits", "FusedMatMul")
+    nodes = [helper.make_node(kind, ["x", "x"], [kind], domain="com.microsoft") for kind in kinds]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3, 3]) for name in ("x", "FusedMatMul")]
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
-    model = helper.make_model(helper.make_graph([node], "g", ends[:1], ends[1:]), opset_imports=opsets)
+    model = helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:]), opset_imports=opsets)
     with pytest.raises(ModelError, match="does not know FusedMatMul: without them no answer can be judged"):
         make_evaluator(model)
 
