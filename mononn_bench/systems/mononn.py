@@ -27,6 +27,7 @@ class Mononn(System):
         "fuse": ("on", "off"),
         "epilogues": ("on", "off"),
         "prefetch": ("on", "off"),
+        "activations": ("auto", "int8", "int16", "fp32"),
     }
     has_defaults: ClassVar[bool] = True
     more_sources: ClassVar[tuple[Path, ...]] = (Path(__file__).parents[2] / "mononn_core",)
@@ -57,7 +58,7 @@ class Mononn(System):
 
     def build(self, task: Task) -> Built:
         switches: dict[str, Any] = {
-            key: value if key == "launch" else value == "on" for key, value in self.chosen.items()
+            key: {"on": True, "off": False}.get(value, value) for key, value in self.chosen.items()
         }
         common: dict[str, Any] = {"target": task.target, "precision": _precision(task), "threads": task.threads}
         if task.defaults:
