@@ -23,7 +23,7 @@ from mononn_bench.files import import_path
 from mononn_bench.measure.build import RECORD, build_system, read_environment
 from mononn_bench.measure.case import measure_case
 from mononn_bench.measure.exclusive import exclusive_machine
-from mononn_bench.measure.process import Limits
+from mononn_bench.measure.process import PACKAGE, Limits
 from mononn_bench.measure.runner import Contestant, Course
 from mononn_bench.models.zoo import get_model
 from mononn_bench.profile.case import profile_case
@@ -33,14 +33,14 @@ from mononn_bench.record import BuildRecord, CaseRecord, ModelRecord, Settings
 from mononn_bench.systems import OURS, REAL, built_as, get_system
 from mononn_bench.systems.base import INT8
 from mononn_bench.systems.environment import adopt_environment, make_environment
-from mononn_bench.workflow.identity import digest
+from mononn_bench.workflow.identity import digest, source_id
 from mononn_bench.workflow.machine import name_here, require_builds, require_machine
 
 if TYPE_CHECKING:
     from mononn_bench.workflow.plan import Plan
 
-BUILD_S = 600.0
 TVM = "tvm"
+MEASURING_BRICKS = [PACKAGE / "bricks", PACKAGE / "measure" / "worker.py", PACKAGE / "measure" / "sentinel.py"]
 Folders = Mapping[str, Path]
 
 
@@ -133,7 +133,7 @@ def bricks(options: Namespace) -> int:
         target = options.target
         environments = {s: plan.environments[environment_of(s, target)].folder for s in plan.systems(target)}
     cores = tuple(sorted(os.sched_getaffinity(0))[: options.threads])
-    machine = machine_of(options) or name_here(len(cores), [])
+    machine = machine_of(options)
     output: Path = options.output or Path(".cache/by-hand/bricks") / f"{folder.name}.json"
     scratch = output.absolute().parent / f".{output.stem}.scratch"
     model = read_record(ModelRecord, folder / "model.json")
@@ -161,7 +161,7 @@ def entrant_of(system: str, environment: Path, cores: Sequence[int], precision: 
     from mononn_bench.workflow.plan import adapter_identity
 
     found = read_environment(environment)
-    made_by = adapter_identity(get_system(system), database)
+    made_by = adapter_identity(get_system(system), database), source_id(MEASURING_BRICKS, database)
     identity = digest(made_by, sorted(found.packages.items()), found.python, list(cores), precision)
     return Entrant(system, Path(found.interpreter), identity)
 
@@ -189,7 +189,7 @@ def case_of(options: Namespace, *, twin: bool) -> tuple[Course, list[Contestant]
     folder: Path | None = options.model_folder
     if folder is None:
         folder, builds, environments = _prepare(options)
-    names = options.systems or list(builds)
+    names = (options.systems if options.target == "cpu" or options.model_folder else None) or list(builds)
     folder = folder.absolute()
     cores = tuple(sorted(os.sched_getaffinity(0))[: options.threads])
     course = Course(
@@ -204,17 +204,19 @@ def case_of(options: Namespace, *, twin: bool) -> tuple[Course, list[Contestant]
         scratch=folder,
     )
     contestants = make_contestants(with_twin(names) if twin else names, builds, environments)
-    require_builds((contestant.build_folder, contestant.build) for contestant in contestants)
-    views = {contestant.build.defaults for contestant in contestants}
-    if len(views) > 1:
+    model = read_record(ModelRecord, folder / "model.json")
+    meant = {"threads": len(cores), "precision": options.precision, "target": options.target}
+    made = [(contestant.build_folder, contestant.build) for contestant in contestants]
+    require_builds(made, {"model_digest": model.digest, **meant})
+    if len(views := {contestant.build.defaults for contestant in contestants}) > 1:
         raise BadOptionError("Some of these builds have options set, others none: build all with --defaults, or none.")
     return replace(course, defaults=True in views), contestants
 
 
 def machine_of(options: Namespace) -> str:
-    """The name that this machine's record gives it; empty without a record. OtherMachineError on another machine."""
+    """The name that results of this machine lie under. OtherMachineError where its record is another's."""
     if options.machine is None:
-        return ""
+        return name_here(min(options.threads, len(os.sched_getaffinity(0))), [options.target])
     return require_machine(options.machine, options.threads, options.target).machine.name
 
 
@@ -274,8 +276,10 @@ def _prepare(options: Namespace) -> tuple[Path, dict[str, Path], dict[str, Path]
     plan, model = plan_by_name(options)
     prepare_environments(plan)
     _prepare_model(plan, model)
-    limits = Limits(BUILD_S, options.memory_limit)
-    made = tuple(plan.builds.values())
+    limits = Limits(plan.config.limits.build_seconds, plan.config.limits.memory_mb)
+    made = next(iter(plan.groups.values()), ())
+    if not made:
+        raise BadOptionError(f"None of these systems runs on {options.target}: {', '.join(plan.config.systems)}.")
     for build in made:
         if build.record.exists():
             continue
@@ -313,6 +317,7 @@ def plan_by_name(options: Namespace) -> tuple[Plan, str]:
     names = list(dict.fromkeys(options.systems or [system.name for system in REAL]))
     chosen = {"systems": names, "threads": options.threads, "targets": [options.target], "defaults": options.defaults}
     chosen["precisions"] = [options.precision]
+    chosen["limits"] = {"answer_seconds": options.answer_limit, "memory_mb": options.memory_limit}
     plan = make_plan({"models": {model: facts}, **chosen})
     if plan.given_quantised:
         options.precision = INT8
@@ -373,7 +378,7 @@ def _command(record: CaseRecord) -> str:
     weights = " --weights pretrained" if record.model.weights == "pretrained" else ""
     cold = " --cold" if settings.cold else ""
     cold += " --defaults" if record.view == "defaults" else ""
-    cold += precision_option(record.precision)
+    cold += precision_option(record.precision) + ("" if record.target == "cpu" else f" --target {record.target}")
     return f"mononn-bench measure --model {name_of(record.model)} --systems {systems} {numbers}{cold}{weights}"
 
 
@@ -381,12 +386,9 @@ def own_file(options: Namespace) -> str:
     """The options that name a user's file and its shapes; none of a catalogued model."""
     if not options.path:
         return ""
-    shapes = (f" --shape {shlex.quote(f'{name}={_by(sizes)}')}" for name, sizes in options.shape)
-    return f" --path {shlex.quote(str(options.path))}{''.join(shapes)}"
+    from mononn_bench.workflow.parts import file_options
 
-
-def _by(sizes: Sequence[int]) -> str:
-    return "x".join(map(str, sizes))
+    return " " + shlex.join(file_options(str(options.path), dict(options.shape)))
 
 
 def precision_option(precision: str) -> str:

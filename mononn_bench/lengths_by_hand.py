@@ -21,7 +21,6 @@ from mononn_bench.record import ModelRecord
 from mononn_bench.served import ServingSettings
 from mononn_bench.systems import get_system
 from mononn_bench.workflow.identity import digest, source_id
-from mononn_bench.workflow.machine import name_here
 
 
 def encoder(options: Namespace) -> int:
@@ -68,7 +67,7 @@ def lengths(options: Namespace) -> int:
         cores=cores,
         scratch=output.absolute().parent / f".{output.stem}.scratch",
         builds=options.builds,
-        machine_name=machine_of(options) or name_here(len(cores), []),
+        machine_name=machine_of(options),
         command=_command(model.name, list(environments), settings, options.distribution),
         say=tell,
     )

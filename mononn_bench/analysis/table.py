@@ -19,6 +19,7 @@ from mononn_bench.record import CaseRecord, Ceilings, ModelRecord, SystemResult
 
 ALWAYS_NEEDED = ("onnxruntime",)
 NEEDED_ON_X86 = ("openvino",)
+NEEDED_ON_GPU = ("onnxruntime-cuda",)
 LACKS_BF16 = ALWAYS_NEEDED
 """What has no kernels of that precision for CPUs: without it there is a best rival all the same."""
 
@@ -172,9 +173,10 @@ def _middle(values: Iterable[float]) -> float | None:
 
 def _needed(record: CaseRecord) -> tuple[str, ...]:
     """The systems without which a case has no best rival."""
-    on_cpu = record.target == "cpu"
-    needed = (*ALWAYS_NEEDED, *(NEEDED_ON_X86 if on_cpu and record.machine.architecture == "x86_64" else ()))
-    return tuple(name for name in needed if not (on_cpu and record.precision == "bf16" and name in LACKS_BF16))
+    if record.target != "cpu":
+        return NEEDED_ON_GPU
+    needed = (*ALWAYS_NEEDED, *(NEEDED_ON_X86 if record.machine.architecture == "x86_64" else ()))
+    return tuple(name for name in needed if not (record.precision == "bf16" and name in LACKS_BF16))
 
 
 def _ceilings(record: CaseRecord) -> Ceilings | None:

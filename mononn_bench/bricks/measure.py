@@ -73,11 +73,13 @@ class _Tally:
 def measure_bricks(
     bricks: Mapping[str, Callable[[], onnx.ModelProto]], contenders: Sequence[Contender], ground: Ground, say: Say
 ) -> None:
-    """Measure each of `bricks`, made by key, with each contender that lacks it. What fails is a status in its record.
+    """Measure each of `bricks`, made by key, with each contender that lacks it or has failed with it. What fails is a
+    status in its record.
 
     The caller holds the machine.
     """
-    lacking = {c.record.system: [key for key in bricks if key not in c.record.times] for c in contenders}
+    known = {c.record.system: {key for key, time in c.record.times.items() if time.status == "ok"} for c in contenders}
+    lacking = {name: [key for key in bricks if key not in times] for name, times in known.items()}
     wanted = [key for key in bricks if any(key in keys for keys in lacking.values())]
     if not wanted:
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from mononn_bench.gpu_suite.table import table
 from mononn_bench.measure.environment import describe_machine
 from mononn_bench.measure.process import PACKAGE
 from mononn_bench.systems.cuda import find_gpus
+from mononn_bench.workflow.machine import CUDA, name_here
 
 WORK = PACKAGE.parent / ".cache" / "gpu-suite"
 
@@ -49,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=shlex.join(["python", "-m", "mononn_bench.gpu_suite", *(arguments or sys.argv[1:])]),
         source_revision=_revision(),
-        machine=describe_machine(),
+        machine=describe_machine(name_here(len(os.sched_getaffinity(0)), [CUDA])),
         versions={"python": sys.version.split()[0], **package_versions()},
         rehearsal=options.emulate,
         steps=(),

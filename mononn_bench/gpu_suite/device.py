@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from mononn_bench.errors import SystemUnavailableError
 from mononn_bench.measure.environment import describe_machine
 from mononn_bench.measure.process import PACKAGE
 from mononn_bench.systems.cuda import find_gpus
+from mononn_bench.workflow.machine import CUDA, name_here
 
 SOURCE = Path(__file__).with_name("ceilings.cu")
 HEADERS = PACKAGE.parent / "mononn_core" / "vocabulary"
@@ -54,7 +56,7 @@ def describe(emulate: bool) -> Result:
     if not gpus and not emulate:
         raise SystemUnavailableError("no NVIDIA GPU; rehearse with --emulate")
     result: Result = {
-        "machine": to_plain(describe_machine()),
+        "machine": to_plain(describe_machine(name_here(len(os.sched_getaffinity(0)), [CUDA]))),
         "gpus": [asdict(gpu) for gpu in gpus],
         "python": sys.version.split()[0],
         "packages": package_versions(),

@@ -97,7 +97,7 @@ def serve_case(
     lengths = draw_lengths(distribution, settings.timed + settings.memory_requests, settings.seed)
     grid = make_grid(distribution, settings.step)
     course = Course(model_folder, model, grid, tuple(lengths), settings, cores, scratch.absolute())
-    machine = describe_machine()
+    machine = describe_machine(machine_name)
     shutil.rmtree(course.scratch, ignore_errors=True)
     course.scratch.mkdir(parents=True)
     try:
@@ -122,7 +122,7 @@ def serve_case(
         grid=grid,
         lengths=tuple(lengths[: settings.timed]),
         settings=settings,
-        machine=replace(machine, name=machine_name or machine.name),
+        machine=machine,
         cores=cores,
         systems=systems,
         rounds=tuple(rounds),

@@ -1,4 +1,5 @@
-"""The one gate: how far an answer may be from the reference in each precision (MEASURING rules 7 and 24).
+"""The one gate: how far an answer may be from the reference in each precision: docs/measuring.md,
+"Wrong answers have no speed".
 
 References are float64: from PyTorch for catalogued models, from onnx's ReferenceEvaluator for a user's file; neither is
 ours. They are computed once a model and stored beside it. docs/measuring.md has the rules and why they are such.

@@ -75,8 +75,7 @@ def measure_case(
 def _measure(
     contestants: Sequence[Contestant], course: Course, machine_name: str, command: str, say: Say, started: float
 ) -> CaseRecord:
-    machine = describe_machine()
-    machine = replace(machine, name=machine_name or machine.name)
+    machine = describe_machine(machine_name)
     model = read_record(ModelRecord, course.model_folder / "model.json")
     reference = read_record(ReferenceRecord, course.reference.with_suffix(".json"))
     sentinel = make_sentinel(course.scratch, course.cores, machine.caches_kib)

@@ -17,24 +17,17 @@ VECTORS = ("amx", "asimd", "avx", "bmi", "fma", "sse", "sve")
 """How the flags of vector extensions begin."""
 
 
-def describe_machine() -> Machine:
-    """The machine as this process may use it. Its name is a readable slug and a short hash of what speed depends on."""
+def describe_machine(name: str = "") -> Machine:
+    """The machine as this process may use it, under the name that its results lie under."""
     info = _cpu_info()
-    cores = len(os.sched_getaffinity(0))
-    cpu = info.get("model name", platform.processor() or platform.machine())
-    caches = cache_sizes_kib()
-    flags = tuple(sorted(info.get("flags", info.get("Features", "")).split()))
-    memory_mb = memory_bytes() // 1_000_000
-    identity = repr((cpu, cores, sorted(caches.items()), flags, round(memory_mb / 4000)))
-    slug = re.sub(r"[^a-z0-9]+", "-", cpu.lower()).strip("-")[:32].strip("-")
     return Machine(
-        name=f"{slug}-{cores}c-{hashlib.sha256(identity.encode()).hexdigest()[:6]}",
-        cpu=cpu,
+        name=name,
+        cpu=info.get("model name", platform.processor() or platform.machine()),
         architecture=platform.machine(),
-        flags=flags,
-        cores=cores,
-        caches_kib=caches,
-        memory_mb=memory_mb,
+        flags=tuple(sorted(info.get("flags", info.get("Features", "")).split())),
+        cores=len(os.sched_getaffinity(0)),
+        caches_kib=cache_sizes_kib(),
+        memory_mb=memory_bytes() // 1_000_000,
         kernel=platform.release(),
         libc="-".join(platform.libc_ver()),
         hypervisor=_hypervisor(info),

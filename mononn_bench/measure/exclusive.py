@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-LOCK = Path(tempfile.gettempdir()) / "mononn-bench.lock"
+LOCK = Path("/tmp/mononn-bench.lock")
+"""One place for all processes of the machine, whatever their TMPDIR."""
 
 
 @contextmanager

@@ -31,7 +31,7 @@ def read_primitives(
 
     Raises MeasurementError where there is no C compiler, or where the program fails.
     """
-    machine = describe_machine()
+    machine = describe_machine(name)
     with TemporaryDirectory() as folder, exclusive_machine(say, lock):
         program = _compiled(Path(folder) / "machine")
         last_level = max(machine.caches_kib.values(), default=0) * 1024 or DEFAULT_LAST_LEVEL
@@ -43,7 +43,7 @@ def read_primitives(
     return Primitives(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         machine=machine,
-        name=name or machine.name,
+        name=name,
         cores=tuple(cores),
         readings=tuple(map(_reading, done.stdout.splitlines())),
         source_revision=source_revision(),

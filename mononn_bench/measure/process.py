@@ -51,7 +51,22 @@ _STEERING_VARIABLES = (
     "PYTHON",
     "VIRTUAL_ENV",
     "GLIBC_TUNABLES",
+    "MALLOC_",
+    "LD_PRELOAD",
     "THP_MEM_",
+    "TBB_",
+    "DNNL_",
+    "ONEDNN_",
+    "ORT_",
+    "OV_",
+    "OPENVINO_",
+    "TORCH",
+    "PYTORCH_",
+    "ATEN_",
+    "XLA_",
+    "JAX_",
+    "TF_",
+    "TVM_",
 )
 
 

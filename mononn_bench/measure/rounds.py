@@ -91,7 +91,8 @@ def run_round(
     with ExitStack() as stack:
         runners = dict(checked or {})
         if not runners:
-            runners = imported(group.contestants, course, tallies, f"{index}.{group.number}", stack)
+            here = [c for c in group.contestants if tallies[c.label].failure is None]
+            runners = imported(here, course, tallies, f"{index}.{group.number}", stack)
             for label in chance.sample(list(runners), len(runners)):
                 guarded(runners, tallies, label, partial(_start, files="warm" if index % 2 else "cold"))
         orders = group.orders[index * settings.cycles : (index + 1) * settings.cycles]

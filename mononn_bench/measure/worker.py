@@ -97,7 +97,7 @@ class Server:
         for index in sets:
             self._fill(index)
             self._system.run()
-            answers.update({f"{index}/out/{name}": np.array(a) for name, a in self._system.outputs().items()})
+            answers.update({f"{index}/out/{name}": _kept(a) for name, a in self._system.outputs().items()})
         np.savez(output, **answers)  # type: ignore[arg-type]
         return {}
 
@@ -179,6 +179,11 @@ def aligned_copy(array: NDArray[Any]) -> NDArray[Any]:
     copy = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
     np.copyto(copy, array)
     return copy
+
+
+def _kept(answer: NDArray[Any]) -> NDArray[Any]:
+    """A copy of an answer in a type that NumPy's files keep: bfloat16 and narrower become float32."""
+    return np.array(answer, None if np.asarray(answer).dtype.isbuiltin == 1 else np.float32)
 
 
 def summarise(samples: list[int]) -> dict[str, Any]:

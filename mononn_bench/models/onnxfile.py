@@ -23,14 +23,14 @@ def strip_metadata(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def write_onnx(model: onnx.ModelProto, path: Path) -> None:
-    """Write atomically; above 2 GB the weights go to one file beside it."""
+    """Write atomically; above 2 GB the weights go first to one file beside it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
     external = sum(len(t.raw_data) for t in model.graph.initializer) > EXTERNAL_DATA_FROM
     if external:
-        onnx.save(
-            model, partial, save_as_external_data=True, location=f"{path.name}.data", all_tensors_to_one_file=True
-        )
+        data = f"{path.name}.data"
+        (path.parent / data).unlink(missing_ok=True)  # onnx.save would append to it
+        onnx.save(model, partial, save_as_external_data=True, location=data, all_tensors_to_one_file=True)
     else:
         partial.write_bytes(model.SerializeToString(deterministic=True))
     partial.replace(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ QUANTISED = (
     "MatMulNBits", "GatherBlockQuantized",
 )  # fmt: skip
 """Operators, by ONNX's and ONNX Runtime's names, of which a file has one or another that is quantised."""
+LOCATION = re.compile(rb"\x0a\x08location\x12([\x00-\x7f]|[\x80-\xff][\x00-\x7f])")
 Role = Literal["tokens", "mask", "segments", "image", "dense"]
 Family = Literal[
     "bert", "vit", "t5", "resnet", "resnext", "mobilenet", "mlp", "light", "identity",
@@ -82,6 +84,20 @@ def image_classifier(name: str, family: Family, config: Mapping[str, Any], size:
         summary=f"{summary}, {size}x{size} image",
         hub=hub,
     )
+
+
+def data_files(path: Path) -> list[str]:
+    """The files that an ONNX file keeps weights in, sorted. Nothing is parsed: behind the key "location" stands the
+    name's length, in one byte or two, and the name (onnx.proto, TensorProto.external_data).
+    """
+    if not path.stat().st_size:
+        return []
+    found = set()
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+        for match in LOCATION.finditer(text):
+            size = match[1][0] & 127 | (match[1][1] << 7 if len(match[1]) > 1 else 0)
+            found.add(text[match.end() : match.end() + size].decode(errors="replace"))
+    return sorted(found)
 
 
 def is_quantised(path: Path) -> bool:

@@ -21,7 +21,7 @@ def read_user_model(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> onnx.M
     """Read an ONNX file with its external data and give its inputs the static `shapes`.
 
     Raises ModelError: the file is missing or not ONNX, its data is missing or outside its folder, or a dimension is
-    still dynamic; UnknownNameError: `shapes` names no input.
+    still dynamic, or an input is of a type that NumPy lacks (bfloat16); UnknownNameError: `shapes` names no input.
     """
     if not path.is_file():
         raise ModelError(f"There is no model file {path}: correct its path.")
@@ -40,6 +40,9 @@ def read_user_model(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> onnx.M
         _make_static(inputs[name], shape)
     for value in inputs.values():
         _require_static(value)
+        dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        if dtype.isbuiltin != 1:
+            raise ModelError(f"Input {value.name!r} is {dtype}, and no input set has such: make it float32 or float16.")
     return shape_inference.infer_shapes(model, data_prop=True)
 
 

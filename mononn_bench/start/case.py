@@ -65,7 +65,7 @@ def start_case(
     reference = read_record(ReferenceRecord, course.reference.with_suffix(".json"))
     if course.defaults or course.target != "cpu":
         raise BadOptionError("First answers are measured on the CPU with every system's options set.")
-    machine = describe_machine()
+    machine = describe_machine(machine_name)
     shutil.rmtree(course.scratch, ignore_errors=True)
     _write_inputs(course, model)
     try:
@@ -84,7 +84,7 @@ def start_case(
         batch=model.batch,
         model_digest=model.digest,
         precision=course.precision,
-        machine=replace(machine, name=machine_name or machine.name),
+        machine=machine,
         cores=course.cores,
         settings=replace(settings, threads=course.settings.threads),
         starters=tuple(judged[one.starter.label] if isinstance(one, Entrant) else one for one in made),

@@ -12,7 +12,6 @@ from mononn_bench.codec import read_record, write_record
 from mononn_bench.record import ModelRecord
 from mononn_bench.start.case import start_case
 from mononn_bench.started import StartSettings
-from mononn_bench.workflow.machine import name_here
 
 
 def start(options: Namespace) -> int:
@@ -28,7 +27,7 @@ def start(options: Namespace) -> int:
     command = f"mononn-bench start --model {name_of(model)}"
     command += f" --systems {shlex.quote(','.join(contestant.label for contestant in contestants))}"
     command += f" --warm {options.warm} --cold {options.cold} --processes {options.processes} --seed {options.seed}"
-    machine = machine_of(options) or name_here(course.settings.threads, [])
+    machine = machine_of(options)
     record = start_case(
         contestants, course, settings, machine_name=machine, say=tell,
         command=f"{command} --threads {course.settings.threads}{precision_option(course.precision)}{own_file(options)}",

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from mononn_bench.models.spec import QUANTISED, is_quantised
+from mononn_bench.models.spec import QUANTISED, data_files, is_quantised
 
 LENGTH = 12
 C_SUFFIXES = {".c", ".h", ".cc", ".cpp", ".hpp", ".cuh"}
@@ -88,6 +88,14 @@ def file_digest(path: Path, cache: Path) -> str:
     status = path.stat()
     key = digest(str(path.resolve()), status.st_size, status.st_mtime_ns)
     return _remembered(cache, key, lambda: _sha256(path))
+
+
+def model_files(path: Path, cache: Path) -> tuple[Path, ...]:
+    """An ONNX file, and those beside it that hold its weights; which these are is remembered as in `file_digest`."""
+    status = path.stat()
+    key = digest("data files", str(path.resolve()), status.st_size, status.st_mtime_ns)
+    names = _remembered(cache, key, lambda: "\n".join(data_files(path))).splitlines()
+    return (path, *(path.parent / name for name in names if (path.parent / name).is_file()))
 
 
 def holds_quantised(path: Path, cache: Path) -> bool:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from mononn_bench.codec import read_record, write_record
-from mononn_bench.errors import BenchError
+from mononn_bench.errors import BadOptionError, BenchError
 from mononn_bench.measure.environment import describe_machine, processor_name
 from mononn_bench.record import SCHEMA_VERSION, BuildRecord, Machine
 from mononn_bench.systems.cuda import Gpu, find_gpus
@@ -95,7 +95,7 @@ def note_machine(name: str, path: Path) -> MachineRecord:
             "mononn-bench machine prints here into the configuration."
         )
     created = datetime.now(UTC).isoformat(timespec="seconds")
-    record = MachineRecord(created, replace(describe_machine(), name=name), _gpus())
+    record = MachineRecord(created, describe_machine(name), _gpus())
     write_record(record, path)
     return record
 
@@ -115,10 +115,15 @@ def require_machine(path: Path, threads: int, target: str) -> MachineRecord:
     return record
 
 
-def require_builds(builds: Iterable[tuple[Path, BuildRecord]]) -> None:
-    """Raises OtherMachineError for a build, with its folder, that another processor made."""
+def require_builds(builds: Iterable[tuple[Path, BuildRecord]], meant: Mapping[str, Any]) -> None:
+    """Raises OtherMachineError for a build, with its folder, that another processor made, BadOptionError for one whose
+    record says something else than is `meant`.
+    """
     here = processor_name(describe_machine())
     for folder, build in builds:
+        for name, value in meant.items():
+            if getattr(build, name) != value:
+                raise BadOptionError(f"{folder} has {name} {getattr(build, name)}, not {value}: build it anew.")
         if build.processor and build.processor != here:
             raise OtherMachineError(
                 f"{folder} was built on {build.processor}, and this is {here}: delete that folder, and build here."

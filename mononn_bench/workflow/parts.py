@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,13 +37,15 @@ class Environment:
 class Model:
     """A model as files: `folder` holds model.onnx, model.json and the reference.
 
-    `unquantised` is the model that an 8-bit file was made of; None of a model as it is exported.
+    `unquantised` is the model that an 8-bit file was made of; None of a model as it is exported. `sources` are a user's
+    own file and those of its weights.
     """
 
     choice: ModelChoice
     identity: str
     folder: Path
     unquantised: Model | None = None
+    sources: tuple[Path, ...] = ()
 
     @property
     def record(self) -> Path:
@@ -56,19 +58,16 @@ class Model:
         return self.folder / "reference.json"
 
     @property
-    def sources(self) -> list[Path]:
-        """The user's own file; a catalogued model has none."""
-        return [] if self.choice.path is None else [Path(self.choice.path)]
+    def file_options(self) -> list[str]:
+        """How a command is told of the user's own file; nothing of a catalogued model."""
+        path = self.choice.path
+        return [] if path is None else file_options(str(Path(path).resolve()), self.choice.shapes)
 
     @property
     def export_options(self) -> str:
         """How `mononn-bench export` is told which model this is."""
-        options = ["--model", self.choice.name, "--weights", self.choice.weights]
-        if self.choice.path is not None:
-            options = ["--model", self.choice.name, "--path", str(Path(self.choice.path).resolve())]
-        for name, shape in self.choice.shapes.items():
-            options += ["--shape", f"{name}={'x'.join(map(str, shape))}"]
-        return shlex.join(options)
+        whose = ["--weights", self.choice.weights] if self.choice.path is None else self.file_options
+        return shlex.join(["--model", self.choice.name, *whose])
 
     @property
     def reference_options(self) -> str:
@@ -162,10 +161,16 @@ def case_options(builds: Sequence[Build]) -> list[str]:
     first, config = builds[0], builds[0].config
     parts = [f"--model-folder={first.model.folder}", f"--threads={config.threads}", f"--target={first.target}"]
     parts += [] if first.precision == FP32 else [f"--precision={first.precision}"]
+    parts += first.model.file_options
     for build in builds:
         parts += [f"--build={build.system}={build.folder}"]
         parts += [f"--environment={build.system}={build.environment.folder}"]
     return [*parts, f"--answer-limit={config.limits.answer_seconds}", f"--memory-limit={config.limits.memory_mb}"]
+
+
+def file_options(path: str, shapes: Mapping[str, Sequence[int]]) -> list[str]:
+    """The options that name a user's file and the shapes of its inputs."""
+    return [f"--path={path}", *(f"--shape={name}={'x'.join(map(str, shape))}" for name, shape in shapes.items())]
 
 
 def slug(system: str, target: str = "cpu", precision: str = FP32) -> str:

@@ -16,12 +16,13 @@ from mononn_bench.models.zoo import get_model
 from mononn_bench.report.names import PAGE, report_files
 from mononn_bench.systems import built_as, get_system
 from mononn_bench.systems.base import System
-from mononn_bench.workflow.config import INT8, ModelChoice, WorkflowConfig, load_config, named
+from mononn_bench.workflow.config import INT8, ConfigError, ModelChoice, WorkflowConfig, load_config, named
 from mononn_bench.workflow.identity import (
     adapter_sources,
     digest,
     file_digest,
     holds_quantised,
+    model_files,
     requirements_id,
     source_id,
 )
@@ -126,13 +127,13 @@ class Plan:
     @cached_property
     def groups(self) -> dict[str, tuple[Build, ...]]:
         """The builds that are measured side by side, by the name of their model, their precision and their target."""
-        made = {
-            case_name(model.choice.name, precision, target): tuple(
-                self._build(model, s, precision, target) for s in self.systems(target)
-            )
-            for target in self.config.targets
-            for precision, model in self._measured()
-        }
+        made: dict[str, tuple[Build, ...]] = {}
+        for target in self.config.targets:
+            for precision, model in self._measured():
+                name = case_name(model.choice.name, precision, target)
+                if name in made:
+                    raise ConfigError(f"Two cases would be called {name}: give a model of your own another name.")
+                made[name] = tuple(self._build(model, s, precision, target) for s in self.systems(target))
         return {name: builds for name, builds in made.items() if builds}
 
     @cached_property
@@ -294,13 +295,15 @@ class Plan:
         return Environment(name, requirements, folder, folder / "bin" / "python", "")
 
     def _model(self, choice: ModelChoice, sources: str) -> Model:
+        files: tuple[Path, ...] = ()
         made_from: tuple[Any, ...]
         if choice.path is not None:
-            made_from = (file_digest(Path(choice.path), self.cache), sorted(choice.shapes.items()))
+            files = model_files(Path(choice.path), self.cache)
+            made_from = (*(file_digest(path, self.cache) for path in files), sorted(choice.shapes.items()))
         else:
             made_from = (repr(get_model(choice.name)), choice.weights)
         identity = digest(sources, self.environments[self.EXPORTER].folder.name, *made_from)
-        return Model(choice, identity, self.cache / "models" / f"{choice.name}-{identity}")
+        return Model(choice, identity, self.cache / "models" / f"{choice.name}-{identity}", sources=files)
 
     @cached_property
     def _adapters(self) -> dict[str, str]:
@@ -355,7 +358,9 @@ def gpu_only(system: str) -> bool:
 
 def make_plan(mapping: Mapping[str, Any]) -> Plan:
     """The plan of a configuration as Snakemake read it; raises BenchError for one that cannot be."""
-    return Plan(load_config(mapping))
+    plan = Plan(load_config(mapping))
+    _ = plan.groups  # which refuses two cases of one name
+    return plan
 
 
 def plan_of(mapping: Mapping[str, Any], files: Sequence[Path], said: Mapping[str, Any]) -> Plan:

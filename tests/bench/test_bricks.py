@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,12 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from mononn_bench import cli
-from mononn_bench.bricked import EMPTY, LAYERS, WHOLE, BrickedModel, Layer
+from mononn_bench.bricked import EMPTY, LAYERS, WHOLE, BrickedModel, BrickTime, Layer, SystemBricks
 from mononn_bench.bricks.case import Entrant, brick_case, cut_model
 from mononn_bench.bricks.cut import Network, key_of
 from mononn_bench.bricks.measure import VISITS, Ground
 from mononn_bench.bricks.pad import MULTIPLE, padded
+from mononn_bench.codec import read_record, write_record
 from mononn_bench.errors import ModelError
 from mononn_bench.measure.process import Limits
 
@@ -229,6 +231,21 @@ def test_bricks_are_measured_once_and_failures_are_rows(linear_folder: Path, tmp
     again = a_case(tmp_path, linear_folder, systems[:1], said)
     assert again.systems[0] == right
     assert not any("building" in line for line in said)
+
+
+def test_only_a_brick_that_failed_is_measured_again(linear_folder: Path, tmp_path: Path) -> None:
+    said = list[str]()
+    a_case(tmp_path, linear_folder, ["fake-ok"], said)
+    (path,) = (tmp_path / "database").glob("fake-ok-*.json")
+    record = read_record(SystemBricks, path)
+    failed, *others = record.times
+    write_record(replace(record, times={**record.times, failed: BrickTime("timeout", "no answer to block")}), path)
+    said.clear()
+    (found,) = a_case(tmp_path, linear_folder, ["fake-ok"], said).systems
+    assert f"  fake-ok: building 1 of {len(record.times)} bricks" in said
+    assert (found.times[failed].status, len(found.times[failed].seconds)) == ("ok", VISITS)
+    assert [found.times[key] for key in others] == [record.times[key] for key in others]
+    assert read_record(SystemBricks, path).times == found.times
 
 
 def test_a_padded_product_is_a_brick_of_its_own(linear_folder: Path) -> None:

@@ -97,10 +97,12 @@ def test_a_case_step_by_step(
     ]
     steps[0] += ["--folder", "env"]
     for step in steps:
-        assert main(step) == 0, step
+        assert main([*step, *(["--threads", "1"] if step[0] == "build" else [])]) == 0, step
     measuring = ["measure", "--model-folder", "model", "--rounds", "1", "--cycles", "1", "--block-seconds", "0.01"]
     for system, build in (("onnxruntime", "ort"), ("torch-eager", "eager")):
         measuring += ["--build", f"{system}={build}", "--environment", f"{system}=env"]
+    assert main([*measuring, "--threads", "1", "--precision", "bf16", "--output", "raw.json"]) == 2
+    assert "ort has precision fp32, not bf16: build it anew" in capsys.readouterr().err
     assert main([*measuring, "--threads", "1", "--output", "raw.json"]) == 0
     record = read_record(CaseRecord, tmp_path / "raw.json")
     rows = {row.label: (row.status, row.reason) for row in record.systems}

@@ -72,6 +72,7 @@ def test_builds_of_two_views_are_not_measured_together(
     by_default: CaseRecord, linear_folder: Path, driver_environment: Path, tmp_path: Path
 ) -> None:
     arguments = ["measure", "--model-folder", str(linear_folder), "--output", str(tmp_path / "record.json")]
+    arguments += ["--threads", "1"]
     for name, defaults in (("mononn", True), ("onnxruntime", False)):
         record: BuildRecord = build_system(
             name, environment=driver_environment, model_folder=linear_folder, output=tmp_path / name, threads=1,

@@ -17,7 +17,7 @@ import pytest
 from mononn_bench import cli
 from mononn_bench.codec import from_plain, to_plain
 from mononn_bench.errors import DiskFullError
-from mononn_bench.measure import case, process
+from mononn_bench.measure import case, process, runner
 from mononn_bench.measure.process import Limits, Worker, WorkerFailedError, group_members
 from mononn_bench.record import CaseRecord
 from tests.bench.conftest import QUICK, Measure
@@ -116,6 +116,27 @@ def test_workers_that_were_checked_serve_in_the_first_round(measure: Measure) ->
     settings = replace(QUICK, rounds=2, cycles=1, starts=0)
     row = measure(["fake-ok"], settings).systems[0]
     assert [start.files for start in row.starts] == ["neither", "warm"]
+
+
+def test_what_failed_in_one_round_is_not_started_in_the_next(measure: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin, block, started = runner.Runner.__init__, runner.Runner.block, list[tuple[str, str]]()
+
+    def counted(self: runner.Runner, contestant: runner.Contestant, course: runner.Course, tag: str) -> None:
+        started.append((contestant.label, tag))
+        begin(self, contestant, course, tag)
+
+    def failing(self: runner.Runner, first: int, **how: bool) -> dict[str, object]:
+        if self.contestant.label == "fake-ok@2":
+            raise WorkerFailedError("failed", "ended by SIGSEGV in block")
+        return block(self, first, **how)
+
+    monkeypatch.setattr(runner.Runner, "__init__", counted)
+    monkeypatch.setattr(runner.Runner, "block", failing)
+    record = measure(["fake-ok", "fake-ok"], replace(QUICK, rounds=3, cycles=1, starts=1))
+    assert [tag for label, tag in started if label == "fake-ok@2"] == ["checked"]
+    assert [tag for label, tag in started if label == "fake-ok"][:3] == ["checked", "1.0", "2.0"]
+    assert [(row.status, row.reason) for row in record.systems] == [("ok", ""), ("failed", "ended by SIGSEGV in block")]
+    assert {b.system for r in record.rounds for c in r.cycles for b in c.blocks} == {"fake-ok"}
 
 
 def test_a_full_disk_stops_the_run_and_is_no_systems_failure(

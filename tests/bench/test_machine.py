@@ -13,6 +13,7 @@ from mononn_bench.cli import main
 from mononn_bench.codec import read_record
 from mononn_bench.errors import MeasurementError
 from mononn_bench.measure import primitives
+from mononn_bench.measure.environment import describe_machine
 from mononn_bench.measure.primitives import read_primitives
 from mononn_bench.profiled import Primitives, Reading, Stated
 from mononn_bench.report.machine import constants_grid, primitives_grid
@@ -57,11 +58,14 @@ def test_wider_vectors_have_higher_peaks(here: Primitives) -> None:
     assert all(value < most[v] * 6e9 for v, value in peaks.items())  # at 6 GHz
 
 
+def test_a_machine_is_called_what_its_results_lie_under(here: Primitives) -> None:
+    assert describe_machine("x").name == "x"
+    assert (here.name, here.machine.name) == ("here", "here")
+
+
 def a_machine() -> Primitives:
     """Readings that stand for some of the cost model's numbers."""
-    import mononn_bench.measure.environment as environment
-
-    machine = replace(environment.describe_machine(), caches_kib={"L1": 32, "L2": 1000, "L3": 32768})
+    machine = replace(describe_machine(), caches_kib={"L1": 32, "L2": 1000, "L3": 32768})
     readings = (
         Reading("peak", "float32, mulps addps (SSE2)", 1, "op/s", (30e9,)),
         Reading("peak", "float32, vfmadd231ps ymm (AVX2)", 1, "op/s", (90e9, 91e9, 92e9)),

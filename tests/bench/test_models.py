@@ -13,9 +13,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import numpy_helper
 
 from mononn_bench.codec import read_record
 from mononn_bench.errors import ModelError, UnknownNameError
+from mononn_bench.models import onnxfile
 from mononn_bench.models.arithmetic import count_arithmetic
 from mononn_bench.models.folder import write_catalogued_model
 from mononn_bench.models.inputs import make_inputs
@@ -25,6 +27,7 @@ from mononn_bench.models.reference import evaluate_onnx
 from mononn_bench.models.weights import BRANCH_GAIN
 from mononn_bench.models.zoo import ZOO, InputSpec, get_model
 from mononn_bench.record import ModelRecord
+from tests.bench.conftest import linear_model
 
 SMALL = ["bert-test", "bert-tiny", "mlp-test", "mlp"]
 IMAGES = [
@@ -261,3 +264,16 @@ def test_inputs_differ_in_content_length_and_mask(tokens: int, seed: int) -> Non
     assert not (sets[0]["x"] == sets[1]["x"]).any()
     if tokens >= 16:
         assert len({int(arrays["mask"].sum()) for arrays in sets}) >= 3
+
+
+def test_weights_beside_a_file_are_written_anew_and_not_appended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnxfile, "EXTERNAL_DATA_FROM", 0)
+    path, written = tmp_path / "m.onnx", list[tuple[bytes, bytes]]()
+    for _ in range(2):
+        onnxfile.write_onnx(linear_model(32), path)
+        written.append((path.read_bytes(), (tmp_path / "m.onnx.data").read_bytes()))
+    assert written[0] == written[1] and len(written[0][1]) >= 32 * 32 * 4
+    found, meant = (m.graph.initializer[0] for m in (onnx.load(path), linear_model(32)))
+    assert np.array_equal(numpy_helper.to_array(found), numpy_helper.to_array(meant))

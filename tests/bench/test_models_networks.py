@@ -1,4 +1,4 @@
-"""Whole networks of the catalogue through the compiler: as right as MEASURING rule 7 asks, with few barriers.
+"""Whole networks of the catalogue through the compiler: as right as docs/measuring.md asks, with few barriers.
 
 Small ones by default; all full-size ones, minutes each, by `pytest -m networks`.
 """

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -19,6 +21,7 @@ from mononn_bench.measure.build import build_system
 from mononn_bench.measure.case import measure_case
 from mononn_bench.measure.process import Limits
 from mononn_bench.measure.runner import Course
+from mononn_bench.measure.worker import Server
 from mononn_bench.models.folder import write_catalogued_model
 from mononn_bench.models.inputs import make_inputs
 from mononn_bench.models.modules import Bf16, build_module, load_module
@@ -165,6 +168,17 @@ def test_weights_that_are_shared_stay_float32_where_no_product_reads_them() -> N
     Bf16(network)
     assert network["table"].weight.dtype == torch.float32
     assert network["head"].weight.dtype == torch.bfloat16
+
+
+def test_answers_in_bf16_are_kept_in_a_type_that_a_file_keeps(tmp_path: Path) -> None:
+    answers = {"y": np.array([1.5, -2], ml_dtypes.bfloat16), "z": np.float64([0.1]), "i": np.int64([3])}
+    server = Server("fake-ok")
+    server._system = SimpleNamespace(run=lambda: None, upload=lambda: None, outputs=lambda: answers)  # type: ignore[assignment]
+    server._sets = [{}]
+    server.check([0], str(tmp_path / "answers.npz"))
+    with np.load(tmp_path / "answers.npz") as stored:
+        found = {name.rpartition("/")[2]: (str(stored[name].dtype), stored[name].tolist()) for name in stored.files}
+    assert found == {"y": ("float32", [1.5, -2]), "z": ("float64", [0.1]), "i": ("int64", [3])}
 
 
 def measured(systems: Sequence[str], precision: str, model: Path, environment: Path, folder: Path) -> CaseRecord:

@@ -111,6 +111,20 @@ def test_every_system_asks_for_huge_pages_unless_its_variant_does_not(
         get_system("none[pages=small]")
 
 
+@pytest.mark.parametrize(
+    "name", ["LD_PRELOAD", "MALLOC_ARENA_MAX", "XLA_FLAGS", "ONEDNN_MAX_CPU_ISA", "TORCHINDUCTOR_MAX_AUTOTUNE"]
+)
+def test_what_steers_a_library_in_the_users_shell_reaches_no_worker(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in (name, "HOME"):
+        monkeypatch.setenv(variable, "of the user's shell")
+    for system in ("fake-ok", *(system.name for system in REAL)):
+        found = worker_variables(system, tmp_path)
+        assert found.get(name) != found["HOME"] == "of the user's shell"
+    assert name not in worker_variables("fake-ok", tmp_path)
+
+
 def test_the_variables_of_a_system_stand_among_its_options(measure: Measure) -> None:
     (row,) = measure(["fake-ok"]).systems
     assert HUGE_PAGES in row.options

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
@@ -10,6 +12,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from mononn_bench.by_hand import _command, own_file
+from mononn_bench.cli import make_parser
 from mononn_bench.codec import read_record
 from mononn_bench.errors import ModelError, UnknownNameError
 from mononn_bench.models.folder import write_user_model
@@ -17,6 +21,7 @@ from mononn_bench.models.reference import evaluate_onnx
 from mononn_bench.models.user import describe_inputs, read_user_model
 from mononn_bench.record import ModelRecord, ReferenceRecord
 from tests.bench.conftest import linear_model
+from tests.bench_report.records import a_case
 
 
 def save_model(folder: Path, **options: object) -> Path:
@@ -74,6 +79,33 @@ def test_external_data_must_lie_beside_the_model(tmp_path: Path) -> None:
     path.write_bytes(model.SerializeToString())
     with pytest.raises(ModelError, match="outside its own folder"):
         read_user_model(path, {"x": (1, 8)})
+
+
+def test_an_input_that_no_input_set_can_have_is_refused(tmp_path: Path) -> None:
+    model = linear_model()
+    model.graph.node.insert(0, helper.make_node("Cast", ["narrow"], ["x"], to=TensorProto.FLOAT))
+    model.graph.input[0].CopyFrom(helper.make_tensor_value_info("narrow", TensorProto.BFLOAT16, [1, 8]))
+    onnx.save(model, tmp_path / "mine.onnx")
+    with pytest.raises(ModelError, match=r"'narrow' is bfloat16.*: make it float32 or float16"):
+        read_user_model(tmp_path / "mine.onnx", {})
+    model.graph.input[0].type.tensor_type.elem_type = TensorProto.FLOAT16
+    onnx.save(model, tmp_path / "mine.onnx")
+    assert read_user_model(tmp_path / "mine.onnx", {})
+
+
+def test_the_command_of_a_record_names_file_shapes_and_target() -> None:
+    systems = ["mononn", "mononn[launch=graph]", "onnxruntime-cuda"]
+    record = replace(a_case("mine", dict.fromkeys(systems, 1e-3)), target="cuda")
+    arguments = ["--path", "my net.onnx", "--shape", "x=1x8", "--shape", "mask=1x4"]
+    given = make_parser().parse_args(["measure", *arguments])
+    command = shlex.split(_command(record) + own_file(given))
+    again = make_parser().parse_args(command[1:])
+    assert (command[0], again.model, again.systems, again.target) == ("mononn-bench", "mine", systems, "cuda")
+    assert (again.path, again.shape) == (given.path, given.shape)
+    catalogued = make_parser().parse_args(["measure", "--model", "mlp"])
+    assert _command(replace(record, target="cpu")) + own_file(catalogued) == _command(record).replace(
+        " --target cuda", ""
+    )
 
 
 def test_inputs_are_understood() -> None:

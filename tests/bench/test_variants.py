@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from mononn_bench import by_hand
 from mononn_bench.by_hand import with_twin
-from mononn_bench.cli import _names, _pair
+from mononn_bench.cli import _names, _pair, make_parser
 from mononn_bench.errors import BadOptionError, UnknownNameError
 from mononn_bench.measure import eviction
 from mononn_bench.measure.case import COLD_SAMPLES
@@ -51,6 +53,28 @@ def test_ours_always_has_a_twin() -> None:
     assert with_twin(["onnxruntime", "mononn", PHASES]) == ["onnxruntime", "mononn", "mononn", PHASES]
     assert with_twin(["mononn", "mononn"]) == ["mononn", "mononn"]
     assert with_twin(["onnxruntime"]) == ["onnxruntime"]
+
+
+def test_variants_that_share_a_build_are_each_told_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built = list[str]()
+
+    def build(system: str, *, output: Path, **_: object) -> None:
+        built.append(system)
+        output.mkdir(parents=True)
+        (output / "build.json").touch()
+
+    for name in ("prepare_environments", "_prepare_model"):
+        monkeypatch.setattr(by_hand, name, lambda *_: None)
+    monkeypatch.setattr(by_hand, "build_system", build)
+    monkeypatch.chdir(tmp_path)
+    names = ["onnxruntime", "onnxruntime[affinity=on]", "mononn"]
+    options = make_parser().parse_args(["measure", "--model", "mlp-test", "--systems", ",".join(names)])
+    folder, builds, environments = by_hand._prepare(options)
+    assert list(builds) == list(environments) == names
+    assert builds[names[0]] == builds[names[1]] != builds["mononn"]
+    assert environments[names[0]] == environments[names[1]]
+    assert built == ["onnxruntime", "mononn"]
+    assert folder.name.startswith("mlp-test-")
 
 
 def test_twin_and_variant_are_measured_beside_their_system(measure: Measure) -> None:

@@ -93,6 +93,15 @@ def test_openvino_is_not_needed_on_another_architecture():
     assert make_table([record]).cases[0].best[0] == "onnxruntime"
 
 
+def test_on_a_gpu_the_best_rival_needs_onnx_runtimes_cuda_provider():
+    times = {"mononn": 1e-3, "onnxruntime-cuda": 2e-3, "tensorrt": 1.5e-3}
+    record = replace(a_case("mlp", times), target="cuda")
+    assert make_table([record]).cases[0].best[0] == "tensorrt"
+    failed = {"onnxruntime-cuda": a_system("onnxruntime-cuda", "failed", "no such provider")}
+    (case,) = make_table([replace(a_case("mlp", times, failed), target="cuda")]).cases
+    assert (case.best, case.no_best) == (None, "onnxruntime-cuda not ok")
+
+
 def test_an_undertuned_system_stays_out_of_best_rivals_and_headlines():
     times = {**TRIO, "tvm": 1.1e-3}
     table = make_table([a_case("mlp", times, {"tvm": a_system("tvm", "undertuned", "12 tasks had no match")})])

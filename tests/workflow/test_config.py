@@ -199,6 +199,23 @@ def test_a_users_model_is_taken(tmp_path):
     assert choice.shapes == {"x": (1, 4)}
 
 
+def test_the_commands_of_a_users_model_name_its_file_and_its_shapes(tmp_path):
+    path = tmp_path / "my net.onnx"
+    path.write_bytes(b"anything")
+    models = {"mine": {"path": str(path), "shapes": {"x": [1, 4], "ids": [2, 3]}}, "mlp": None}
+    plan = make_plan({**LEAST, "models": models, "cache": str(tmp_path / "cache"), "start": {}, "bricks": [1]})
+
+    def told(model):
+        said = {"measure": plan.cases[model].options, "profile": f"{plan.profile_options(model)} --output o"}
+        said |= {"start": plan.start_options(model), "bricks": plan.brick_options(model)}
+        return [make_parser().parse_args([command, *shlex.split(options)]) for command, options in said.items()]
+
+    for options in told("mine"):
+        assert (options.path, options.shape) == (path, [("x", (1, 4)), ("ids", (2, 3))])
+        assert options.model_folder == plan.models["mine"].folder
+    assert all((options.path, options.shape) == (None, []) for options in told("mlp"))
+
+
 @pytest.mark.parametrize("text", ["a: [", "- just\n- a list\n", None])
 def test_a_file_that_is_no_configuration(tmp_path, text):
     path = tmp_path / "config.yaml"

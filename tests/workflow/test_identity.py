@@ -2,10 +2,14 @@
 
 import os
 
+import onnx
 import pytest
 
+from mononn_bench.models.spec import data_files
 from mononn_bench.workflow import identity
 from mononn_bench.workflow.identity import adapter_sources, file_digest, machine_name, requirements_id, source_id
+from mononn_bench.workflow.plan import make_plan
+from tests.bench.conftest import linear_model
 
 PYTHON = '"""Words."""\n\n\ndef f(a):\n    """More words."""\n    return a + 1  # add\n'
 CPP = 'int f(int a) {\n  return a + 1; // add\n}\nconst char *s = "// not a comment";\n'
@@ -75,6 +79,38 @@ def test_a_files_digest_follows_its_bytes(tmp_path):
     assert file_digest(path, cache) == first
     path.write_bytes(b"two")
     assert file_digest(path, cache) != first
+
+
+def users_model(folder):
+    """The file mine.onnx of a folder, as a plan knows it."""
+    entry = {"path": str(folder / "mine.onnx"), "shapes": {"x": [1, 8]}}
+    stated = {"systems": ["mononn"], "machine": "here", "threads": 1, "targets": ["cpu"]}
+    return make_plan({"models": {"mine": entry}, "cache": str(folder / "cache"), **stated}).models["mine"]
+
+
+@pytest.mark.parametrize("name", ["w.bin", f"{'w' * 123}.bin", f"{'w' * 124}.bin", f"{'w' * 240}.bin"])
+def test_a_users_model_is_its_file_and_what_holds_its_weights(tmp_path, name):
+    path, data = tmp_path / "mine.onnx", tmp_path / name
+    onnx.save(linear_model(), path, save_as_external_data=True, location=name, size_threshold=0)
+    first = users_model(tmp_path)
+    assert first.sources == (path, data)
+    assert users_model(tmp_path).identity == first.identity
+    data.write_bytes(bytes(data.stat().st_size))
+    os.utime(data, (1, 1))
+    assert users_model(tmp_path).identity != first.identity
+
+
+def test_every_file_of_weights_counts_once_and_none_where_they_lie_within(tmp_path):
+    path = tmp_path / "mine.onnx"
+    onnx.save(linear_model(), path)
+    assert data_files(path) == [] and users_model(tmp_path).sources == (path,)
+    (tmp_path / "empty.onnx").touch()
+    assert data_files(tmp_path / "empty.onnx") == []
+    apart = {"save_as_external_data": True, "all_tensors_to_one_file": False, "size_threshold": 0}
+    onnx.save(linear_model(), path, **apart)
+    assert data_files(path) == ["b", "w"]
+    (tmp_path / "b").unlink()
+    assert users_model(tmp_path).sources == (path, tmp_path / "w")
 
 
 def test_a_machine_is_named_after_what_it_is():

@@ -3,6 +3,7 @@
 import pytest
 
 from mononn_bench.errors import BenchError
+from mononn_bench.workflow.config import ConfigError
 from mononn_bench.workflow.plan import make_plan
 from mononn_bench.workflow.progress import steps_to_make
 
@@ -53,6 +54,15 @@ def test_bf16_reads_the_exported_model_and_int8_one_file_for_all():
 def test_precisions_are_a_list_of_known_ones(wrong):
     with pytest.raises(BenchError, match="precisions"):
         make_plan({**CONFIG, "precisions": wrong})
+
+
+def test_two_cases_of_one_name_are_refused(tmp_path):
+    (tmp_path / "mine.onnx").write_bytes(b"anything")
+    models = {"mlp": {}, "mlp-bf16": {"path": str(tmp_path / "mine.onnx")}}
+    both = {**CONFIG, "models": models, "cache": str(tmp_path / "cache")}
+    assert list(make_plan(both).cases) == ["mlp", "mlp-bf16"]
+    with pytest.raises(ConfigError, match="Two cases would be called mlp-bf16"):
+        list(make_plan({**both, "precisions": ["fp32", "bf16"]}).cases)
 
 
 def test_the_dag_quantises_each_model_once(checkout, tmp_path):
