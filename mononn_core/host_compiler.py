@@ -52,7 +52,10 @@ def find_host_compiler() -> HostCompiler:
 @functools.cache
 def _find(chosen: str) -> HostCompiler:
     if chosen:
-        words = shlex.split(chosen)
+        try:
+            words = shlex.split(chosen)
+        except ValueError as error:
+            raise ToolchainError(f"MONONN_CXX is {chosen!r} ({error}); name a g++ or clang++") from error
         if not words or not shutil.which(words[0]):
             raise ToolchainError(f"MONONN_CXX names {chosen!r}, which is not found; name an installed g++ or clang++")
         return _installed(words)
@@ -73,7 +76,10 @@ def _find(chosen: str) -> HostCompiler:
 
 
 def _installed(words: list[str]) -> HostCompiler:
-    version = subprocess.run([*words, "--version"], capture_output=True, text=True, check=False).stdout
+    try:
+        version = subprocess.run([*words, "--version"], capture_output=True, text=True, check=False).stdout
+    except OSError as error:
+        raise ToolchainError(f"the compiler {words[0]} cannot be started ({error.strerror}); name another") from error
     return HostCompiler(Path(words[0]).name, tuple(words), version)
 
 

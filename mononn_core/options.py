@@ -14,6 +14,7 @@ PRECISIONS = tuple(element.PRECISIONS)
 ACTIVATIONS = ("auto", "fp32", "int16", "int8")
 LAUNCHES = ("once", "phases", "graph")
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
+MAX_THREADS = 4096
 ON_GPU = ("cuda", "cuda-emulated")
 FORMS = ("shared", "static", "object", "source", "wheel")
 """What a compiled network can be written as beside a .mono file."""
@@ -28,8 +29,8 @@ class Options:
         precision: of products, activations and weights: "fp32", "bf16" or, on GPUs, "fp16"; the latter are only stored
             and multiplied: sums and all other arithmetic are float32, inputs and outputs keep the model's types.
         activations: what a product by quantised weights rounds its left side to where the model has it real, with a
-            scale for each run of up to 256 terms: "int8", "int16", or "fp32": it is not rounded. "auto": int8, but
-            int16 where the model has quantised that side to 16 bits and for the states of a recurrence, and fp32 on
+            scale for each run of up to 64 terms (of int16 256): "int8", "int16", or "fp32": it is not rounded. "auto":
+            int8, but int16 where the model has quantised that side to 16 bits and for the states of a recurrence, and fp32 on
             processors without an instruction for products of bytes. A model that says it itself (``accuracy_level`` of
             MatMulNBits; by "auto" a DynamicQuantizeLSTM of its states) is followed. On a CPU; a GPU multiplies
             reals.
@@ -71,10 +72,8 @@ class Options:
         if self.launch not in LAUNCHES:
             raise OptionError(f"launch {self.launch!r} is unknown; choose one of {', '.join(LAUNCHES)}")
         self._check_target()
-        if not isinstance(self.threads, int) or self.threads < 0:
-            raise OptionError(
-                f"threads is {self.threads!r}; give a positive number, or 0 for all cores of this process"
-            )
+        if type(self.threads) is not int or not 0 <= self.threads <= MAX_THREADS:
+            raise OptionError(f"threads is {self.threads!r}; give a number up to {MAX_THREADS}, or 0 for all cores")
         if self.threads == 0:
             object.__setattr__(self, "threads", len(os.sched_getaffinity(0)))
 

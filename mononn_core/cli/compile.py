@@ -14,7 +14,7 @@ from typing import Any
 from mononn_core.cli.feeds import read_shapes, shapes_of, values_of
 from mononn_core.cli.gpu import compiled_lines, peak_bytes
 from mononn_core.compiler import CudaStages, Stages, build, build_family, lower
-from mononn_core.emit import emit
+from mononn_core.emit import checked, emit
 from mononn_core.errors import OptionError
 from mononn_core.options import Given
 from mononn_core.runtime.artifact import Artifact
@@ -33,12 +33,22 @@ def run(options: argparse.Namespace) -> int:
             gc.enable()
 
 
-def _compiled(options: argparse.Namespace) -> int:
+def _output(options: argparse.Namespace) -> Path:
+    """The file to write; OptionError for what could not be written."""
     output = Path(options.output)
     if not output.parent.is_dir():
         raise OptionError(f"the folder of {output} does not exist; create it first")
-    if options.emit == "mono" and options.weights:
+    if output.exists() and not output.is_file():
+        raise OptionError(f"{output} is no file that could be replaced; choose another --output")
+    if options.emit != "mono":
+        checked(options.emit, options.target, output, options.weights)
+    elif options.weights:
         raise OptionError("a .mono file has its weights inside; leave --weights out, or choose another --emit")
+    return output
+
+
+def _compiled(options: argparse.Namespace) -> int:
+    output = _output(options)
     started = time.perf_counter()
     if options.shapes_file:
         stages, artifact = None, family_of(options, started)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import tokenize
 import zipfile
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -112,7 +113,7 @@ def read_array(path: str) -> np.ndarray:
         array = np.load(path, allow_pickle=False)
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror or error}); give a .npy file") from error
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (ValueError, EOFError, SyntaxError, tokenize.TokenError, zipfile.BadZipFile) as error:
         raise InputError(f"{path} holds no NumPy array ({error}); give a .npy file") from error
     if not isinstance(array, np.ndarray):
         raise InputError(f"{path} holds several arrays; give a .npy file with one")

@@ -10,7 +10,7 @@ import sys
 from argparse import BooleanOptionalAction
 from collections.abc import Sequence
 
-from mononn_core.cli.words import assignment, parse_shape, parse_value
+from mononn_core.cli.words import assignment, parse_shape, parse_value, whole
 from mononn_core.errors import MononnError
 from mononn_core.options import ACTIVATIONS, ARCHITECTURES, FORMS, LAUNCHES, PRECISIONS, TARGETS, Options
 
@@ -166,4 +166,4 @@ def _threads(sub: argparse.ArgumentParser) -> None:
 def _inputs(sub: argparse.ArgumentParser) -> None:
     help_text = "an input's value; the others are drawn from --seed"
     sub.add_argument("--input", action="append", default=[], type=assignment, metavar="NAME=FILE.npy", help=help_text)
-    sub.add_argument("--seed", type=int, default=0, metavar="N")
+    sub.add_argument("--seed", type=whole, default=0, metavar="N")

@@ -76,17 +76,21 @@ def to_json(value: Any) -> Any:
 
 
 def write_outputs(folder: Path, outputs: dict[str, np.ndarray]) -> None:
-    """FOLDER/NAME.npy for every output; characters that a file name cannot hold become "_".
+    """FOLDER/NAME.npy for every output; characters that a file name cannot hold become "_", and a name that is there
+    already gets a number.
 
     Raises:
         OptionError: the folder cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        safe: dict[str, np.ndarray] = {}
         for name, value in outputs.items():
+            plain = "".join(c if c.isalnum() or c in "-_." else "_" for c in name).lstrip(".")
+            safe[plain if plain not in safe else f"{plain}.{len(safe)}"] = value
+        for name, value in safe.items():
             stream = io.BytesIO()
             np.save(stream, value, allow_pickle=False)
-            safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name).lstrip(".")
-            write_atomically(folder / f"{safe}.npy", [stream.getvalue()])
+            write_atomically(folder / f"{name}.npy", [stream.getvalue()])
     except OSError as error:
         raise OptionError(f"{folder} cannot be written ({error.strerror}); choose another --output") from error

@@ -40,11 +40,18 @@ def assignment(text: str) -> tuple[str, str]:
     return name, value
 
 
+def whole(text: str) -> int:
+    """A number from 0 on."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
+    return int(text)
+
+
 def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
     """ "NAME=1x128" as (name, extents)."""
     name, value = assignment(text)
     extents = value.split("x")
-    if not all(extent.isdigit() for extent in extents):
+    if not all(extent.isdecimal() for extent in extents):
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=1x128")
     return name, tuple(int(extent) for extent in extents)
 

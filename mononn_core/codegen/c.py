@@ -34,6 +34,11 @@ def c_type(dtype: str, types: Mapping[str, str] = C_TYPES) -> str:
     return types[dtype]
 
 
+def widest(kind: str) -> str:
+    """A cast to the widest integer of the sign of ``kind``, for the vocabulary's functions; "" of another type."""
+    return "(uint64_t)" if kind == "uint64" else "(int64_t)" if "int" in kind else ""
+
+
 def part_of(name: str, acc: Acc) -> str:
     """The text of an accumulator, where that of the first one is ``name``."""
     return name.replace("v_", f"v{acc.part}_", 1) if acc.part else name

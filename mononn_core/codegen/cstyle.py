@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import ClassVar
 
-from mononn_core.codegen.c import c_type, closes_last, literal, part_of
+from mononn_core.codegen.c import c_type, closes_last, literal, part_of, widest
 from mononn_core.codegen.cast import cast_lanes, looked_up, silu_operand, table_text
 from mononn_core.codegen.steps import run_along, step_along
 from mononn_core.element import C_SUFFIXES, C_TYPES, COMPUTE, NARROW, SIDE_BY_SIDE, WORD, itemsize
@@ -268,8 +268,7 @@ class Printer:
             case "floordiv" | "mod":
                 return self._division(e, args)
             case _ if function.vocabulary:
-                cast = "(int64_t)" if "int" in kind else ""
-                return f"({self.c_type(kind)})mn::{e.name}({', '.join(cast + a for a in args)})"
+                return f"({self.c_type(kind)})mn::{e.name}({', '.join(widest(kind) + a for a in args)})"
             case _ if function.libm and kind in C_SUFFIXES:
                 return f"{self.libm}{function.libm}{C_SUFFIXES[kind]}({', '.join(args)})"
         raise UnsupportedError(f"operation {e.name!r} on {kind} has no generated form; compute it in float32 or int64")

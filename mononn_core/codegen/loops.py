@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from mononn_core.codegen.c import c_type
+from mononn_core.codegen.c import c_type, widest
 from mononn_core.codegen.cast import as_bytes, rounded, table_text, unrounded
 from mononn_core.codegen.cstyle import Pointer, Printer, vectorisable
 from mononn_core.codegen.steps import run_along
@@ -355,7 +355,7 @@ def _write_reduce(out: Writer, statement: Reduce, printer: Printer, kept: str = 
         if sign:
             out.line(f"{statement.name} = {statement.name} {sign} {value};")
         else:
-            cast = "(int64_t)" if "int" in kind else ""
+            cast = widest(kind)
             out.line(f"{statement.name} = mn::{statement.op}({cast}{statement.name}, {cast}{value});")
 
 

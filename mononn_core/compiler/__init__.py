@@ -50,7 +50,7 @@ def lower(
         machine: the processor compiled for; this one by default.
         schedule: of the target, in place of the one that the cost model would choose.
         compiler: for a CPU, begins to compile the source while the Program is proven; :func:`build` then takes that.
-        options: target, precision, threads, fuse, epilogues, prefetch, launch, arch and gpu, see
+        options: target, precision, activations, threads, fuse, epilogues, prefetch, launch, arch and gpu, see
             :class:`mononn_core.options.Options`.
 
     Raises:

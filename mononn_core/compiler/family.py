@@ -45,7 +45,8 @@ def build_family(model: Imported, shapes: Sequence[Shapes], options: Options, ma
                 graph = model.graph(shapes[index])
                 stages = lower_imported(graph, options, machine, pool=pool, compiler=compilers)
             except MononnError as error:
-                raise type(error)(f"at {words_of(shapes[index])}: {error}") from error
+                error.args = (f"at {words_of(shapes[index])}: {error}",)
+                raise
             assert stages.code is not None
             code[index] = stages.code
             manifests[index] = stages.manifest

@@ -131,7 +131,7 @@ def following(groups: CpuGroups, group: GroupSchedule, before: Sequence[GroupSch
 def plain(groups: CpuGroups, group: GroupSchedule) -> GroupSchedule:
     """The same as one whole, neither in strips nor in bands."""
     whole = replace(group, partition=replace(group.partition, bands=None), strips=1)
-    if group.strips == 1 or group.tile is None:
+    if group.strips == 1 or group.tile is None or group.template not in TEMPLATES:
         return whole
     conv = Conv.of(groups.stage(group), groups.builder)
     rows = ceil(conv.out[1] / _parts(groups, conv))

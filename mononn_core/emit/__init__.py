@@ -1,5 +1,5 @@
 """A compiled network in the forms that programs are built of: a library with a C header, its one C++ file, a wheel."""
 
-from mononn_core.emit.forms import emit
+from mononn_core.emit.forms import checked, emit
 
-__all__ = ["emit"]
+__all__ = ["checked", "emit"]

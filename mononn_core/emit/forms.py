@@ -40,8 +40,9 @@ def emit(artifact: Artifact, form: str, path: str | Path, weights: str = "") -> 
         ToolchainError: there is no C++ compiler, or it refused the source.
     """
     path = Path(path)
-    inside = _check(artifact, form, path, weights)
-    name = check_name(re.sub("^lib", "", path.name.removesuffix(SUFFIXES[form])))
+    name, inside = checked(form, artifact.target, path, weights)
+    if inside and len(artifact.weights) > MOST_INSIDE:
+        raise OptionError(f"{len(artifact.weights) >> 20} MiB of weights do not fit inside a library; put them beside")
     machine = _machine(artifact)
     features = sorted(set(artifact.manifest["machine"]["features"]) - machine.level_features)
     flags = library_flags(machine, features)
@@ -71,12 +72,12 @@ def emit(artifact: Artifact, form: str, path: str | Path, weights: str = "") -> 
     return list(files)
 
 
-def _check(artifact: Artifact, form: str, path: Path, weights: str) -> bool:
-    """Whether weights go inside."""
+def checked(form: str, target: str, path: Path, weights: str) -> tuple[str, bool]:
+    """The network's name in such a form, and whether weights go inside. Raises OptionError, see :func:`emit`."""
     if form not in FORMS:
         raise OptionError(f"form {form!r} is unknown; choose one of {', '.join(FORMS)}")
-    if artifact.target != "cpu":
-        raise OptionError(f"libraries are a CPU's, the target is {artifact.target}; write a .mono file")
+    if target != "cpu":
+        raise OptionError(f"libraries are a CPU's, the target is {target}; write a .mono file")
     if path.is_dir():
         raise OptionError(f"{path} is a folder; name the file to write, as {path / 'libnetwork'}{SUFFIXES[form]}")
     if not path.name.endswith(SUFFIXES[form]):
@@ -90,9 +91,8 @@ def _check(artifact: Artifact, form: str, path: Path, weights: str) -> bool:
         raise OptionError("source has its weights beside; leave them there, or choose another form")
     if where == "beside" and form == "wheel":
         raise OptionError("a wheel has its weights inside; leave them there, or choose another form")
-    if where == "inside" and len(artifact.weights) > MOST_INSIDE:
-        raise OptionError(f"{len(artifact.weights) >> 20} MiB of weights do not fit inside a library; put them beside")
-    return where == "inside"
+    name = check_name(re.sub("^lib", "", path.name.removesuffix(SUFFIXES[form])))
+    return name, where == "inside"
 
 
 def _machine(artifact: Artifact) -> Machine:

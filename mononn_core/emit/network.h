@@ -1,6 +1,7 @@
 /* ${name}: the network ${network}, compiled by mononn ${version} for ${target}.
  *
-${described} *
+ * ${described}
+ *
  *   const char *problem;
  *   ${name}_session *session = ${name}_create(NULL, &problem);
  *   if (!session) fprintf(stderr, "%s\n", problem);

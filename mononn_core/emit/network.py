@@ -7,6 +7,7 @@ the inputs and of the outputs.
 from __future__ import annotations
 
 import ctypes
+import threading
 import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -75,16 +76,18 @@ class Network:
         if not self._session:
             raise RuntimeError((problem.value or b"no session").decode())
         self._close = weakref.finalize(self, _destroy, self._session)
+        self._turn = threading.Lock()
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Outputs by name. Raises ValueError where the inputs are of no shape in ``SHAPES`` or hold an index out of
         range, RuntimeError where the session is closed or a parent process's."""
-        if not self._close.alive:
-            raise RuntimeError("this network is closed; make another")
         number, arrays, outputs = self._prepared(inputs)
         sent = (ctypes.c_void_p * len(arrays))(*(a.ctypes.data for a in arrays))
         received = (ctypes.c_void_p * len(outputs))(*(a.ctypes.data for a in outputs.values()))
-        error = _run(self._session, number, sent, received)
+        with self._turn:
+            if not self._close.alive:
+                raise RuntimeError("this network is closed; make another")
+            error = _run(self._session, number, sent, received)
         if error:
             raise (ValueError if error & 0xFF == 1 else RuntimeError)(_problem(error).decode())
         return outputs
@@ -100,8 +103,9 @@ class Network:
         raise ValueError(f"inputs {_words(found)} are not what the network takes; give {there}")
 
     def close(self) -> None:
-        """Ends the threads; they end with the last reference anyway."""
-        self._close()
+        """Ends the threads, after the run in progress; they end with the last reference anyway."""
+        with self._turn:
+            self._close()
 
     def __enter__(self) -> Network:
         return self

@@ -42,7 +42,8 @@ def _as(ctx: Context, op_type: str, *operands: str) -> str:
     """What ONNX's operator of that name computes of ``operands``, with this node's attributes."""
     found = converter_of("", op_type)
     assert found is not None
-    result = found(replace(ctx, node=replace(ctx.node, op_type=op_type, domain=""), operands=operands))
+    opset = int(ctx.attr("opset", ctx.opset))  # a QLinearSoftmax's
+    result = found(replace(ctx, node=replace(ctx.node, op_type=op_type, domain=""), operands=operands, opset=opset))
     assert isinstance(result, str)
     return str(result)
 
@@ -178,7 +179,7 @@ def gather_blocks(ctx: Context) -> str:
     bits, block = int(ctx.attr("bits", 4)), int(ctx.attr("block_size", 128))
     data = ctx.constant(0, "table")
     axis = ctx.normal(ctx.attr("quantize_axis", 1), data.ndim)
-    if data.ndim != 2 or axis != 1 or ctx.attr("gather_axis", 0):
+    if data.ndim != 2 or axis != 1 or ctx.normal(ctx.attr("gather_axis", 0), data.ndim):
         raise ctx.unsupported("only rows of a table in blocks along its columns are gathered")
     packed = data.dtype == np.uint8 and bits == 4
     q = _numbers(data, bits) if packed else data

@@ -89,6 +89,8 @@ def multiply(ctx: Context, a: Term, b: Term, keep: set[str]) -> Term:
     right = _matrix(ctx, b, batch, inner, columns, sizes)
     labels = batch + rows + columns
     product = ctx.add("matmul", left, right)
+    if ctx.type(product).dtype != ctx.type(left).dtype:  # of bytes
+        product = ctx.add("cast", product, to=ctx.type(left).dtype)
     return Term(ctx.reshape(product, (sizes[c] for c in labels)), labels)
 
 

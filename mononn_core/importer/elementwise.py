@@ -54,6 +54,8 @@ def cast(ctx: Context) -> str:
     to = ctx.type(1).dtype if ctx.node.op_type == "CastLike" else ctx.dtype("to", "float32")
     if ctx.type(0).dtype == to:
         return ctx.input(0)
+    if to == "float8_e8m0fnu" and ctx.attr("round_mode", "up") != "nearest":
+        raise ctx.unsupported("powers of two are rounded to the nearest alone (round_mode)")
     if to in SMALL_FLOATS:
         return ctx.add("cast", ctx.input(0), to=to, saturate=bool(ctx.attr("saturate", 1)))
     return ctx.add("cast", ctx.input(0), to=to)
@@ -78,7 +80,7 @@ def clip(ctx: Context) -> str:
             if value is None:
                 x = ctx.add("max" if key == "low" else "min", x, ctx.input(position))
             else:
-                bounds[key] = float(value) if is_float(dtype) else int(value)
+                bounds[key] = float(value.item()) if is_float(dtype) else int(value.item())
     return ctx.add("clip", x, **bounds) if bounds else x
 
 
@@ -165,9 +167,11 @@ def gated(ctx: Context) -> str:
 
 @converts("Shrink")
 def shrink(ctx: Context) -> str:
-    x = ctx.input(0)
+    given = ctx.type(0).dtype
+    x = ctx.input(0) if is_float(given) else ctx.add("cast", ctx.input(0), to="float64")
     bias, limit = ctx.attr("bias", 0.0), ctx.attr("lambd", 0.5)
     above = ctx.add(
         "where", ctx.add("greater", x, ctx.like(limit, x)), ctx.add("sub", x, ctx.like(bias, x)), ctx.like(0, x)
     )
-    return ctx.add("where", ctx.add("less", x, ctx.like(-limit, x)), ctx.add("add", x, ctx.like(bias, x)), above)
+    shrunk = ctx.add("where", ctx.add("less", x, ctx.like(-limit, x)), ctx.add("add", x, ctx.like(bias, x)), above)
+    return shrunk if is_float(given) else ctx.add("cast", shrunk, to=given)

@@ -34,4 +34,4 @@ def one_hot(ctx: Context) -> str:
 @converts("NonZero")
 def non_zero(ctx: Context) -> str:
     """Only of constants: the result's shape depends on the data."""
-    return ctx.make(np.stack(np.nonzero(ctx.constant(0, "result's shape"))).astype("int64"))
+    return ctx.make(np.stack(np.nonzero(np.atleast_1d(ctx.constant(0, "result's shape")))).astype("int64"))

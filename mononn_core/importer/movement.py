@@ -123,7 +123,7 @@ def expand(ctx: Context) -> str:
 @converts("Concat")
 def concat(ctx: Context) -> str:
     axis = ctx.axis(1, ctx.type(0).rank)
-    parts = [n for n in ctx.inputs() if ctx.type(n).size] or ctx.inputs()[:1]
+    parts = [n for n in ctx.inputs() if ctx.type(n).shape[axis]] or ctx.inputs()[:1]
     return parts[0] if len(parts) == 1 else ctx.add("concat", *parts, axis=axis)
 
 
@@ -146,7 +146,7 @@ def slices(ctx: Context) -> str:
         start, end = (v + extent if v < 0 else v for v in (start, end))
         start = clamp(start, 0, extent) if step > 0 else clamp(start, 0, extent - 1)
         end = clamp(end, 0, extent) if step > 0 else clamp(end, -1, extent - 1)
-        size = max(-((start - end) // step), 0)
+        size = max(-((start - end) // step), 0) if extent else 0
         first[axis], count[axis], stride[axis] = (start, size, step) if size else (0, 0, 1)
     return sliced(ctx, ctx.input(0), first, count, stride)
 
@@ -198,8 +198,8 @@ def pad(ctx: Context) -> str:
     x = ctx.input(0)
     rank = ctx.type(x).rank
     pads = ctx.integers("pads") or []
-    axes = (ctx.integers("axes") if ctx.opset >= 18 else None) or list(range(rank))
-    chosen = [ctx.normal(a, rank) for a in axes]
+    axes = ctx.integers("axes") if ctx.opset >= 18 else None
+    chosen = [ctx.normal(a, rank) for a in (range(rank) if axes is None else axes)]
     before, after = [0] * rank, [0] * rank
     for position, axis in enumerate(chosen):
         before[axis], after[axis] = pads[position], pads[position + len(chosen)]

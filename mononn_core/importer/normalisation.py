@@ -26,6 +26,7 @@ def batch_normalization(ctx: Context) -> tuple[str, ...]:
         spread = ctx.add("reduce_mean", ctx.add("mul", centred, centred), axes=axes, keepdims=False)
         running = (_blend(ctx, mean, now), _blend(ctx, variance, spread))
         mean, variance = now, spread
+    scale, bias = (_as(ctx, name, mean) for name in (scale, bias))
     deviation = ctx.add("sqrt", ctx.add("add", variance, ctx.like(ctx.attr("epsilon", 1e-5), variance)))
     factor = ctx.add("div", scale, deviation)
     offset = ctx.add("sub", bias, ctx.add("mul", mean, factor))
@@ -119,8 +120,10 @@ def _grouped(ctx: Context, image: str, groups: int) -> str:
 @converts("MeanVarianceNormalization")
 def mean_variance(ctx: Context) -> str:
     rank = ctx.type(0).rank
-    axes = tuple(sorted(ctx.normal(a, rank) for a in ctx.attr("axes", [0, 2, 3])))
-    return standardised(ctx, ctx.input(0), axes, 1e-9)
+    axes, x = tuple(sorted(ctx.normal(a, rank) for a in ctx.attr("axes", [0, 2, 3]))), ctx.input(0)
+    centred = ctx.add("sub", x, ctx.add("reduce_mean", x, axes=axes, keepdims=True))
+    variance = ctx.add("reduce_mean", ctx.add("mul", centred, centred), axes=axes, keepdims=True)
+    return ctx.add("div", centred, ctx.add("add", ctx.add("sqrt", variance), ctx.like(1e-9, x)))
 
 
 @converts("LpNormalization")

@@ -187,7 +187,7 @@ class Importer:
         self.opsets = {("" if o.domain in DEFAULT_DOMAINS else o.domain): int(o.version) for o in model.opset_import}
         if "" in self.opsets:
             check_opset(self.opsets[""])
-        self.functions = {(f.domain, f.name): f for f in model.functions}
+        self.functions = {(f.domain, f.name, f.overload): f for f in model.functions}
         self.scope: Scope = {}
         self.unmade: dict[str, str] = {}
         """Outputs that their nodes' converters do not make, and what is to be said where somebody reads one."""
@@ -201,6 +201,10 @@ class Importer:
         self.builder.reserve(o.name for o in self.model.graph.output)
         for name, value in self.stored.items():
             self.scope[name] = self.builder.constant(value, name)
+
+    def own(self, node: OnnxNode) -> onnx.FunctionProto | None:
+        """The model's own function that a node calls."""
+        return self.functions.get((node.domain, node.op_type, node.proto.overload))
 
     def convert(self, node: OnnxNode, scope: Scope, opsets: Mapping[str, int], prefix: str) -> None:
         """Import one node: by its converter, else by expanding the function that defines it."""
@@ -218,9 +222,9 @@ class Importer:
         operands = self._operands(node, scope)
         types = [self.builder.types[v] if isinstance(v, str) and v else None for v in operands]
         check_node(node, [t.dtype if t else "" for t in types])
-        converter = converter_of(node.domain, node.op_type)
-        if (node.domain, node.op_type) in self.functions:
-            self._expand(self.functions[node.domain, node.op_type], node, operands, scope, opsets, prefix)
+        converter, own = converter_of(node.domain, node.op_type), self.own(node)
+        if own is not None:
+            self._expand(own, node, operands, scope, opsets, prefix)
         elif converter is not None:
 
             def inline(body: OnnxGraph, bound: Mapping[str, Value]) -> list[Value]:
@@ -252,7 +256,7 @@ class Importer:
         for position, name in enumerate(node.outputs):
             if not name:
                 continue
-            if position < len(produced) and produced[position]:
+            if position < len(produced) and produced[position] != "":
                 scope[name] = produced[position]
             else:
                 self.unmade[name] = f"{node.origin}: its output {position} ({name!r}) is not supported"
@@ -298,6 +302,10 @@ class Importer:
         outputs = tuple(o.name for o in self.model.graph.output)
         nodes = self.builder.nodes
         made = {name for node in nodes for name in node.outputs}
+        for name in outputs:
+            if name in self.inputs or outputs.count(name) > 1:
+                what = "an input" if name in self.inputs else "another output"
+                raise UnsupportedError(f"output {name!r} is also {what}; give it a name of its own by an Identity node")
         renamed: dict[str, str] = {}
         copies: list[Node] = []
         for name in outputs:

@@ -95,4 +95,7 @@ def _activations(ctx: Context, kind: str, directions: int) -> str:
     for name in names:
         if name not in APPLIED:
             raise ctx.unsupported(f"activation {name!r} is not supported; {', '.join(sorted(APPLIED))} are")
+    given = [float(v) for key in ("activation_alpha", "activation_beta") for v in ctx.attr(key) or ()]
+    if "affine" in names and given not in ([], [1.0] * names.count("affine") + [0.0] * names.count("affine")):
+        raise ctx.unsupported("activation 'affine' with a factor or a summand is not supported")
     return ",".join(APPLIED[name] for name in names)

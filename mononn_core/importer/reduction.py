@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+from mononn_core.element import COMPUTE, NARROW, is_float
 from mononn_core.importer.context import Context, converts
 
 SIMPLE = {"ReduceSum": "sum", "ReduceMean": "mean", "ReduceMax": "max", "ReduceMin": "min", "ReduceProd": "prod"}
@@ -23,10 +24,18 @@ def reduction(ctx: Context) -> str:
         return _reduce(ctx, "sum", ctx.add("abs", x), chosen, keep)
     if kind in ("ReduceL2", "ReduceSumSquare"):
         total = _reduce(ctx, "sum", ctx.add("mul", x, x), chosen, keep)
-        return ctx.add("sqrt", total) if kind == "ReduceL2" else total
+        return _root(ctx, total) if kind == "ReduceL2" else total
     if kind == "ReduceLogSum":
         return ctx.add("log", _reduce(ctx, "sum", x, chosen, keep))
     return _log_sum_exp(ctx, x, chosen, keep)
+
+
+def _root(ctx: Context, total: str) -> str:
+    """The square root, of integers rounded down."""
+    kind = ctx.type(total).dtype
+    if is_float(kind):
+        return ctx.add("sqrt", total)
+    return ctx.add("cast", ctx.add("sqrt", ctx.add("cast", total, to="float64")), to=kind)
 
 
 def _reduce(ctx: Context, op: str, x: str, axes: tuple[int, ...], keep: bool) -> str:
@@ -128,11 +137,14 @@ def _vector(ctx: Context, name: str, shape: tuple[int, ...]) -> str:
 
 
 def _layer_norm_outputs(ctx: Context, x: str, axes: tuple[int, ...], epsilon: float) -> tuple[str, ...]:
+    given = ctx.type(x).dtype
+    x = ctx.add("cast", x, to=COMPUTE) if given in NARROW else x  # in which stash_type says that these are computed
     mean = ctx.add("reduce_mean", x, axes=axes, keepdims=True)
     centred = ctx.add("sub", x, mean)
     variance = ctx.add("reduce_mean", ctx.add("mul", centred, centred), axes=axes, keepdims=True)
     inverse = ctx.add("reciprocal", ctx.add("sqrt", ctx.add("add", variance, ctx.like(epsilon, x))))
-    y = ctx.add("mul", ctx.add("mul", centred, inverse), ctx.input(1))
+    y = ctx.add("mul", centred, inverse)
+    y = ctx.add("mul", ctx.add("cast", y, to=given) if given in NARROW else y, ctx.input(1))
     return (ctx.add("add", y, ctx.input(2)) if ctx.has(2) else y), mean, inverse
 
 

@@ -59,14 +59,13 @@ def _judge(importer: Importer, node: OnnxNode, lost: set[str]) -> tuple[str, str
 
 
 def _form(importer: Importer, node: OnnxNode) -> str:
-    own = (node.domain, node.op_type) in importer.functions
-    return "expanded" if own or converter_of(node.domain, node.op_type) is None else "native"
+    return "expanded" if importer.own(node) is not None or converter_of(node.domain, node.op_type) is None else "native"
 
 
 def _by_operator(importer: Importer, node: OnnxNode) -> tuple[str, str]:
     """For a node whose input types are unknown."""
     unseen = "judged by its operator alone: the shape of an input is unknown"
-    if _form(importer, node) == "native" or (node.domain, node.op_type) in importer.functions:
+    if _form(importer, node) == "native" or importer.own(node) is not None:
         return _form(importer, node), unseen
     if is_composite(node, importer.opsets) or is_fused(node):
         return "expanded", unseen

@@ -85,6 +85,8 @@ def casts(rewriter: Rewriter, node: Node) -> str | None:
     source, middle = rewriter.type(inner.inputs[0]).dtype, rewriter.type(x).dtype
     if "bool" in (source, middle, to) or not np.can_cast(np.dtype(source), np.dtype(middle), "safe"):
         return None
+    if source in ("int64", "uint64") and is_float(middle):
+        return None  # NumPy calls float64 safe for them, which rounds those beyond 2^53
     return inner.inputs[0] if source == to else rewriter.add("cast", inner.inputs[0], **dict(node.attrs))
 
 
@@ -138,7 +140,7 @@ def _mergeable(op: str, first: float | None, second: float | None, total: float 
     """Whether merging costs one rounding at most: summands of one sign, nothing near overflow or underflow."""
     if first is None or second is None or total is None or not 1e-30 < abs(total) < 1e30:
         return False
-    return op == "mul" or first * second > 0
+    return first * second > 0 if op == "add" else (abs(first) < 1) == (abs(second) < 1) or 1e-6 < abs(first) < 1e6
 
 
 def _scalar(rewriter: Rewriter, name: str) -> bool:

@@ -3,9 +3,9 @@
 1. The scale as a product or quotient with a scalar, of the scores or of q and k each (sqrt factors; also before they
    are reshaped and transposed), or absent.
 2. The bias as sums with tensors broadcastable to the scores; several are added up, expands of them dropped.
-3. where(mask, scores, c) or where(mask, c, scores) with c at most -1e9: a bias of 0 and minus infinity (when c is) or
-   half the lowest finite number. Beside such a score none keeps weight, and a row of only such scores stays uniform,
-   since adding it swallows them.
+3. where(mask, scores, c) or where(mask, c, scores) with c at most -1e9: a bias of 0 and c, or where c is finite and
+   there is no other bias, half the lowest finite number. A row of only such scores stays uniform, since adding it
+   swallows them; c itself swallows those below 32.
 4. where(isnan(w), 0, w) around the softmax: attribute ``guard``.
 5. q, k, v of rank 2 or 3 are reshaped to rank 4; k may stand transposed, or by ``transpose_b``; k and v may be
    broadcast over batch and heads.
@@ -116,9 +116,8 @@ def peel(rewriter: Rewriter, name: str, outside: float = 1.0) -> Scores | None:
             value = rewriter.uniform(constant)
             hides = value is not None and value * outside <= MASKING
             if value is not None and hides and rewriter.type(scores).shape == shape:
-                lowest = float("-inf") if np.isneginf(value) else SWALLOWING
                 found = peel(rewriter, scores, outside)
-                return found and found.then(Biased(mask, True, keep, lowest), *scaled)
+                return found and found.then(Biased(mask, True, keep, float(value)), *scaled)
     if (rounded := rounding(rewriter, node)) is not None:
         found = peel(rewriter, rounded[0], outside)
         return found and found.then(rounded[1], *scaled)
@@ -141,7 +140,7 @@ def rounding(rewriter: Rewriter, node: Node) -> tuple[str, Rounding] | None:
 
 def total_bias(rewriter: Rewriter, steps: tuple[Step, ...], dtype: str) -> str:
     """The biases among ``steps`` as one tensor, each times the factors after it ("" when there are none)."""
-    total = ""
+    total, alone = "", sum(isinstance(step, Biased) for step in steps) == 1
     for number, bias in enumerate(steps):
         if not isinstance(bias, Biased):
             continue
@@ -150,7 +149,8 @@ def total_bias(rewriter: Rewriter, steps: tuple[Step, ...], dtype: str) -> str:
         factor = total_scale(steps[number:])
         if bias.mask:
             kept = total or rewriter.make(0.0, dtype)
-            hidden = rewriter.make(bias.value, dtype)
+            value = SWALLOWING if alone else max(bias.value * factor, 2 * SWALLOWING)
+            hidden = rewriter.make(bias.value if np.isneginf(bias.value) else value, dtype)
             total = rewriter.add("where", name, *((kept, hidden) if bias.keep else (hidden, kept)))
             continue
         if factor != 1.0:

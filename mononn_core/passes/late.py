@@ -120,12 +120,18 @@ def bordered(rewriter: Rewriter, node: Node) -> str | None:
         return None
     if (value := rewriter.uniform(zero[0]) if zero else 0) is not None:
         wide = rewriter.add("pad", x, **{**node.attrs, "value": int(value)})
-    elif zero and rewriter.constant(zero[0]) is not None and rewriter.type(zero[0]).size == rewriter.type(x).shape[-1]:
+    elif zero and rewriter.constant(zero[0]) is not None and _one_a_channel(rewriter, zero[0], x):
         values = rewriter.reshape(zero[0], rewriter.type(x).shape[-1:])
         wide = rewriter.add("border", x, values, before=node.attrs["before"], after=node.attrs["after"])
     else:
         return None
     return rewriter.add("dequantize", wide, scale, *zero)
+
+
+def _one_a_channel(rewriter: Rewriter, name: str, x: str) -> bool:
+    """Whether a scale or zero point has one element for each of the last axis."""
+    kind, channels = rewriter.type(name), rewriter.type(x).shape[-1]
+    return kind.shape[-1:] == (channels,) and kind.size == channels
 
 
 def _differs_along(rewriter: Rewriter, name: str, pad: Node) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from mononn_core.element import is_float
 from mononn_core.graph import Graph, Node, TensorType
 from mononn_core.graph.graph import Attr
 from mononn_core.ops.builder import Builder
@@ -94,6 +95,8 @@ class Rewriter:
         first = value.reshape(-1)[0]
         if value.size > 1 and not (bool((value.reshape(-1)[:64] == first).all()) and bool((value == first).all())):
             return None
+        if first == 0 and is_float(value.dtype.name) and np.signbit(value).any() != np.signbit(first):
+            return None
         found: int | float | bool = first.item()
         return found
 
@@ -159,6 +162,8 @@ def sweep(graph: Graph, rules: Sequence[Rule]) -> Graph:
         result = None
         for rule in rules:
             result = rule(rewriter, current)
+            if result is not None and rewriter.type(result) != rewriter.type(current.output):
+                result = None  # what a constant of more dimensions adds to the shape is lost
             if result is not None:
                 break
         if result is None:

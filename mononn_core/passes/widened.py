@@ -7,7 +7,7 @@ What is multiplied narrow is the schedule's decision (``precision``), whatever t
 from __future__ import annotations
 
 from mononn_core.element import COMPUTE, NARROW
-from mononn_core.graph import Graph, TensorType
+from mononn_core.graph import Graph, Node, TensorType
 from mononn_core.graph.graph import Attr
 from mononn_core.ops.builder import Builder
 from mononn_core.passes.rewrite import settle_outputs
@@ -34,6 +34,11 @@ def run(graph: Graph) -> Graph:
         edge = node.output in graph.outputs and _narrow(graph.types[node.output])
         made = builder.fresh(f"{node.output}/wide") if edge else node.output
         attrs = {key: _wide(value) for key, value in node.attrs.items()}
+        if node.op == "bitcast":
+            _cast_bits(builder, node, graph, wide.get(node.inputs[0], node.inputs[0]), made)
+            if edge:
+                wide[node.output] = made
+            continue
         builder.add(node.op, (wide.get(n, n) for n in node.inputs), node.origin, attrs, output=made)
         if edge:
             wide[node.output] = made
@@ -42,6 +47,18 @@ def run(graph: Graph) -> Graph:
             attrs = {"to": graph.types[name].dtype}
             builder.add("cast", [wide[name]], producers[name].origin, attrs, output=name)
     return settle_outputs(graph.rebuild(builder.nodes, builder.types, builder.constants))
+
+
+def _cast_bits(builder: Builder, node: Node, graph: Graph, source: str, made: str) -> None:
+    """The bits of a narrow float, or such a float of bits, as ``made``."""
+    before, after = (graph.types[name] for name in (node.inputs[0], node.output))
+    if _narrow(before):
+        source = builder.add("cast", [source], node.origin, {"to": before.dtype})
+    if not _narrow(after):
+        builder.add("bitcast", [source], node.origin, node.attrs, output=made)
+        return
+    bits = builder.add("bitcast", [source], node.origin, node.attrs)
+    builder.add("cast", [bits], node.origin, {"to": COMPUTE}, output=made)
 
 
 def _narrow(kind: TensorType) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from mononn_core.errors import OptionError
+from mononn_core.options import MAX_THREADS
 from mononn_core.runtime.artifact import Artifact
 from mononn_core.runtime.base import (
     STOPPED,
@@ -22,7 +23,6 @@ from mononn_core.runtime.base import (
 )
 from mononn_core.runtime.cpu import BindingStruct, Code, Host
 
-MAX_THREADS = 4096
 WEIGHTS = PRIVATE, SHARED = "private", "shared"
 
 
@@ -94,7 +94,7 @@ class Session(BaseSession):
         """
         workers = artifact.manifest["threads"] if threads is None else threads
         if type(workers) is not int or not 1 <= workers <= MAX_THREADS:
-            raise OptionError(f"threads is {threads!r}; give a positive number, or None for the compiled one")
+            raise OptionError(f"threads is {workers!r}; give a positive number up to {MAX_THREADS}, or None")
         if weights not in WEIGHTS:
             raise OptionError(f"weights is {weights!r}; give one of {', '.join(map(repr, WEIGHTS))}")
         super().__init__(artifact, workers)
@@ -117,24 +117,25 @@ class Session(BaseSession):
             for name, info in chosen.outputs.items()
         }
         check_apart(read, given)
-        if self._host is None:
+        host = self._host  # which another thread may close
+        if host is None:
             raise self.explain(STOPPED)
         whole = self.specialisations[chosen.index]
         if chosen is whole:
-            return Binding(self, self._host, whole, read, written, trace)
+            return Binding(self, host, whole, read, written, trace)
         sent = {name: np.zeros(info.shape, info.dtype) for name, info in whole.inputs.items()}
         received = {name: np.empty(info.shape, info.dtype) for name, info in whole.outputs.items()}
-        return PartBinding(Binding(self, self._host, whole, sent, received, trace), read, written)
+        return PartBinding(Binding(self, host, whole, sent, received, trace), read, written)
 
     def clone(self, threads: int | None = None) -> Session:
         """Another session on the same code and weights, with workers and arena of its own; runs beside this one."""
-        return Session(self.artifact, threads or self.threads, self._weights, self._code)
+        return Session(self.artifact, self.threads if threads is None else threads, self._weights, self._code)
 
     def close(self) -> None:
         """Waits for the run in progress and ends the workers. Bindings are refused from now on; twice is allowed."""
-        if self._host is not None:
-            self._host.stop()
-            self._host = None
+        host, self._host = self._host, None
+        if host is not None:
+            host.stop()
 
 
 def _first(value: np.ndarray) -> tuple[slice, ...]:

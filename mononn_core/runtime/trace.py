@@ -100,7 +100,7 @@ def table(stamps: np.ndarray, manifest: Mapping[str, Any], machine: Machine | Gp
 
     Args:
         stamps: from :func:`record`.
-        manifest: ``session.info``.
+        manifest: of the specialisation that ran.
         machine: whose peak and bandwidth are the ceilings.
     """
     floors = floor_seconds(manifest, machine, stamps.shape[1])
@@ -139,7 +139,8 @@ def kind_of(phase: Mapping[str, Any]) -> str:
 def trace_report(session: BaseSession, inputs: Mapping[str, Any], runs: int = 20) -> tuple[list[Any], str]:
     """Where the time of a run goes: :func:`to_json`'s rows, with the stated rates of this machine or of the GPU that
     the network was scheduled for as ceilings, and :func:`chrome_trace`'s text."""
-    stamps, manifest = record(session, inputs, runs), session.info
+    manifest = session.artifact.specialisations[session.choose(inputs).index]
+    stamps = record(session, inputs, runs)
     machine = stated_machine(manifest) if isinstance(session, GpuSession) else Machine.probe()
     return to_json(table(stamps, manifest, machine)), chrome_trace(stamps, manifest)
 
@@ -283,7 +284,7 @@ def chrome_trace(stamps: np.ndarray, manifest: Mapping[str, Any]) -> str:
 
     Args:
         stamps: from :func:`record`.
-        manifest: ``session.info``.
+        manifest: of the specialisation that ran.
     """
     totals = stamps[..., 2].max(axis=(1, 2))
     run = stamps[int(np.argsort(totals, kind="stable")[len(totals) // 2])]

@@ -265,10 +265,14 @@ MN_DEVICE double max(double a, double b) { return a > b ? a : (b >= a ? b : a + 
 MN_DEVICE double min(double a, double b) { return a < b ? a : (b <= a ? b : a + b); }
 MN_DEVICE double mod(double a, double b) { const double r = ::fmod(a, b); return r != 0 && ((r < 0) != (b < 0)) ? r + b : r; }
 MN_DEVICE bool isinf(double x) { return ::fabs(x) == INFINITY; }
-MN_DEVICE int64_t abs(int64_t x) { return x < 0 ? -x : x; }
+MN_DEVICE int64_t abs(int64_t x) { return x < 0 ? int64_t(-uint64_t(x)) : x; }
+MN_DEVICE uint64_t abs(uint64_t x) { return x; }
+MN_DEVICE uint64_t sign(uint64_t x) { return x > 0; }
 MN_DEVICE int64_t sign(int64_t x) { return x > 0 ? 1 : x < 0 ? -1 : 0; }
 MN_DEVICE int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
 MN_DEVICE int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
+MN_DEVICE uint64_t max(uint64_t a, uint64_t b) { return a > b ? a : b; }
+MN_DEVICE uint64_t min(uint64_t a, uint64_t b) { return a < b ? a : b; }
 MN_DEVICE int max(int a, int b) { return a > b ? a : b; }
 MN_DEVICE int min(int a, int b) { return a < b ? a : b; }
 // Floor division and the remainder with the divisor's sign.

@@ -580,12 +580,17 @@ MN_INLINE double max(double a, double b) { return a > b ? a : (b >= a ? b : a + 
 MN_INLINE double min(double a, double b) { return a < b ? a : (b <= a ? b : a + b); }
 MN_INLINE double mod(double a, double b) { double r = __builtin_fmod(a, b); return r != 0 && ((r < 0) != (b < 0)) ? r + b : r; }
 MN_INLINE float abs(float x) { return __builtin_fabsf(x); }
-MN_INLINE int64_t abs(int64_t x) { return x < 0 ? -x : x; }
+MN_INLINE int64_t abs(int64_t x) { return x < 0 ? int64_t(-uint64_t(x)) : x; }
+MN_INLINE uint64_t abs(uint64_t x) { return x; }
+MN_INLINE uint64_t sign(uint64_t x) { return x > 0; }
+MN_INLINE int64_t sign(int64_t x) { return x > 0 ? 1 : x < 0 ? -1 : 0; }
 MN_INLINE float sign(float x) { return x > 0 ? 1.f : (x < 0 ? -1.f : x); }
 MN_INLINE float max(float a, float b) { return a > b ? a : (b >= a ? b : a + b); }
 MN_INLINE float min(float a, float b) { return a < b ? a : (b <= a ? b : a + b); }
 MN_INLINE int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
 MN_INLINE int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
+MN_INLINE uint64_t max(uint64_t a, uint64_t b) { return a > b ? a : b; }
+MN_INLINE uint64_t min(uint64_t a, uint64_t b) { return a < b ? a : b; }
 // Floor division and the remainder with the divisor's sign.
 MN_INLINE int64_t floordiv(int64_t a, int64_t b) { int64_t q = a / b; return q - ((a % b != 0) && ((a < 0) != (b < 0))); }
 MN_INLINE int64_t mod(int64_t a, int64_t b) { int64_t r = a % b; return r != 0 && ((r < 0) != (b < 0)) ? r + b : r; }

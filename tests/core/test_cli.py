@@ -15,6 +15,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from mononn_core.cli import main
+from mononn_core.cli.run import write_outputs
 from mononn_core.compiler import cpu
 from mononn_core.errors import UnsupportedError
 from mononn_core.importer import context
@@ -52,6 +53,8 @@ def expected(x: np.ndarray) -> np.ndarray:
 def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("cli")
     onnx.save(model_proto(), folder / "small.onnx")
+    onnx.save(model_proto("batch"), folder / "dynamic.onnx")
+    os.mkfifo(folder / "pipe")
     assert main(["compile", str(folder / "small.onnx"), "-o", str(folder / "small.mono"), "--threads", "2"]) == 0
     return folder
 
@@ -263,6 +266,12 @@ def test_bisect_finds_a_wrong_function(call, monkeypatch):
         (["trace", "small.mono", "--table", "--below", "0"], "--below 0 is no share of a ceiling"),
         (["trace", "small.mono", "-o", "no/t.json"], "no/t.json cannot be written"),
         (["bisect", "small.onnx", "--tolerance", "0"], "--tolerance 0.0 accepts nothing"),
+        (["compile", "small.onnx", "-o", "x.mono", "--schedule", "strips.txt"], "cannot run in 2 strips"),
+        (["compile", "small.onnx", "-o", "pipe"], "pipe is no file that could be replaced"),
+        (["compile", "small.onnx", "-o", "x.mono", "--threads", "5000"], "threads is 5000; give a number up to 4096"),
+        (["compile", "missing.onnx", "-o", "x.mono", "--emit", "shared"], "is no name of form shared; end it in .so"),
+        (["run", "small.mono", "--seed", "-1"], "'-1' is not a number from 0 on"),
+        (["run", "small.mono", "--shape", "x=4x\u00b2"], "is not NAME=1x128"),
         (["bisect"], "the following arguments are required: MODEL.onnx"),
         (["frobnicate"], "invalid choice: 'frobnicate'"),
     ],
@@ -273,7 +282,7 @@ def test_bad_input_is_one_sentence_and_status_2(call, folder, arguments, message
     (folder / "small.txt").write_text(
         text.replace("matmul", "conv", 1).replace("2 owners", f"{len(os.sched_getaffinity(0))} owners")
     )
-    onnx.save(model_proto("batch"), folder / "dynamic.onnx")
+    (folder / "strips.txt").write_text(text.replace(" at once\n", " at once, in 2 strips\n", 1))
     before = {path.name for path in folder.iterdir()}
     status, out, err = call(*arguments)
     errors = [line for line in err.splitlines() if not line.startswith("[")]
@@ -306,6 +315,11 @@ def test_a_schedule_that_was_printed_is_taken_back(call, folder):
 def test_dynamic_dimension_with_a_shape(call):
     assert call("compile", "dynamic.onnx", "-o", "given.mono", "--shape", "x=3x16")[0] == 0
     assert "y  float32[3, 16]" in call("run", "given.mono")[1]
+
+
+def test_outputs_whose_names_make_one_file_name_are_both_kept(folder, tmp_path):
+    write_outputs(tmp_path, {"a/b": np.zeros(2), "a_b": np.ones(3)})
+    assert [np.load(path).shape for path in sorted(tmp_path.iterdir())] == [(3,), (2,)]
 
 
 def test_running_loads_neither_onnx_nor_the_compiler(folder):

@@ -178,6 +178,13 @@ with classifier.Network(threads=3) as one, classifier.Network(private_weights=Tr
         try: one.run(inputs)
         except ValueError as error: assert message in str(error), error
         else: raise SystemExit("no error")
+with classifier.Network() as third:
+    ends = threading.Thread(target=third.close)
+    with third._turn:  # as a run in another thread has it
+        ends.start()
+        ends.join(0.2)
+        assert ends.is_alive() and third._close.alive
+    ends.join()
 try: one.run({"x": x, "k": k})
 except RuntimeError as error: assert "closed" in str(error)
 else: raise SystemExit("no error")

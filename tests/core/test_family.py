@@ -18,6 +18,7 @@ from mononn_core import compiler
 from mononn_core.cli.main import main
 from mononn_core.compiler.family import MOST
 from mononn_core.errors import ArtifactError, InputError, MononnError
+from mononn_core.importer.context import UnknownValueError
 from mononn_core.machine import Machine
 from mononn_core.runtime import loading, trace
 from mononn_core.runtime.artifact import Artifact
@@ -187,6 +188,18 @@ def test_a_trace_has_the_phases_of_its_shape() -> None:
         for one in session.specialisations:
             stamps = trace.record(session, feed(one.shapes), runs=2)
             assert stamps.shape[1:] == (2, len(one.phases), 3)
+            rows, _ = trace.trace_report(session, feed(one.shapes), runs=2)
+            floors = trace.floor_seconds(session.artifact.specialisations[one.index], Machine.probe(), session.workers)
+            assert [row["floor"] for row in rows] == pytest.approx(floors)
+
+
+def test_what_a_shape_lacks_is_said_as_for_one_shape() -> None:
+    b = Builder("given")
+    b.add("Reshape", "x", "shape", output="y")
+    value = {"x": (TensorProto.FLOAT, ("n", 4)), "shape": (TensorProto.INT64, (2,))}
+    model = b.model(value, {"y": ("n", "m")})  # type: ignore[arg-type, dict-item]
+    with pytest.raises(UnknownValueError, match=r"at x=\[?2.*--value"):
+        compiler.build_family(model, [{"x": (2, 4)}, {"x": (1, 4)}])
 
 
 def test_errors_name_the_phase_of_the_shape_that_ran() -> None:

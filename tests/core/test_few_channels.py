@@ -89,9 +89,9 @@ NARROW = ("a picture", "a mask", "channels that fill no vector", "strides", "dil
 def test_of_bfloat16(name: str) -> None:
     """What is multiplied is rounded to eight bits, sums are not: within the gate of such networks."""
     case, options = CASES[name], {"threads": 2, "precision": "bf16"}
-    stages = compiler.lower(case.model(), machine=Machine.probe(), **options)
     if "avx512bf16" not in Machine.probe().features:
         pytest.skip("this processor has no products of bfloat16")
+    stages = compiler.lower(case.model(), machine=Machine.probe(), **options)
     (few,) = (p for p in stages.program.phases() if p.task.template == "few_channels")
     assert {stages.program.buffer(str(o.buffer)).dtype for o in few.task.operands if o.role in ("a", "b")} == {
         "bfloat16"
