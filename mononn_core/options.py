@@ -30,10 +30,10 @@ class Options:
             and multiplied: sums and all other arithmetic are float32, inputs and outputs keep the model's types.
         activations: what a product by quantised weights rounds its left side to where the model has it real, with a
             scale for each run of up to 64 terms (of int16 256): "int8", "int16", or "fp32": it is not rounded. "auto":
-            int8, but int16 where the model has quantised that side to 16 bits and for the states of a recurrence, and fp32 on
-            processors without an instruction for products of bytes. A model that says it itself (``accuracy_level`` of
-            MatMulNBits; by "auto" a DynamicQuantizeLSTM of its states) is followed. On a CPU; a GPU multiplies
-            reals.
+            int8, but int16 where the model has quantised that side to 16 bits and for the states of a recurrence, and
+            fp32 on processors without an instruction for products of bytes. A model that says it itself
+            (``accuracy_level`` of MatMulNBits; by "auto" a DynamicQuantizeLSTM of its states) is followed. On a CPU; a
+            GPU multiplies reals.
         threads: workers the schedule is balanced for (a run may use another number, with the same output bits); of no
             meaning on GPUs, where the schedule chooses the threads of a block.
         fuse: fuse elementwise chains, movements and epilogues (off: one phase an operator; for ablations).
