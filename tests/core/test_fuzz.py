@@ -52,6 +52,7 @@ def test_answers_that_differ() -> None:
     assert judge.differs(x, x * np.float32(1 + 1e-5)) == ""
     assert "relative L2" in judge.differs(x, x * np.float32(1.01))
     assert judge.differs(x, np.where(x > 0.9, np.float32(np.inf), x)) == ""
+    assert "in one of them alone" in judge.differs(np.full(50, np.nan, np.float32), x)
     assert "instead of" in judge.differs(x, x.astype(np.float64))
     assert judge.differs(np.arange(90), np.arange(90) + (np.arange(90) == 3) * 5) == ""
     assert "are others" in judge.differs(np.arange(90), np.arange(90) + 2)

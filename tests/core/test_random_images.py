@@ -194,4 +194,4 @@ def test_random_networks_answer_as_the_reference(seed: int) -> None:
     want = reference(model, x)
     with Session(compiler.build(prove(seed)), threads=1 + seed % 3) as session:
         got = session.run({"x": x})["y"]
-    assert np.linalg.norm(got - want) <= 1e-4 * np.linalg.norm(want) + 1e-5
+    assert np.linalg.norm(got - want) <= 1e-5 * np.linalg.norm(want) + 1e-6

@@ -65,6 +65,8 @@ def judge(seed: int, compiled: bool) -> None:
         want = real(load(model), x)
         with Session(compiler.build(stages), threads=threads) as session:
             got = session.run({"x": x})["y"]
+        apart = np.abs(got - want) > 1e-4 * np.abs(want).max()
+        assert apart.mean() < 0.02, "a few sums that lie between two bytes are rounded the other way"
         assert np.linalg.norm(got - want) <= 2e-2 * np.linalg.norm(want) + 1e-5
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
+
+import pytest
 
 from mononn_core import compiler
 from mononn_core.machine import Machine
@@ -20,10 +21,8 @@ def has(machine: Machine) -> bool:
     return machine.features <= Machine.probe().features
 
 
-def built(stages: compiler.CpuStages) -> Iterator[Artifact]:
-    """What runs here of a network lowered for :data:`TILED`."""
+def built(stages: compiler.CpuStages) -> list[Artifact]:
+    """What runs here of a network lowered for :data:`TILED`; the test is skipped where nothing does."""
     assert any(phase.task.params.get("tile_groups") for phase in stages.program.phases())
-    if has(IN_MEMORY):
-        yield compiler.build(replace(stages, machine=IN_MEMORY))
-    if has(TILED):
-        yield compiler.build(stages)
+    found = [compiler.build(replace(stages, machine=machine)) for machine in (IN_MEMORY, TILED) if has(machine)]
+    return found or pytest.skip("neither tile registers nor what stands in for them")

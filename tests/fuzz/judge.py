@@ -94,13 +94,15 @@ def _run(graph: Graph, stages: Any, inputs: dict[str, np.ndarray]) -> tuple[str,
 
 def differs(found: np.ndarray, want: np.ndarray) -> str:
     """How two answers differ by more than rounding; "" where they do not. What overflows or is no number in one of them
-    is not compared."""
+    is not compared, unless it is much."""
     if found.shape != want.shape or found.dtype != want.dtype:
         return f"{found.dtype}{found.shape} instead of {want.dtype}{want.shape}"
     if want.dtype.kind != "f":
         apart = np.abs(found.astype(np.float64) - want.astype(np.float64))
         share = float((apart > 1).mean()) if apart.size else 0.0  # a rounding that falls the other way is no bug
         return f"{share:.1%} of the integers are others" if share > 0.02 else ""
+    if (share := float((np.isfinite(found) != np.isfinite(want)).mean()) if want.size else 0.0) > 0.1:
+        return f"{share:.1%} are numbers in one of them alone"
     both = np.isfinite(found) & np.isfinite(want)
     apart = found[both].astype(np.float64) - want[both].astype(np.float64)
     error = np.linalg.norm(apart) / max(float(np.linalg.norm(want[both].astype(np.float64))), 1e-6)
