@@ -55,7 +55,7 @@ def rows_problem(share: int, tile: Tile) -> str:
     """Why a tile's blocks do not cut the ``share`` rows of an owner; "" where they do."""
     if tile.rows < 1 or tile.blocks < 1 or tile.rows * tile.blocks < share:
         return f"{tile.blocks} blocks of {tile.rows} rows do not hold the {share} of an owner"
-    if tile.rows * (tile.blocks - 1) >= share:
+    if tile.rows * (tile.blocks - 1) >= share or tile.rows >= share + max(tile.at_once, 1):
         return f"{tile.blocks} blocks of {tile.rows} rows are more than the {share} of an owner"
     return ""
 

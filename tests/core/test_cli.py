@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -266,6 +267,10 @@ def test_bisect_finds_a_wrong_function(call, monkeypatch):
         (["trace", "small.mono", "--table", "--below", "0"], "--below 0 is no share of a ceiling"),
         (["trace", "small.mono", "-o", "no/t.json"], "no/t.json cannot be written"),
         (["bisect", "small.onnx", "--tolerance", "0"], "--tolerance 0.0 accepts nothing"),
+        (
+            ["compile", "small.onnx", "-o", "x.mono", "--schedule", "rows.txt"],
+            "blocks of 1000000 rows are more than the",
+        ),
         (["compile", "small.onnx", "-o", "x.mono", "--schedule", "strips.txt"], "cannot run in 2 strips"),
         (["compile", "small.onnx", "-o", "pipe"], "pipe is no file that could be replaced"),
         (["compile", "small.onnx", "-o", "x.mono", "--threads", "5000"], "threads is 5000; give a number up to 4096"),
@@ -282,6 +287,7 @@ def test_bad_input_is_one_sentence_and_status_2(call, folder, arguments, message
     (folder / "small.txt").write_text(
         text.replace("matmul", "conv", 1).replace("2 owners", f"{len(os.sched_getaffinity(0))} owners")
     )
+    (folder / "rows.txt").write_text(re.sub(r"tile \d+ rows", "tile 1000000 rows", text, count=1))
     (folder / "strips.txt").write_text(text.replace(" at once\n", " at once, in 2 strips\n", 1))
     before = {path.name for path in folder.iterdir()}
     status, out, err = call(*arguments)
