@@ -45,15 +45,23 @@ def test_nearer_caches_are_faster(here: Primitives) -> None:
     assert by_size[0] < 0.5 * by_size[-1]
 
 
-def test_wider_vectors_have_higher_peaks(here: Primitives) -> None:
+def test_wider_vectors_have_higher_peaks(here: Primitives, tmp_path: Path) -> None:
     """The compiler can neither drop nor hoist what a loop computes: a product a cycle and port is the most there is.
     A peak is the best of its trials: what else runs here only lowers one."""
-    trials = {one.variant: one.values for one in here.readings if one.what == "peak" and one.workers == 1}
-    peaks = {variant: max(values) for variant, values in trials.items()}
-    names = ("float32, mulps", "float32, vfmadd231ps ymm")
-    found = [peak for name in names for variant, peak in peaks.items() if variant.startswith(name)]
-    if len(found) == 2:
-        assert found[1] / found[0] > 1.5
+    names, peaks = ("float32, mulps", "float32, vfmadd231ps ymm"), dict[str, float]()
+
+    def found() -> list[float]:
+        return [peak for name in names for variant, peak in peaks.items() if variant.startswith(name)]
+
+    for attempt in range(3):  # a busy machine is asked again
+        read = here if attempt == 0 else read_primitives("here", here.cores, print, trials=3, lock=tmp_path / "lock")
+        for one in read.readings:
+            if one.what == "peak" and one.workers == 1:
+                peaks[one.variant] = max(peaks.get(one.variant, 0.0), *one.values)
+        if len(found()) < 2 or found()[1] / found()[0] > 1.5:
+            break
+    else:
+        pytest.fail(f"{found()} operations a second of narrow and of wide vectors")
     most = {v: 16 * 128 if "AMX" in v else 64 * 2 * 2 for v in peaks}  # a row of a tile, or two zmm of bytes, a cycle
     assert all(value < most[v] * 6e9 for v, value in peaks.items())  # at 6 GHz
 
