@@ -23,8 +23,9 @@ from mononn_bench.files import import_path
 from mononn_bench.measure.build import RECORD, build_system, read_environment
 from mononn_bench.measure.case import measure_case
 from mononn_bench.measure.exclusive import exclusive_machine
-from mononn_bench.measure.process import PACKAGE, Limits
+from mononn_bench.measure.process import Limits
 from mononn_bench.measure.runner import Contestant, Course
+from mononn_bench.models.spec import file_options
 from mononn_bench.models.zoo import get_model
 from mononn_bench.profile.case import profile_case
 from mononn_bench.profile.timeline import timeline
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from mononn_bench.workflow.plan import Plan
 
 TVM = "tvm"
-MEASURING_BRICKS = [PACKAGE / "bricks", PACKAGE / "measure" / "worker.py", PACKAGE / "measure" / "sentinel.py"]
 Folders = Mapping[str, Path]
 
 
@@ -118,7 +118,7 @@ def bricks(options: Namespace) -> int:
     """Cut one model into bricks and measure those that the database lacks; 0 even where a system fails."""
     from mononn_bench.report.bricks import brick_grids
     from mononn_bench.report.grids import markdown
-    from mononn_bench.workflow.plan import environment_of
+    from mononn_bench.workflow.plan import BRICK_SOURCES, environment_of
 
     if options.target != "cpu":
         raise BadOptionError(f"Bricks are measured on the CPU, not on {options.target}: leave --target out.")
@@ -139,9 +139,10 @@ def bricks(options: Namespace) -> int:
     model = read_record(ModelRecord, folder / "model.json")
     lengths = ",".join(map(str, options.lengths))
     command = f"mononn-bench bricks --model {name_of(model)} --systems {shlex.quote(','.join(environments))}"
+    known = cores, options.precision, options.database, BRICK_SOURCES
     record = brick_case(
         folder.absolute(),
-        [entrant_of(name, where, cores, options.precision, options.database) for name, where in environments.items()],
+        [entrant_of(name, where, *known) for name, where in environments.items()],
         options.lengths,
         Ground(cores, Limits(options.answer_limit, options.memory_limit), scratch),
         precision=options.precision,
@@ -156,12 +157,14 @@ def bricks(options: Namespace) -> int:
     return 0
 
 
-def entrant_of(system: str, environment: Path, cores: Sequence[int], precision: str, database: Path) -> Entrant:
-    """A system in its environment, with what stands for the times that it measures."""
+def entrant_of(
+    system: str, environment: Path, cores: Sequence[int], precision: str, database: Path, by: Sequence[Path] = ()
+) -> Entrant:
+    """A system in its environment, with what stands for the times that it measures `by` those sources."""
     from mononn_bench.workflow.plan import adapter_identity
 
     found = read_environment(environment)
-    made_by = adapter_identity(get_system(system), database), source_id(MEASURING_BRICKS, database)
+    made_by = adapter_identity(get_system(system), database), source_id(by, database)
     identity = digest(made_by, sorted(found.packages.items()), found.python, list(cores), precision)
     return Entrant(system, Path(found.interpreter), identity)
 
@@ -205,9 +208,8 @@ def case_of(options: Namespace, *, twin: bool) -> tuple[Course, list[Contestant]
     )
     contestants = make_contestants(with_twin(names) if twin else names, builds, environments)
     model = read_record(ModelRecord, folder / "model.json")
-    meant = {"threads": len(cores), "precision": options.precision, "target": options.target}
-    made = [(contestant.build_folder, contestant.build) for contestant in contestants]
-    require_builds(made, {"model_digest": model.digest, **meant})
+    meant = {"model_digest": model.digest, "precision": options.precision, "target": options.target}
+    require_builds([(c.build_folder, c.build) for c in contestants], {"threads": len(cores), **meant})
     if len(views := {contestant.build.defaults for contestant in contestants}) > 1:
         raise BadOptionError("Some of these builds have options set, others none: build all with --defaults, or none.")
     return replace(course, defaults=True in views), contestants
@@ -384,11 +386,7 @@ def _command(record: CaseRecord) -> str:
 
 def own_file(options: Namespace) -> str:
     """The options that name a user's file and its shapes; none of a catalogued model."""
-    if not options.path:
-        return ""
-    from mononn_bench.workflow.parts import file_options
-
-    return " " + shlex.join(file_options(str(options.path), dict(options.shape)))
+    return " " + shlex.join(file_options(str(options.path), dict(options.shape))) if options.path else ""
 
 
 def precision_option(precision: str) -> str:

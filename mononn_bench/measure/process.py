@@ -273,8 +273,8 @@ def _is_package(folder: Path) -> bool:
 
 
 def worker_variables(system: str, scratch: Path, *, defaults: bool = False) -> dict[str, str]:
-    """The parent's environment without what steers threads, memory or Python, with a temporary folder of its own and
-    the system's own variables; `defaults` as in `Task`.
+    """The parent's environment without what steers threads, memory, Python or a library, with a temporary folder of
+    its own and the system's own variables; `defaults` as in `Task`.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_STEERING_VARIABLES)}
     own = {option.name: option.value for option in get_system(system).process_variables(defaults=defaults)}

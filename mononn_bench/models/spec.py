@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -84,6 +84,11 @@ def image_classifier(name: str, family: Family, config: Mapping[str, Any], size:
         summary=f"{summary}, {size}x{size} image",
         hub=hub,
     )
+
+
+def file_options(path: str, shapes: Mapping[str, Sequence[int]]) -> list[str]:
+    """The options that name a user's file and the shapes of its inputs."""
+    return [f"--path={path}", *(f"--shape={name}={'x'.join(map(str, shape))}" for name, shape in shapes.items())]
 
 
 def data_files(path: Path) -> list[str]:

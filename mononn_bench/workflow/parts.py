@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mononn_bench.models.spec import file_options
 from mononn_bench.systems import built_as, get_system
 from mononn_bench.workflow.config import FP32, Measuring, ModelChoice, WorkflowConfig
 
@@ -166,11 +167,6 @@ def case_options(builds: Sequence[Build]) -> list[str]:
         parts += [f"--build={build.system}={build.folder}"]
         parts += [f"--environment={build.system}={build.environment.folder}"]
     return [*parts, f"--answer-limit={config.limits.answer_seconds}", f"--memory-limit={config.limits.memory_mb}"]
-
-
-def file_options(path: str, shapes: Mapping[str, Sequence[int]]) -> list[str]:
-    """The options that name a user's file and the shapes of its inputs."""
-    return [f"--path={path}", *(f"--shape={name}={'x'.join(map(str, shape))}" for name, shape in shapes.items())]
 
 
 def slug(system: str, target: str = "cpu", precision: str = FP32) -> str:

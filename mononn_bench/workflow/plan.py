@@ -41,6 +41,10 @@ from mononn_bench.workflow.parts import (
 
 PACKAGE = ROOT / "mononn_bench"
 RECORDS = tuple(PACKAGE / name for name in ("record.py", "profiled.py", "bricked.py", "started.py", "served.py"))
+BRICK_SOURCES = tuple(
+    PACKAGE / name
+    for name in ("bricks", "measure/worker.py", "measure/sentinel.py", "models/arithmetic.py", "bricked.py")
+)
 DRIVER = "driver"
 NOT_EXPORTING = ("zoo.py", "wide.py", "grouped.py", "quantise.py")
 """What of models/ makes no exported model: of the catalogue its entry counts, and an 8-bit file is made of what was
@@ -265,8 +269,7 @@ class Plan:
     @cached_property
     def brick_identity(self) -> str:
         """What bricks are cut and measured by."""
-        beside = ("measure/worker.py", "measure/sentinel.py", "models/arithmetic.py", "bricked.py")
-        return source_id([PACKAGE / "bricks", *(PACKAGE / name for name in beside)], self.cache)
+        return source_id(BRICK_SOURCES, self.cache)
 
     @cached_property
     def lengths(self) -> LengthsPlan:
