@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 import mononn_core as mononn
 from mononn_core.errors import MononnError
 
-U64, I64, F32, F16 = TensorProto.UINT64, TensorProto.INT64, TensorProto.FLOAT, TensorProto.FLOAT16
+I64, F16 = TensorProto.INT64, TensorProto.FLOAT16
 LARGE = np.array([0, 5, 2**64 - 1], np.uint64)
 ROW = np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3)
 
