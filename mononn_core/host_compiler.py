@@ -7,7 +7,6 @@ import os
 import shlex
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from mononn_core.errors import ToolchainError
+from mononn_core.files import write_atomically
 
 
 @dataclass(frozen=True)
@@ -109,10 +109,6 @@ def read_cached(entry: Path) -> bytes | None:
 
 def write_cached(entry: Path, code: bytes) -> None:
     """Keep ``code``, whole or not at all; a cache that cannot be written only costs time."""
-    try:
+    with suppress(OSError):
         entry.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=entry.parent, delete=False) as file:
-            file.write(code)
-        Path(file.name).replace(entry)
-    except OSError:
-        return
+        write_atomically(entry, [code])

@@ -27,7 +27,7 @@ CORE = (
     ("machine", "gpu", "host_compiler"),
     ("options",),
     ("element", "vocabulary"),
-    ("errors",),
+    ("errors", "files"),
 )
 SUITE = (
     ("cli", "gpu_suite"),
@@ -56,6 +56,7 @@ ONLY = {
         "host_compiler",
         "options",
         "errors",
+        "files",
     },
     "mononn_core.emulate": {"vocabulary", "program.abi", "machine", "host_compiler", "options", "errors"},
     "mononn_bench.analysis": {"record", "profiled", "bricked", "started", "served", "codec", "errors"},

@@ -14,8 +14,8 @@ import numpy as np
 
 from mononn_core.cli.feeds import chosen
 from mononn_core.errors import OptionError
+from mononn_core.files import write_atomically
 from mononn_core.runtime.base import BaseBinding
-from mononn_core.runtime.files import write_atomically
 from mononn_core.runtime.loading import load
 
 SHOWN = 6

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from mononn_core.cli.feeds import chosen
 from mononn_core.errors import OptionError, ToolchainError
+from mononn_core.files import write_atomically
 from mononn_core.gpu import Gpu
 from mononn_core.machine import Machine
 from mononn_core.runtime import ceilings, trace
 from mononn_core.runtime.base import BaseSession
-from mononn_core.runtime.files import write_atomically
 from mononn_core.runtime.gpu_session import GpuSession
 from mononn_core.runtime.loading import load
 

@@ -10,10 +10,10 @@ from mononn_core.emit.header import check_name, header
 from mononn_core.emit.library import source, weights_file
 from mononn_core.emit.wheel import wheel
 from mononn_core.errors import ArtifactError, OptionError
+from mononn_core.files import write_atomically
 from mononn_core.machine import Machine, from_flags
 from mononn_core.options import FORMS
 from mononn_core.runtime.artifact import Artifact, Buffer
-from mononn_core.runtime.files import write_atomically
 from mononn_core.runtime.toolchain import build_library, library_flags
 
 SUFFIXES = {"shared": ".so", "static": ".a", "object": ".o", "source": ".cpp", "wheel": ".whl"}

@@ -25,9 +25,9 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from mononn_core.errors import ArtifactError
+from mononn_core.files import replacing
 from mononn_core.machine import Machine
 from mononn_core.program import abi
-from mononn_core.runtime.files import replacing
 
 MAGIC = b"\x93MONONN\n"
 FORMAT_VERSION = 2
