@@ -1,6 +1,7 @@
 """The house rules that a reader should be able to rely on: who imports whom, and how long a file may get."""
 
 import ast
+import functools
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -68,6 +69,9 @@ IMPORTS_CORE += ("mononn_bench/profile/trace.py", "mononn_bench/commands.py", "m
 IMPORTS_CORE += ("mononn_bench/start/emitted.py",)
 
 
+parsed = functools.cache(ast.parse)
+
+
 def python_files(*folders):
     return sorted(p for folder in folders for p in (ROOT / folder).rglob("*.py"))
 
@@ -104,7 +108,7 @@ def broken_layers(relative, text):
     if own is None:
         return [f"{relative} is in no layer"]
     found = []
-    for name in imported(ast.walk(ast.parse(text))):
+    for name in imported(ast.walk(parsed(text))):
         top, *rest = name.split(".")
         if top != package or not rest or rest[0] == layer or rank(order, rest[0]) is None:
             continue
@@ -121,7 +125,7 @@ def broken_layers(relative, text):
 def broken_bans(relative, text):
     """Imports of onnx, of the core by the suite, and of the suite by the core where they are not allowed."""
     found = []
-    for name in imported(ast.walk(ast.parse(text))):
+    for name in imported(ast.walk(parsed(text))):
         top = name.split(".")[0]
         banned = (
             (top == "onnx" and not relative.startswith(IMPORTS_ONNX))
@@ -141,7 +145,7 @@ def circle(texts):
     """
     needs = {}
     for module, text in texts.items():
-        names = imported(running(ast.parse(text)))
+        names = imported(running(parsed(text)))
         needs[module] = {name if name in texts else name.rpartition(".")[0] for name in names} & texts.keys()
     try:
         TopologicalSorter(needs).prepare()
@@ -160,7 +164,7 @@ def too_long(relative, text):
     """The file, and functions in it, that are longer than allowed."""
     lines = len(text.splitlines())
     found = [f"{relative}: {lines} lines"] if lines > LONGEST_FILE else []
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = node.end_lineno - node.lineno + 1
             if length > LONGEST_FUNCTION:

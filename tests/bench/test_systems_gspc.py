@@ -69,6 +69,7 @@ def test_it_is_for_suites():
     assert Gspc.data == KERNELS and (KERNELS / "gspc.cpp").is_file()
 
 
+@pytest.mark.in_turn("threads", "system", "name")
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("system", ["gspc", PACKED])
 @pytest.mark.parametrize("threads", [1, 2])

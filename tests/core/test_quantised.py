@@ -107,9 +107,11 @@ FORMS = [("uint8", "int8", True), ("int8", "int8", True), ("uint8", "uint8", Fal
 @pytest.mark.parametrize(
     ("network", "form"),
     [
-        *((network, form) for network in (perceptron, image) for form in FORMS),
-        (grouped, FORMS[0]),
-        *(pytest.param(grouped, form, marks=pytest.mark.slow) for form in FORMS[1:3]),
+        *zip((perceptron, image, perceptron, image, grouped), (*FORMS, FORMS[0]), strict=True),
+        *(
+            pytest.param(network, FORMS[i], marks=pytest.mark.slow)
+            for network, i in ((perceptron, 1), (perceptron, 3), (image, 0), (image, 2), (grouped, 1), (grouped, 2))
+        ),
     ],
 )
 def test_networks(network, form: tuple[str, str, bool]) -> None:  # type: ignore[no-untyped-def]

@@ -124,6 +124,7 @@ def test_rows_of_another_rank_may_be_stored() -> None:
         np.testing.assert_array_equal(on_the_machine(lowered(model, 1, schedule), x, 1, 0), want)
 
 
+@pytest.mark.in_turn("threads", "images", "strides")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("images", "strides"), [(1, (1, 1)), (1, (2, 2)), (4, (1, 1))])
 def test_the_compiled_function_keeps_its_bits(threads: int, images: int, strides: tuple[int, int]) -> None:
