@@ -78,7 +78,7 @@ def examine(machine: Machine, disk_free_gb: float, disk_needed_gb: float, folder
             "allocator", find_library("tcmalloc_minimal") or "no tcmalloc: Debian's libtcmalloc-minimal4 helps PyTorch"
         ),
         Finding("counters", shutil.which("perf") or "no perf (Debian: linux-perf): profiles are without counters"),
-        Finding("GPU", gpu_name() or "none found (nvidia-smi); the comparison is the CPU's"),
+        Finding("GPU", gpu_line() or "none found (nvidia-smi); the comparison is the CPU's"),
     ]
 
 
@@ -126,7 +126,7 @@ def _compilers() -> str:
     return ", ".join(name for name in ("cc", "gcc", "clang", "g++") if shutil.which(name))
 
 
-def gpu_name() -> str:
+def gpu_line() -> str:
     """What nvidia-smi calls the first GPU; empty where there is none."""
     command = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
     try:

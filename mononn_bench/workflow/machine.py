@@ -75,10 +75,10 @@ def require_settled(mapping: Mapping[str, Any], *, local: bool) -> None:
 def name_here(threads: int, targets: Collection[str]) -> str:
     """What this machine's folder is called: by processor, cores of a case and, where it is a target, GPU."""
     name = machine_name(Path("/proc/cpuinfo").read_text(), threads)
-    return name + gpu_name(find_gpus()) if CUDA in targets else name
+    return name + gpu_suffix(find_gpus()) if CUDA in targets else name
 
 
-def gpu_name(gpus: Sequence[Gpu]) -> str:
+def gpu_suffix(gpus: Sequence[Gpu]) -> str:
     """What a GPU and its driver add to the machine's name."""
     if not gpus:
         return "-no-gpu"

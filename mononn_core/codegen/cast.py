@@ -8,8 +8,8 @@ from collections.abc import Callable
 from mononn_core.element import BYTES, COMPUTE, NARROW, SHORT, WORD
 from mononn_core.program.expr import Cast, Const, Expr, Load, LookupTable, Op, Select, op, walk
 
-LEAST = {"uint8": 0, "int8": -128}
-"""The least number of each type of bytes."""
+LOWEST = {"uint8": 0, "int8": -128}
+"""Number of each type of bytes."""
 
 
 def cast_lanes(value: str, e: Cast, lanes: str) -> str:
@@ -66,7 +66,7 @@ def as_bytes(e: Expr) -> tuple[Expr, int, str, LookupTable | None] | None:
         case (Op("min", (Op("max", (x, Const() as low)), high)) as bounded, more):
             least = low.value + more
             kind = "int8" if least < 0 else "uint8"
-            return (op("min", x, high) if least == LEAST[kind] else bounded), more, kind, None
+            return (op("min", x, high) if least == LOWEST[kind] else bounded), more, kind, None
     return None
 
 

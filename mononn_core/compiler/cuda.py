@@ -177,9 +177,9 @@ def cuda_variants(stages: CudaStages, ranks: int) -> dict[str, CudaSchedule]:
 def variant_names(ranks: int) -> list[str]:
     """What :func:`cuda_variants` finds for a network that every launch suits."""
     from mononn_core.decide.cuda import variant_name
-    from mononn_core.schedule.cuda.tiles import LAUNCHES
+    from mononn_core.schedule.cuda.tiles import GRIDS
 
-    return [variant_name(*launch, rank) for launch in LAUNCHES for rank in range(ranks)]
+    return [variant_name(*launch, rank) for launch in GRIDS for rank in range(ranks)]
 
 
 def fit_costs(traced: Sequence[tuple[CudaStages, Sequence[Mapping[str, Any]]]]) -> dict[str, Any]:

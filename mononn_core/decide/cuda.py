@@ -13,7 +13,7 @@ from mononn_core.schedule.cuda.builder import CudaBuilder
 from mononn_core.schedule.cuda.groups import CudaGroups, build_phases
 from mononn_core.schedule.cuda.schedule import CudaGroup, CudaSchedule
 from mononn_core.schedule.cuda.template import SUM, PlannedPhase, cuda_scheduled
-from mononn_core.schedule.cuda.tiles import LAUNCHES, Target
+from mononn_core.schedule.cuda.tiles import GRIDS, Target
 from mononn_core.schedule.stages import FusionGroup
 
 
@@ -23,7 +23,7 @@ class CudaScheduler:
     def __init__(self, groups: CudaGroups) -> None:
         self.groups = groups
 
-    def decide(self, launches: Sequence[tuple[int, int]] = LAUNCHES) -> CudaSchedule:
+    def decide(self, launches: Sequence[tuple[int, int]] = GRIDS) -> CudaSchedule:
         """The cheapest Schedule by the cost model with one of ``launches`` (threads of a block, blocks of a
         multiprocessor).
 
@@ -80,7 +80,7 @@ class CudaScheduler:
         """The cheapest Schedule of every launch, and those in which every product has its ``ranks`` cheapest tiles (the
         last where it has fewer), by :func:`variant_name`; without launches that suit no block."""
         found: dict[str, CudaSchedule] = {}
-        for launch in LAUNCHES:
+        for launch in GRIDS:
             try:
                 schedule = self.decide((launch,))
             except UnsupportedError:
@@ -99,8 +99,8 @@ class CudaScheduler:
             how = f"{schedule.precision}, not {self.groups.precision}"
             raise OptionError(f"the schedule is for precision {how}; compile with that one")
         launch = (schedule.threads, schedule.blocks_per_sm)
-        if launch not in LAUNCHES:
-            known = " or ".join(f"{threads} x {blocks}" for threads, blocks in LAUNCHES)
+        if launch not in GRIDS:
+            known = " or ".join(f"{threads} x {blocks}" for threads, blocks in GRIDS)
             raise OptionError(f"the schedule's launch of {launch[0]} threads x {launch[1]} blocks is not {known}")
         planner = Planner(self.groups, self.groups.target(schedule))
         builder = self.groups.builder((), planner.target)

@@ -9,12 +9,12 @@ from random import Random
 
 from mononn_core.decide.cuda import CudaScheduler
 from mononn_core.schedule.cuda.schedule import CudaGroup, CudaSchedule
-from mononn_core.schedule.cuda.tiles import LAUNCHES
+from mononn_core.schedule.cuda.tiles import GRIDS
 
 
 def sample(scheduler: CudaScheduler, random: Random) -> CudaSchedule:
     """Any launch, and any legal decision for every group."""
-    schedule = scheduler.decide((random.choice(LAUNCHES),))
+    schedule = scheduler.decide((random.choice(GRIDS),))
     for group in schedule.groups:
         others = scheduler.alternatives(schedule, group)
         schedule = schedule.with_group(group, random.choice(others)) if others else schedule

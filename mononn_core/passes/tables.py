@@ -18,7 +18,7 @@ from mononn_core.ops.common import numpy_dtype, text
 from mononn_core.passes.rewrite import Rewriter, rewrite
 from mononn_core.program.functions import FUNCTIONS
 
-LEAST = 20
+FEWEST_OPERATIONS = 20
 """Operations of a vector that a lookup is worth."""
 SLOW = 16
 """Operations of what is slow in vectors, about."""
@@ -105,7 +105,7 @@ def looked_up(rewriter: Rewriter, node: Node) -> str | None:
     if not cone.source or any(rewriter.uniform(name) is None for name in node.inputs[1:] if name):
         return None
     nodes = [*cone.nodes(node.inputs[0]), node]
-    if operations(nodes) < LEAST:
+    if operations(nodes) < FEWEST_OPERATIONS:
         return None
     return rewriter.add("lookup", cone.source, to=text(node.attrs, "to"), table=table(rewriter, cone.source, nodes))
 

@@ -15,7 +15,7 @@ from mononn_core.schedule.cuda.builder import CudaBuilder
 from mononn_core.schedule.cuda.parts import PartsViews
 from mononn_core.schedule.cuda.schedule import CudaGroup, CudaSchedule
 from mononn_core.schedule.cuda.template import SUM, PlannedPhase, cuda_scheduled
-from mononn_core.schedule.cuda.tiles import LAUNCHES, Target
+from mononn_core.schedule.cuda.tiles import GRIDS, Target
 from mononn_core.schedule.fuse import fuse
 from mononn_core.schedule.schedule import Partition
 from mononn_core.schedule.stages import FusionGroup, border_of, dependencies
@@ -35,7 +35,7 @@ class CudaGroups:
 
     def __init__(self, graph: Graph, options: Options, gpu: Gpu) -> None:
         self.graph, self.precision, self.gpu = graph, options.precision, gpu
-        multiple = Target(gpu, options.precision, *LAUNCHES[0]).multiple
+        multiple = Target(gpu, options.precision, *GRIDS[0]).multiple
         self.stages, self.views = fuse(graph, options.fuse, options.epilogues, multiple)
         self.by_name = {stage.own: (number, stage) for number, stage in enumerate(self.stages)}
         self.by_stored = {s.stored: s for s in self.stages}

@@ -18,7 +18,7 @@ PARTS = (1, 2, 3, 4, 6, 8)
 STAGES = (8, 6, 4, 3, 2)
 MOST_ACCUMULATORS = 64
 """Registers of a thread that may hold sums."""
-LAUNCHES = ((256, 1), (128, 1), (128, 2))
+GRIDS = ((256, 1), (128, 1), (128, 2))
 """(threads of a block, blocks of a multiprocessor) to choose from."""
 RESERVED_SHARED_BYTES = 2048
 """Of a block's shared memory: what reductions of a whole block and the printer's own slots take."""

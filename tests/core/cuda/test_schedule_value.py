@@ -28,7 +28,7 @@ from mononn_core.program.verify import verify
 from mononn_core.runtime.emulated import EmulatedSession
 from mononn_core.schedule.cuda.groups import CudaGroups
 from mononn_core.schedule.cuda.schedule import CudaGroup, CudaSchedule, read_schedule
-from mononn_core.schedule.cuda.tiles import LAUNCHES, STAGES, BlockTile
+from mononn_core.schedule.cuda.tiles import GRIDS, STAGES, BlockTile
 from mononn_core.schedule.schedule import Schedule
 from tests.core.cuda.networks import mobile, patches, translator
 from tests.core.networks import MODELS, encoder
@@ -248,7 +248,7 @@ def test_variants_are_schedules_by_name() -> None:
     scheduler = scheduler_of("wide")
     variants = scheduler.variants(2)
     assert list(variants) == compiler.variant_names(2)
-    assert variants["256x1-0"] == scheduler.decide((LAUNCHES[0],))
+    assert variants["256x1-0"] == scheduler.decide((GRIDS[0],))
     for schedule in variants.values():
         scheduler.check(schedule)
     first, second = (variants[f"256x1-{rank}"] for rank in (0, 1))
