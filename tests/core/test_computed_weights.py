@@ -166,6 +166,7 @@ def quantised(case: Case, zeros: tuple[int, int]) -> bytes:
     return model(nodes, edges, ["y"], constants, opset=19).SerializeToString()
 
 
+@pytest.mark.in_turn("zeros", "name")
 @pytest.mark.parametrize("zeros", [(0, 128), (117, 131)])
 @pytest.mark.parametrize("name", BYTES)
 def test_of_quantised_tensors(name: str, zeros: tuple[int, int]) -> None:

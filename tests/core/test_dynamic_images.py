@@ -64,7 +64,7 @@ def network(activation: str) -> bytes:
         pytest.param("Abs", 1, marks=pytest.mark.slow),
         ("Clip minus six", 2),
         pytest.param("LeakyRelu", 2, marks=pytest.mark.slow),
-        ("HardSwish", 2),
+        pytest.param("HardSwish", 2, marks=pytest.mark.slow),
     ],
 )
 def test_least_numbers_are_searched_for_where_there_may_be_negative_ones(activation: str, searches: int) -> None:

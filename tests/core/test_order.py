@@ -127,6 +127,7 @@ def test_positions_are_those_of_the_operator(machine: str, data: st.DataObject) 
     assert_equal(session.run(inputs), evaluate(graph, inputs))
 
 
+@pytest.mark.in_turn("largest", "machine")
 @pytest.mark.parametrize("largest", [True, False])
 @pytest.mark.parametrize("machine", RUNNABLE)
 def test_every_type_in_both_directions(machine: str, largest: bool) -> None:

@@ -174,7 +174,9 @@ def prove(seed: int) -> compiler.Stages:
     return compiler.lower(network(seed)[0], threads=1 + seed % 3, machine=machine)
 
 
-@pytest.mark.parametrize("first", range(80, 200, 20))
+@pytest.mark.parametrize(
+    "first", [pytest.param(n, marks=pytest.mark.slow) if n % 40 else n for n in range(80, 200, 20)]
+)
 def test_programs_of_random_networks_are_proven(first: int) -> None:
     for seed in range(first, first + 20):
         prove(seed)

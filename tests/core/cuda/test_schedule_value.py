@@ -125,7 +125,7 @@ def other_launch(schedule: CudaSchedule) -> CudaSchedule:
 
 @pytest.mark.parametrize(
     "edit",
-    [fewer_stages, *(pytest.param(e, marks=pytest.mark.slow) for e in (other_rows, fewer_tasks)), apart, other_launch],
+    [fewer_stages, *(pytest.param(e, marks=pytest.mark.slow) for e in (other_rows, fewer_tasks, apart, other_launch))],
 )
 def test_a_legal_schedule_made_by_hand_runs(edit: Callable[[CudaSchedule], CudaSchedule]) -> None:
     schedule = decided("wide")
