@@ -56,6 +56,8 @@ def read_structure(source: str | Path | bytes) -> tuple[onnx.ModelProto, dict[in
         raise ModelError(f"{label} is not an ONNX model, or it is truncated; export or copy it again") from error
     if not model.HasField("graph") or not model.opset_import or not model.graph.output:
         raise ModelError(f"{label} is not an ONNX model, or it is truncated: it has no graph; export or copy it again")
+    if not all(isinstance(name, str) for name in _names(model.graph)):  # else bytes, as protobuf gives what is no text
+        raise ModelError(f"{label} has a tensor whose name is not UTF-8; export or copy it again")
     files = dict[Path, memoryview]()
     for number, tensor in enumerate(model.graph.initializer):
         if tensor.data_location == TensorProto.EXTERNAL:
@@ -65,6 +67,14 @@ def read_structure(source: str | Path | bytes) -> tuple[onnx.ModelProto, dict[in
             tensor.raw_data = bytes(_external(tensor, folder, files))
     sort_nodes(model.graph)
     return model, large
+
+
+def _names(graph: onnx.GraphProto) -> Iterable[str]:
+    """Names of a graph's tensors."""
+    for value in (*graph.input, *graph.output, *graph.initializer):
+        yield value.name
+    for node in graph.node:
+        yield from (*node.input, *node.output)
 
 
 def _tensors(model: onnx.ModelProto) -> Iterable[TensorProto]:

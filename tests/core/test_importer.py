@@ -285,6 +285,13 @@ def test_damaged_models_are_named_errors() -> None:
             load(proto.SerializeToString())
 
 
+def test_a_name_that_is_no_text_is_a_named_error() -> None:
+    proto = model([node("Add", "name other", "y")], [("name", "float32", ("n",)), ("other", "float32", ("n",))], ["y"])
+    damaged = proto.SerializeToString().replace(b"name", b"n\xffme")
+    with pytest.raises(ModelError, match="not UTF-8"):
+        load(damaged, {"other": (2,), b"n\xffme": (2,)})  # type: ignore[dict-item]
+
+
 def test_strings_and_sequences_are_named() -> None:
     text = model([node("Identity", "t", "y")], [], ["y"])
     text.graph.input.append(helper.make_tensor_value_info("t", TensorProto.STRING, [1]))
