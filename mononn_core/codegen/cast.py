@@ -9,7 +9,7 @@ from mononn_core.element import BYTES, COMPUTE, NARROW, SHORT, WORD
 from mononn_core.program.expr import Cast, Const, Expr, Load, LookupTable, Op, Select, op, walk
 
 LOWEST = {"uint8": 0, "int8": -128}
-"""Number of each type of bytes."""
+"""The least number of each type of bytes."""
 
 
 def cast_lanes(value: str, e: Cast, lanes: str) -> str:

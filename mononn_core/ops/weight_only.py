@@ -27,7 +27,7 @@ Types = Sequence[TensorType | None]
 V = TypeVar("V")
 STEPS = {"int8": 127, "int16": 127 * 256}
 """Steps on each side of zero that the largest magnitude of a run is where it is rounded to a type."""
-SMALLEST = 1e-30
+LEAST_MAGNITUDE = 1e-30
 """What that magnitude at least counts as."""
 
 
@@ -41,7 +41,7 @@ class Numbers(Protocol[V]):
 def in_steps(do: Numbers[V], values: V, dtype: str, axis: int) -> tuple[V, V]:
     """``values`` as whole numbers that ``dtype`` holds, and the scale of each run along ``axis``, which stays."""
     most = do.add("reduce_max", do.add("abs", values), axes=(axis,), keepdims=True)
-    most, steps = do.add("max", most, do.number(SMALLEST, values)), do.number(STEPS[dtype], values)
+    most, steps = do.add("max", most, do.number(LEAST_MAGNITUDE, values)), do.number(STEPS[dtype], values)
     whole = do.add("round", do.add("mul", values, do.add("div", steps, most)))
     return whole, do.add("div", most, steps)
 

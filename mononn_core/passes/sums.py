@@ -18,7 +18,7 @@ from mononn_core.graph import Graph, Node
 from mononn_core.ops.common import integers
 from mononn_core.passes.rewrite import Rewriter, rewrite
 
-WIDEST = 2
+TERMS_A_COLUMN = 2
 """Of a merged product, for each column of its result: until reading them takes as long as what is saved."""
 DEEPEST = 8
 """Sums inside one another that are looked into: a product meets one of the few before it."""
@@ -50,7 +50,7 @@ def merge(rewriter: Rewriter, node: Node) -> str | None:
         for i in reversed(range(j)):
             first, second = terms[i], terms[j]
             parts = (*first.parts, *second.parts)
-            narrow = sum(rewriter.type(n).shape[-1] for n in parts) <= WIDEST * kind.shape[-1]
+            narrow = sum(rewriter.type(n).shape[-1] for n in parts) <= TERMS_A_COLUMN * kind.shape[-1]
             if narrow and len(set(parts)) == len(parts) and first.like(rewriter) == second.like(rewriter):
                 gone = {first.name, second.name}
                 rest = [left for name in node.inputs if (left := _without(rewriter, name, gone, kind.shape))]

@@ -32,7 +32,7 @@ from mononn_core.schedule.shares import Share, inner_axes, owners_of, run_of, sh
 from mononn_core.schedule.stages import FusionGroup, run_chain
 from mononn_core.schedule.views import matrix_index, matrix_shape, tensor_index
 
-COMPARED = {"lt": 0, "ge": 0, "le": 1, "gt": 1}
+CHANGES = {"lt": 0, "ge": 0, "le": 1, "gt": 1}
 """Comparison with a constant n -> how far from n it changes."""
 PIECES = 64
 """Most pieces a row is cut into."""
@@ -275,10 +275,10 @@ def _cuts(prelude: tuple[Statement, ...], value: Expr, width: int) -> tuple[int,
     found = set()
     parts = (*(st.value for st in prelude if isinstance(st, (Let, Reduce))), value)
     for e in (n for part in parts for n in walk(part)):
-        if isinstance(e, Op) and e.name in COMPARED and isinstance(e.args[1], Const):
+        if isinstance(e, Op) and e.name in CHANGES and isinstance(e.args[1], Const):
             terms, constant = linear(e.args[0])
             if terms == {Var("column"): 1}:
-                found.add(int(e.args[1].value) - constant + COMPARED[e.name])
+                found.add(int(e.args[1].value) - constant + CHANGES[e.name])
     return tuple(sorted(c for c in found if 0 < c < width)) if len(found) <= PIECES else ()
 
 
