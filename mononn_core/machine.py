@@ -55,15 +55,20 @@ class Family:
     """What a core of a processor family does, rounded from :mod:`mononn_core.runtime.ceilings` of one or two of each.
 
     Attributes:
-        vendor: as in /proc/cpuinfo; "" for any. first: the number of the family from which on this holds.
+        vendor: as in /proc/cpuinfo; "" for any. first: the number of the family from which on this holds. has: features
+            that tell its processors from those of another family under the same number.
         splits: whether vectors of 64 bytes take it two cycles.
+        bf16: operations that its vectors do on bf16 in the time of one on float32; 0 where the instruction has the
+            same rate, as it adds two products.
         boost: its clock at work, over the time stamp counter's.
         l2_bytes, l3_bytes: that it reads of those caches a cycle. bandwidth: bytes a second that it reads of memory.
     """
 
     vendor: str
     first: int
+    has: frozenset[str] = frozenset()
     splits: bool = False
+    bf16: float = 0
     boost: float = 1.0
     l2_bytes: float = DEFAULT_L2_BANDWIDTH / DEFAULT_CLOCK
     l3_bytes: float = DEFAULT_L3_BANDWIDTH / DEFAULT_CLOCK
@@ -73,6 +78,8 @@ class Family:
 FAMILIES = (
     Family("AuthenticAMD", 26, boost=1.65, l2_bytes=60, l3_bytes=27, bandwidth=30e9),  # Zen 5
     Family("AuthenticAMD", 0, splits=True, boost=1.2, l2_bytes=32, l3_bytes=26, bandwidth=24e9),  # Zen 3, Zen 4
+    # Sapphire Rapids and later: bf16 is for tiles, which a virtual machine may not have.
+    Family("GenuineIntel", 0, has=frozenset({"avxvnni"}), bf16=0.5, l2_bytes=44),
     Family("GenuineIntel", 0, l2_bytes=44),
     Family("", 0),
 )
@@ -147,7 +154,8 @@ class Machine:
         bandwidth: bytes a second all cores together read from memory (a default).
         l2_bandwidth, l3_bandwidth: bytes a second one core reads from those caches (defaults).
         barrier_seconds: a barrier of all cores (a default).
-        product_peaks: (type, operations a second of one core) of products narrower than float32, where measured.
+        product_peaks: (type, operations a second of one core) of products narrower than float32, where measured, or
+            known not to follow from the instruction.
     """
 
     arch: str
@@ -237,6 +245,10 @@ class Machine:
             terms = vectors.terms if vectors else 1
         return dict(self.product_peaks).get(dtype, self.peak_flops_per_core * terms)
 
+    def faster_than_floats(self, dtype: str) -> bool:
+        """Whether products of ``dtype`` are."""
+        return self.peak(dtype) > self.peak(COMPUTE)
+
     def bandwidth_within(self, working_set: int, workers: int) -> float:
         """Bytes a second that ``workers`` cores together read from the nearest caches that hold ``working_set``."""
         if working_set <= self.l2_bytes * workers:
@@ -293,12 +305,14 @@ def _probe() -> Machine:
     family = family_of(info)
     clock = _clock(info, affinity[0], family.boost)
     cycles = 2 if family.splits and base.vector_bytes == 64 else 1
+    peak = base.peak_flops_per_core * clock / DEFAULT_CLOCK / cycles
     return replace(
         base,
         cores=len(affinity),
         l2_bytes=caches.get(2, base.l2_bytes),
         l3_bytes=caches.get(3, 0) if caches else base.l3_bytes,
-        peak_flops_per_core=base.peak_flops_per_core * clock / DEFAULT_CLOCK / cycles,
+        peak_flops_per_core=peak,
+        product_peaks=((BF16, peak * family.bf16),) if family.bf16 and base.tiles(BF16) is None else (),
         l2_bandwidth=clock * family.l2_bytes,
         l3_bandwidth=clock * family.l3_bytes,
         bandwidth=family.bandwidth * min(len(affinity), 8),
@@ -353,8 +367,9 @@ def _caches(folder: Path) -> dict[int, int]:
 
 def family_of(info: Mapping[str, str]) -> Family:
     """The family of the processor that /proc/cpuinfo describes."""
-    number = int(info.get("cpu family", "0") or 0)
-    return next(f for f in FAMILIES if f.vendor in ("", info.get("vendor_id")) and number >= f.first)
+    number, flags = int(info.get("cpu family", "0") or 0), kernel_flags(info)
+    fits = (f for f in FAMILIES if f.vendor in ("", info.get("vendor_id")) and f.has <= flags)
+    return next(f for f in fits if number >= f.first)
 
 
 def _clock(info: Mapping[str, str], cpu: int, boost: float) -> float:

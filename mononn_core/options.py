@@ -27,7 +27,9 @@ class Options:
     Attributes:
         target: "cpu"; "cuda": an NVIDIA GPU; "cuda-emulated": the same CUDA source on host threads, slowly.
         precision: of products, activations and weights: "fp32", "bf16" or, on GPUs, "fp16"; the latter are only stored
-            and multiplied: sums and all other arithmetic are float32, inputs and outputs keep the model's types.
+            and multiplied: sums and all other arithmetic are float32, inputs and outputs keep the model's types. On a
+            CPU whose products of bf16 are no faster, float32 is multiplied, by weights in bf16 where few rows wait for
+            their bytes.
         activations: what a product by quantised weights rounds its left side to where the model has it real, with a
             scale for each run of up to 64 terms (of int16 256): "int8", "int16", or "fp32": it is not rounded. "auto":
             int8, but int16 where the model has quantised that side to 16 bits and for the states of a recurrence, and

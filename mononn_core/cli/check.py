@@ -1,5 +1,5 @@
 """``mononn check``: for each operator of a model, whether the compiler has a form for it, and whether they all fit;
-of a quantised model, which products are none of its integers."""
+of a quantised model, which products are none of its integers; in a lower precision, which multiply float32."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from mononn_core.compiler.cpu import rounding
 from mononn_core.errors import MononnError
 from mononn_core.importer.survey import Report, check
 from mononn_core.machine import Machine
-from mononn_core.passes.pipeline import real_products, rounded_products
+from mononn_core.options import Given
+from mononn_core.passes.pipeline import prepare, real_products, rounded_products
+from mononn_core.schedule.groups import CpuGroups
 
 UNSUPPORTED = 1
 KEYS = ("node", "op_type", "status", "reason")
@@ -21,13 +23,16 @@ KEYS = ("node", "op_type", "status", "reason")
 def run(options: argparse.Namespace) -> int:
     """Prints one line an operator type and status and every reason; returns 1 if anything is unsupported."""
     nodes = check(options.model, shapes_of(options), values_of(options))
-    problem, real, rounded = ("", {}, {}) if any(reason for *_, reason in nodes) else lowering_problem(options)
+    problem, real, rounded, wide = (
+        ("", {}, {}, {}) if any(reason for *_, reason in nodes) else lowering_problem(options)
+    )
     unsupported = [node for node in nodes if node[2] == "unsupported"]
     if options.json:
         rows = [dict(zip(KEYS, node, strict=True)) for node in nodes]
-        print(json.dumps({"nodes": rows, "problem": problem, "real_products": real, "rounded_products": rounded}))
+        products = {"real_products": real, "rounded_products": rounded, "wide_products": wide}
+        print(json.dumps({"nodes": rows, "problem": problem, **products}))
     else:
-        reals = (f"{node}: multiplied as float32, {why}" for node, why in real.items())
+        reals = (f"{node}: multiplied as float32, {why}" for node, why in (*real.items(), *wide.items()))
         for line in (*lines(nodes), *reals, *(f"{node}: its left side becomes {to}" for node, to in rounded.items())):
             print(line)
         verdict = f"{len(unsupported)} are unsupported" if unsupported else "all have a form in this compiler"
@@ -35,16 +40,20 @@ def run(options: argparse.Namespace) -> int:
     return UNSUPPORTED if unsupported or problem else 0
 
 
-def lowering_problem(options: argparse.Namespace) -> tuple[str, dict[str, str], dict[str, str]]:
+def lowering_problem(options: argparse.Namespace) -> tuple[str, dict[str, str], dict[str, str], dict[str, str]]:
     """Why the model cannot be lowered although every node was imported, "" when it can; of a quantised model the
-    products that are none of its integers, with the reason, and of these the type that left sides are rounded to."""
+    products that are none of its integers, with the reason, and of these the type that left sides are rounded to; in a
+    lower precision the products of float32, with the reason."""
     try:
-        shapes, values = shapes_of(options), values_of(options)
-        stages = lower(options.model, shapes=shapes, values=values, activations=options.activations)
+        shapes, values, machine = shapes_of(options), values_of(options), Machine.probe()
+        chosen: Given = {"activations": options.activations, "precision": options.precision}
+        stages = lower(options.model, shapes=shapes, values=values, **chosen)
     except MononnError as error:
-        return str(error), {}, {}
-    rounded = rounded_products(stages.graph, rounding(stages.options, Machine.probe()))
-    return "", {n: why for n, why in real_products(stages.graph).items() if n not in rounded}, rounded
+        return str(error), {}, {}, {}
+    rounded = rounded_products(stages.graph, rounding(stages.options, machine))
+    reals = {n: why for n, why in real_products(stages.graph).items() if n not in rounded}
+    groups = CpuGroups(prepare(stages.optimized, "cpu"), stages.options, machine)
+    return "", reals, rounded, groups.wide_products()
 
 
 def lines(nodes: list[Report]) -> list[str]:

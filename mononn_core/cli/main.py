@@ -100,6 +100,7 @@ def _check(sub: argparse.ArgumentParser) -> None:
     _model(sub)
     _shapes(sub)
     _values(sub)
+    _precision(sub)
     _activations(sub)
 
 
@@ -137,12 +138,16 @@ def _compilation(sub: argparse.ArgumentParser) -> None:
     _shapes(sub)
     _values(sub)
     sub.add_argument("--target", choices=TARGETS, default="cpu")
-    sub.add_argument("--precision", choices=PRECISIONS, default="fp32", help="fp16: on GPUs")
+    _precision(sub)
     _activations(sub)
     help_text = f"GPU architecture to compile for, of {', '.join(ARCHITECTURES)}; repeat for more"
     sub.add_argument("--arch", action="append", default=[], metavar="sm_90a", help=help_text)
     sub.add_argument("--gpu", default="", metavar="NAME", help="GPU the schedule is made for, as H100")
     _threads(sub)
+
+
+def _precision(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--precision", choices=PRECISIONS, default="fp32", help="fp16: on GPUs")
 
 
 def _activations(sub: argparse.ArgumentParser) -> None:

@@ -20,7 +20,7 @@ from mononn_core.compiler.pool import Pool
 from mononn_core.compiler.proof import prove
 from mononn_core.compiler.stages import Stages
 from mononn_core.decide.cpu import CpuScheduler
-from mononn_core.element import COMPUTE, PRECISIONS
+from mononn_core.element import COMPUTE
 from mononn_core.errors import OptionError, UnsupportedError
 from mononn_core.graph import Graph, TensorType
 from mononn_core.lower.cpu import lower
@@ -120,9 +120,6 @@ def _lowered(
     pool: Pool | None,
     compiler: Executor | None,
 ) -> CpuStages:
-    kind = PRECISIONS[options.precision]
-    if kind != COMPUTE and machine.product(kind) is None:
-        raise OptionError(f"this processor multiplies no {kind}, so that fp32 is faster; compile with precision fp32")
     optimized = pipeline.run(graph, options.target, rounding(options, machine))
     groups = CpuGroups(pipeline.prepare(optimized, options.target), options, machine, pool.panels if pool else {})
     if max((groups.graph.types[name].nbytes for name in groups.views.stored), default=0) * PROOF > _memory():

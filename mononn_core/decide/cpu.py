@@ -8,7 +8,6 @@ from mononn_core.cost.analytic import Cost
 from mononn_core.decide import ownership, space, strips
 from mononn_core.decide.bands import with_bands
 from mononn_core.decide.images import image_by_image, problem
-from mononn_core.element import PRECISIONS
 from mononn_core.errors import OptionError
 from mononn_core.schedule.groups import CpuGroups
 from mononn_core.schedule.images import rounds_of
@@ -22,7 +21,7 @@ class CpuScheduler:
     def __init__(self, groups: CpuGroups) -> None:
         self.groups = groups
         weights = sum(c.nbytes for c in groups.graph.constants.values())
-        self.cost = Cost(groups.machine, weights, groups.builder.constant_type, PRECISIONS[groups.precision])
+        self.cost = Cost(groups.machine, weights, groups.builder.constant_type, groups.narrow)
         self._candidates: dict[GroupSchedule, ownership.Candidate] = {}
 
     def decide(self, fixed: Mapping[str, GroupSchedule] | None = None) -> Schedule:

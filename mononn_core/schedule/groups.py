@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from mononn_core.element import PRECISIONS
+from mononn_core.element import COMPUTE, PRECISIONS
 from mononn_core.graph import Graph
 from mononn_core.machine import Machine
 from mononn_core.options import Options
@@ -20,12 +20,14 @@ from mononn_core.schedule.stages import FusionGroup
 from mononn_core.schedule.template import scheduled
 from mononn_core.schedule.views import matrix_shape
 
+PRODUCTS = ("matmul", "conv", "attention")
+
 
 class CpuGroups:
     """The groups of a network for one machine and ``options.threads`` owners. ``prefetch`` and
-    ``precision``: what is decided of these. ``panels``: how other specialisations of the network have packed a
-    constant; it holds for this one too where weights are read from beyond the second-level caches, at a rate that any
-    panel keeps up with."""
+    ``precision``: what is decided of these; ``narrow``: the type that floats are multiplied in where they can be.
+    ``panels``: how other specialisations of the network have packed a constant; it holds for this one too where weights
+    are read from beyond the second-level caches, at a rate that any panel keeps up with."""
 
     def __init__(
         self, graph: Graph, options: Options, machine: Machine, panels: Mapping[str, Panels] = MappingProxyType({})
@@ -34,12 +36,28 @@ class CpuGroups:
         self.owners, self.prefetch, self.precision = options.threads, options.prefetch, options.precision
         self.stages, self.views = fuse(graph, options.fuse, options.epilogues, joined=True)
         pairs = in_pairs(self.stages, graph, machine)
-        storage, products = stored_types(self.stages, self.views, PRECISIONS[options.precision], machine, pairs)
+        kind = PRECISIONS[options.precision]
+        self.narrow = kind if machine.faster_than_floats(kind) else COMPUTE
+        storage, products = stored_types(self.stages, self.views, self.narrow, machine, pairs)
         weights = sum(constant.nbytes for constant in graph.constants.values())
         shared = panels if weights > machine.l2_bytes * self.owners else {}
-        self.builder = PhaseBuilder(self.views, machine, storage, products, shared, pairs)
+        half = kind if kind != self.narrow else ""
+        self.builder = PhaseBuilder(self.views, machine, storage, products, shared, pairs, half)
         self.by_name = {stage.own: (number, stage) for number, stage in enumerate(self.stages)}
         self._built: dict[GroupSchedule, tuple[Item, ...]] = {}
+
+    def wide_products(self) -> dict[str, str]:
+        """Of a precision below fp32 the products, convolutions and attentions that multiply float32, and why."""
+        kind, found = PRECISIONS[self.precision], dict[str, str]()
+        for root in (s.root for s in self.stages if s.root is not None and s.root.op in PRODUCTS):
+            if kind == COMPUTE or {self.graph.types[root.inputs[0]].dtype, self.builder.multiplied(root)} != {COMPUTE}:
+                continue
+            why = "since what it reads has to be float32"
+            if self.narrow == COMPUTE:
+                rounded = f", its weights stored in {kind}" if self.builder.half(root) == kind else ""
+                why = f"since {kind} is no faster on this processor{rounded}"
+            found[str(root.origin)] = why
+        return found
 
     def stage(self, group: GroupSchedule) -> FusionGroup:
         """What a decision is about."""

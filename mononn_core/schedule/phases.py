@@ -42,23 +42,25 @@ class PhaseBuilder(TaskBuilder):
         products: Mapping[str, str],
         panels: Mapping[str, Panels] = MappingProxyType({}),
         pairs: Mapping[str, str] = MappingProxyType({}),
+        half: str = "",
     ) -> None:
         """``products``: a contraction's result -> the type that its operands are multiplied in, where that is none of
         the Graph's. ``panels``: how a product's constant is to be packed. ``pairs``: see
-        :func:`mononn_core.schedule.narrow.in_pairs`. ``storage``: see
+        :func:`mononn_core.schedule.narrow.in_pairs`. ``half``: what weights may be rounded to whose bytes are waited
+        for, where numbers are multiplied as float32. ``storage``: see
         :class:`mononn_core.schedule.binder.OperandBinder`."""
         super().__init__(views, storage, COMPUTE)
         self.machine, self.products, self.panels = machine, products, panels
         self.lanes = machine.lanes(COMPUTE)
         self.pairs = pairs
-        self._halves: dict[str, str] = {}
+        self._half, self._halves = half, dict[str, str]()
 
     def multiplied(self, node: Node) -> str:
         return self.products.get(node.output) or super().multiplied(node)
 
     def half(self, product: Node) -> str:
-        """The type of 16 bits that a product's constant right side is stored in, and widened from by each load, as no
-        number changes and its few rows wait for it; "" where it is not, and of another node."""
+        """The type of 16 bits that a product's constant right side is stored in, and widened from by each load, as its
+        few rows wait for it; "" where it is not, and of another node."""
         name, constants = product.inputs[1], self.views.graph.constants
         if product.op != "matmul" or name not in constants:
             return ""
@@ -68,12 +70,13 @@ class PhaseBuilder(TaskBuilder):
         few = FEW_ROWS if far else FEWEST_ROWS
         if self.multiplied(product) != COMPUTE or Product.of(product, self.types).m > few:
             return ""
-        return self.exact_half(name)
+        return self.half_of(name)
 
-    def exact_half(self, name: str) -> str:
-        """As :func:`mononn_core.schedule.narrow.exactly_half`, of a constant."""
+    def half_of(self, name: str) -> str:
+        """The type of 16 bits for a constant: one that holds all of its numbers, or what they may be rounded to, or
+        ""."""
         if name not in self._halves:
-            self._halves[name] = exactly_half(self.views.graph.constants[name])
+            self._halves[name] = exactly_half(self.views.graph.constants[name]) or self._half
         return self._halves[name]
 
     def pack_product(self, node: Node, name: str, panel: int, shape: tuple[int, int], matrix: Matrix) -> Buffer:

@@ -236,7 +236,7 @@ class Steps:
             return DIGITS
         if self._floats <= self.builder.machine.l2_bytes:
             return COMPUTE
-        return "int8" if self.inputs[SCALE] else self.builder.exact_half(self.inputs[R]) or COMPUTE
+        return "int8" if self.inputs[SCALE] else self.builder.half_of(self.inputs[R]) or COMPUTE
 
     def _most(self, product: _Product) -> int:
         """Rows whose sums are in registers together."""

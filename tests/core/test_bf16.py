@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto
 
 from mononn_core import compiler
+from mononn_core.cli.main import main
 from mononn_core.errors import OptionError
+from mononn_core.lower import rounding
 from mononn_core.machine import Machine
 from mononn_core.ops.evaluate import run as evaluate
 from mononn_core.program.interpret import run
@@ -174,10 +178,61 @@ def test_weights_are_half_as_large() -> None:
     assert sizes[0] < 0.6 * sizes[1]
 
 
-@pytest.mark.parametrize("level", ["avx512", "avx2", "neon", "neon bf16", "scalar"])
-def test_a_processor_without_it_says_so(level: str) -> None:
-    """Nor is there a kernel with bfdot."""
-    name, *features = level.split()
-    machine = replace(Machine.named(name), features=Machine.named(name).features | set(features))
-    with pytest.raises(OptionError, match=r"multiplies no bfloat16.*precision fp32"):
-        compiler.lower(perceptron(), machine=machine, precision="bf16")
+SLOW = replace(NARROW, product_peaks=(("bfloat16", NARROW.peak_flops_per_core / 2),))
+WIDE = {
+    "slow": SLOW,
+    "neon bf16": replace(Machine.named("neon"), features=Machine.named("neon").features | {"bf16"}),
+    **{name: Machine.named(name) for name in ("avx512", "avx2", "neon", "scalar")},
+}
+
+
+@pytest.mark.parametrize("level", WIDE)
+def test_a_processor_that_is_no_faster_multiplies_floats(level: str) -> None:
+    """There is no instruction, or a slow one, or no kernel with it (bfdot): the function is that of fp32."""
+    model = encoder(layers=1, tokens=12, width=64, heads=4, hidden=128)
+    chosen = [compiler.lower(model, threads=2, machine=WIDE[level], precision=p) for p in ("bf16", "fp32")]
+    assert "bfloat16" not in {b.dtype for b in chosen[0].program.buffers}
+    assert chosen[0].source.replace("precision bf16", "precision fp32") == chosen[1].source
+
+
+@pytest.mark.parametrize("level", WIDE)
+def test_few_rows_read_half_the_weights(level: str) -> None:
+    """There they are rounded, and multiplied as float32: the answers are those of a model with such weights."""
+    b, rounded = Builder("row"), Builder("row")
+    for builder in (b, rounded):
+        y = builder.add("Relu", builder.linear("x", 48, 96))
+        builder.add("Identity", builder.linear(y, 96, 32), output="y")
+    for tensor in rounded.weights:
+        value = onnx.numpy_helper.to_array(tensor)
+        if value.ndim == 2:
+            near = rounding.rounded(value, "bfloat16").astype(np.float32)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(near, tensor.name))
+    edges = {"x": (TensorProto.FLOAT, (1, 48))}, {"y": (1, 32)}
+    x = {"x": np.random.default_rng(3).standard_normal((1, 48)).astype(np.float32)}
+    stages = compiler.lower(b.model(*edges), threads=2, machine=WIDE[level], precision="bf16")
+    packed = {b.id: b.dtype for b in stages.program.buffers if b.space == "weight" and "@" in b.id}
+    assert set(packed.values()) == {"bfloat16"} and len(packed) == 2
+    near = compiler.lower(rounded.model(*edges), threads=2, machine=WIDE[level])
+    answers = [run(s.program, x, s.lowered.weights, workers=2)["y"] for s in (stages, near)]
+    np.testing.assert_array_equal(*answers)
+    exact = evaluate(stages.graph, x)["y"]
+    assert 1e-5 < error(answers[0], exact) < LIMIT
+    if WIDE[level].features <= Machine.probe().features:
+        with Session(compiler.build(stages), threads=2) as session:
+            assert error(session.run(x)["y"], answers[0]) < 1e-6
+
+
+def test_what_the_command_says_of_wide_products(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which products multiply float32 in a lower precision, and why."""
+    (tmp_path / "cross.onnx").write_bytes(cross())
+    for machine, count, why in (
+        (NARROW, 2, "since what it reads has to be float32"),
+        (SLOW, 3, "since bfloat16 is no faster on this processor"),
+    ):
+        monkeypatch.setattr(Machine, "probe", staticmethod(lambda machine=machine: machine))
+        assert main(["check", str(tmp_path / "cross.onnx"), "--precision", "bf16"]) == 0
+        assert capsys.readouterr().out.count(f": multiplied as float32, {why}\n") == count
+    assert main(["check", str(tmp_path / "cross.onnx")]) == 0
+    assert "multiplied as" not in capsys.readouterr().out

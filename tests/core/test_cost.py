@@ -22,10 +22,21 @@ BYTES = replace(FLOATS, features=FLOATS.features | {"avx512vnni"})
 
 @pytest.mark.parametrize(
     ("vendor", "number", "expected"),
-    [("AuthenticAMD", "26", 0), ("AuthenticAMD", "25", 1), ("GenuineIntel", "6", 2), ("CentaurHauls", "7", 3)],
+    [("AuthenticAMD", "26", 0), ("AuthenticAMD", "25", 1), ("GenuineIntel", "6", 3), ("CentaurHauls", "7", 4)],
 )
 def test_a_family_is_the_first_that_fits(vendor: str, number: str, expected: int):
     assert family_of({"vendor_id": vendor, "cpu family": number}) == FAMILIES[expected]
+
+
+def test_bf16_is_slow_in_vectors_of_processors_that_have_it_in_tiles():
+    """Of the two Intel families under one number the flags tell; vectors of the older one add two products."""
+    info = {"vendor_id": "GenuineIntel", "cpu family": "6", "flags": "fma avx2 avx512f avx512_bf16"}
+    newer = {**info, "flags": info["flags"] + " avx_vnni"}
+    assert [family_of(i).bf16 for i in (info, newer)] == [0, 0.5]
+    machine = replace(FLOATS, features=FLOATS.features | {"avx512bf16"})
+    slow = replace(machine, product_peaks=(("bfloat16", machine.peak_flops_per_core / 2),))
+    found = [m.faster_than_floats("bfloat16") for m in (FLOATS, machine, slow)]
+    assert found == [False, True, False]
 
 
 def test_a_processor_that_names_no_family_has_the_defaults():
