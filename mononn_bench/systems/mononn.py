@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from mononn_bench.errors import SystemUnavailableError
 from mononn_bench.record import Option
-from mononn_bench.systems.base import FP32, INT8, Arrays, Built, DeviceCall, System, Task
+from mononn_bench.systems.base import BF16, FP32, INT8, Arrays, Built, DeviceCall, System, Task
 
 REFUSALS = ("OptionError", "UnsupportedError")
 """Errors by which the compiler says that it does not have what is asked for."""
@@ -69,6 +69,9 @@ class Mononn(System):
         kept = ("phases", "barriers", "flops", "bytes", "arena_bytes", "weight_bytes")
         details = {key: info[key] for key in kept if isinstance(info.get(key), int | float)}
         templates = {phase["template"] for phase in info["phases"]}
+        on_cpu, multiplied = task.target == "cpu", {phase["multiplies"] for phase in info["phases"]}
+        if on_cpu and task.precision == BF16 and "bfloat16" not in multiplied:
+            details["note"] = "products multiply float32, as bf16 is no faster on this processor"
         return Built(details={**details, "algorithm": "Winograd" if {"winograd", "winograd4"} & templates else ""})
 
     @staticmethod

@@ -224,6 +224,21 @@ def test_bf16_without_it_is_a_row_and_no_stop(linear_folder: Path, driver_enviro
     assert {check.limit for check in found["fake-ok"].accuracy} == {2e-2}
 
 
+@pytest.mark.parametrize(("precision", "multiplies", "noted"), [
+    ("fp32", "", False), ("bf16", "", True), ("bf16", "bfloat16", False)
+])  # fmt: skip
+def test_products_that_stay_float32_in_bf16_are_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str, multiplies: str, noted: bool
+) -> None:
+    import mononn_core
+
+    phases = [{"template": "matmul", "multiplies": kind} for kind in ("", multiplies)]
+    session = SimpleNamespace(save=lambda _: None, info={"phases": phases})
+    monkeypatch.setattr(mononn_core, "compile", lambda *_, **__: session, raising=False)
+    built = get_system("mononn")().build(replace(make_task(product(), tmp_path), precision=precision))
+    assert ("float32" in built.details.get("note", "")) == noted
+
+
 def test_a_compiler_without_bf16_on_cpus_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import mononn_core
     from mononn_core.errors import OptionError
