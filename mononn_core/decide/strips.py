@@ -27,6 +27,9 @@ Interval = tuple[GroupSchedule, ...]
 TEMPLATES = ("conv", "depthwise")
 FEWEST_ROWS = 2
 """Of a strip."""
+STAYS = 0.5
+"""Share of the second-level cache up to which an image and what is computed of it stay there, beside all else that
+passes (measured with 2 MiB)."""
 RATE = 0.65
 """Share of the peak at which shared rows are computed again, epilogue included: an estimate set by hand."""
 
@@ -222,7 +225,7 @@ def _saved(groups: CpuGroups, whole: Pair, pair: Pair) -> float:
     rows = pair.image.tile.rows
     near = _nbytes(groups, whole.image) / images * rows / conv.out[1] + moved[1] / strips
     passed = reader_of(groups.stage(whole.reader), groups.views) is not None  # on to a convolution that may join them
-    if near > L2_SHARE * machine.l2_bytes or sum(moved) <= machine.l2_bytes or (images > 1 and not passed):
+    if near > L2_SHARE * machine.l2_bytes or sum(moved) <= STAYS * machine.l2_bytes or (images > 1 and not passed):
         return 0.0  # several images that are not passed on are better done image by image
     again = conv.flops / images * (rows * strips / conv.out[1] - 1 / parts)
     slower = 1 / machine.l3_bandwidth - 1 / machine.l2_bandwidth
