@@ -158,6 +158,13 @@ def test_a_block_that_no_near_cache_holds_runs_in_strips(threads: int) -> None:
     assert not in_strips(lowered(model, threads, machine=slow).lowered.schedule)
 
 
+def test_images_that_fill_most_of_the_near_cache_run_in_strips() -> None:
+    """Of 90 KiB each, the image and what is computed of it: something else passes through the cache as well."""
+    machines = (replace(SMALL, l2_bytes=size << 10) for size in (200, 256, 512))
+    found = [in_strips(lowered(chain(SHAPE, block()), 1, machine=m).lowered.schedule) for m in machines]
+    assert found == [["conv", "depthwise", "conv"]] * 2 + [[]]
+
+
 def test_each_block_has_strips_of_its_own() -> None:
     """The second one's windows read rows that the first one has not stored yet."""
     model, x = chain(SHAPE, block() + block()), picture(SHAPE)
