@@ -52,6 +52,8 @@ def lowering_problem(options: argparse.Namespace) -> tuple[str, dict[str, str], 
         return str(error), {}, {}, {}
     rounded = rounded_products(stages.graph, rounding(stages.options, machine))
     reals = {n: why for n, why in real_products(stages.graph).items() if n not in rounded}
+    if stages.options.precision == "fp32":
+        return "", reals, rounded, {}
     groups = CpuGroups(prepare(stages.optimized, "cpu"), stages.options, machine)
     return "", reals, rounded, groups.wide_products()
 

@@ -13,7 +13,7 @@ from mononn_core.program.ir import Item, Phase
 from mononn_core.schedule.bands import store_bands, strip_of
 from mononn_core.schedule.border import build_border
 from mononn_core.schedule.fuse import fuse
-from mononn_core.schedule.narrow import in_pairs, stored_types
+from mononn_core.schedule.narrow import in_pairs, narrow_inputs, stored_types
 from mononn_core.schedule.phases import Panels, PhaseBuilder
 from mononn_core.schedule.schedule import GroupSchedule
 from mononn_core.schedule.stages import FusionGroup
@@ -52,10 +52,13 @@ class CpuGroups:
         for root in (s.root for s in self.stages if s.root is not None and s.root.op in PRODUCTS):
             if kind == COMPUTE or {self.graph.types[root.inputs[0]].dtype, self.builder.multiplied(root)} != {COMPUTE}:
                 continue
-            why = "since what it reads has to be float32"
             if self.narrow == COMPUTE:
                 rounded = f", its weights stored in {kind}" if self.builder.half(root) == kind else ""
                 why = f"since {kind} is no faster on this processor{rounded}"
+            elif narrow_inputs(root, self.graph, kind, self.builder.lanes):
+                why = "since it reads the caller's array, or what another one reads as float32"
+            else:
+                why = f"since no kernel multiplies {kind} in products of its kind"
             found[str(root.origin)] = why
         return found
 

@@ -80,7 +80,7 @@ def stored_types(
     graph, lanes = views.graph, machine.lanes(COMPUTE)
     storage, products = dict[str, str](), exact_in_floats(stages, graph, machine)
     if precision != COMPUTE:
-        floats = _agreed(stages, views, precision, lambda root: _narrow_inputs(root, graph, precision, lanes))
+        floats = _agreed(stages, views, precision, lambda root: narrow_inputs(root, graph, precision, lanes))
         storage, products = floats[0], products | floats[1]
     if machine.multiplies_words and all(t.dtype != HALF_WORD for t in graph.types.values()):
         wide = {**products, **pairs}
@@ -178,7 +178,7 @@ def exact_in_floats(stages: tuple[FusionGroup, ...], graph: Graph, machine: Mach
     return found
 
 
-def _narrow_inputs(root: Node, graph: Graph, dtype: str, lanes: int) -> tuple[str, ...]:
+def narrow_inputs(root: Node, graph: Graph, dtype: str, lanes: int) -> tuple[str, ...]:
     """The operands that a template can read as ``dtype``: of products and convolutions by constants, and of attention,
     where whole groups of terms lie side by side, and no vector of results is of several wide groups of channels."""
     word = together(dtype)

@@ -226,13 +226,15 @@ def test_what_the_command_says_of_wide_products(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Which products multiply float32 in a lower precision, and why."""
-    (tmp_path / "cross.onnx").write_bytes(cross())
-    for machine, count, why in (
-        (NARROW, 2, "since what it reads has to be float32"),
-        (SLOW, 3, "since bfloat16 is no faster on this processor"),
+    for network in (cross, pictures):
+        (tmp_path / f"{network.__name__}.onnx").write_bytes(network())
+    for machine, network, count, why in (
+        (NARROW, "cross", 2, "since it reads the caller's array, or what another one reads as float32"),
+        (NARROW, "pictures", 1, "since no kernel multiplies bfloat16 in products of its kind"),
+        (SLOW, "cross", 3, "since bfloat16 is no faster on this processor"),
     ):
         monkeypatch.setattr(Machine, "probe", staticmethod(lambda machine=machine: machine))
-        assert main(["check", str(tmp_path / "cross.onnx"), "--precision", "bf16"]) == 0
+        assert main(["check", str(tmp_path / f"{network}.onnx"), "--precision", "bf16"]) == 0
         assert capsys.readouterr().out.count(f": multiplied as float32, {why}\n") == count
     assert main(["check", str(tmp_path / "cross.onnx")]) == 0
     assert "multiplied as" not in capsys.readouterr().out
