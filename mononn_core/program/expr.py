@@ -3,7 +3,8 @@
     Expr = Const(value, dtype) | Var(name, dtype) | Load(operand, index, dtype) | Acc(dtype, part)
          | Op(name, args, dtype) | Select(condition, then, otherwise) | Cast(value, dtype) | LookupTable(values, dtype)
 
-Expressions are immutable trees compared by value. ``Load`` names an operand of the task by its role and reads its
+Expressions are immutable trees. Equal ones are one object (hash consing), so that comparing two and looking one up
+take no walk. ``Load`` names an operand of the task by its role and reads its
 logical element. ``Acc`` is the accumulator handed to an epilogue, of a template that has several number ``part``.
 Integer expressions (dtype "int64") are index
 arithmetic: built with Python operators, folded as they are built, and brought into a canonical linear form by
@@ -14,9 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Union
+from operator import attrgetter
+from typing import Any, Union
+from weakref import ref
 
-from mononn_core.element import COMPUTE
+from mononn_core.element import COMPUTE, is_float
 from mononn_core.program.functions import FUNCTIONS
 
 INDEX = "int64"
@@ -24,8 +27,66 @@ INDEX = "int64"
 COMPARISONS = frozenset(name for name, function in FUNCTIONS.items() if function.comparison)
 
 
-class _Arithmetic:
+class _Reference(ref["Expr"]):
+    """To an expression that lives as long as others hold it."""
+
+    __slots__ = ("key",)
+    key: tuple[Any, ...]
+
+
+_LIVING: dict[tuple[Any, ...], _Reference] = {}
+"""(class, fields) -> the expression."""
+
+
+def _forget(dead: _Reference) -> None:
+    if _LIVING.get(dead.key) is dead:
+        del _LIVING[dead.key]
+
+
+class _Single(type):
+    """Of classes whose equal instances are one object."""
+
+    __match_args__: tuple[str, ...]
+
+    def __call__(cls, *args: Any, **named: Any) -> Any:
+        for name in cls.__match_args__[len(args) :]:
+            args += (named.pop(name) if name in named else getattr(cls, name),)
+        return cls.living(args, (cls, *args), **named)
+
+    def living(cls, args: tuple[Any, ...], key: tuple[Any, ...], **unknown: Any) -> Any:
+        """The instance of these fields, which stands under ``key``."""
+        known = _LIVING.get(key)
+        found = None if known is None else known()
+        if found is None or unknown:
+            made = super().__call__(*args, **unknown)
+            mine = _Reference(made, _forget)
+            mine.key = key
+            found = _LIVING.setdefault(key, mine)()  # another thread's, where it came first
+            if found is None:
+                _LIVING[key], found = mine, made
+        return found
+
+
+class _Number(_Single):
+    """Of constants, whose value is one of their type's: 1 and True, or 0.0 and -0.0, are not the same."""
+
+    def __call__(cls, value: float, dtype: str = INDEX) -> Any:
+        if dtype == "bool":
+            value = bool(value)
+        elif is_float(dtype):
+            value = float(value)
+            return cls.living((value, dtype), (cls, value or str(value), dtype))
+        elif type(value) is not int and value == value // 1:
+            value = int(value)
+        return cls.living((value, dtype), (cls, value, dtype))
+
+
+class _Arithmetic(metaclass=_Single):
     """Python operators on index expressions."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What a copy, or what was pickled, is made of."""
+        return type(self), tuple(getattr(self, name) for name in type(self).__match_args__)
 
     def __add__(self, other: Expr | int) -> Expr:
         return add(self, other)  # type: ignore[arg-type]
@@ -50,32 +111,32 @@ class _Arithmetic:
         return mod(self, other)  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True)
-class Const(_Arithmetic):
+@dataclass(frozen=True, eq=False)
+class Const(_Arithmetic, metaclass=_Number):
     value: int | float | bool
     dtype: str = INDEX
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Var(_Arithmetic):
     name: str
     dtype: str = INDEX
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Load(_Arithmetic):
     operand: str
     index: tuple[Expr, ...]
     dtype: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Acc(_Arithmetic):
     dtype: str = COMPUTE
     part: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Op(_Arithmetic):
     name: str
     args: tuple[Expr, ...]
@@ -86,7 +147,7 @@ class Op(_Arithmetic):
             raise ValueError(f"unknown scalar operation {self.name!r}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Select(_Arithmetic):
     condition: Expr
     then: Expr
@@ -97,13 +158,13 @@ class Select(_Arithmetic):
         return self.then.dtype
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cast(_Arithmetic):
     value: Expr
     dtype: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LookupTable(_Arithmetic):
     """256 constants, of which "lookup" takes one."""
 
@@ -188,17 +249,16 @@ def minimum(a: Expr | int, b: Expr | int) -> Expr:
 
 def children(e: Expr) -> tuple[Expr, ...]:
     """Direct subexpressions."""
-    match e:
-        case Op():
-            return e.args
-        case Const() | Var() | Acc() | LookupTable():
-            return ()
-        case Load():
-            return e.index
-        case Select():
-            return (e.condition, e.then, e.otherwise)
-        case _:
-            return (e.value,)
+    return _CHILDREN[type(e)](e)
+
+
+_CHILDREN: dict[type, Callable[[Any], tuple[Expr, ...]]] = {
+    **dict.fromkeys((Const, Var, Acc, LookupTable), lambda e: ()),
+    Op: attrgetter("args"),
+    Load: attrgetter("index"),
+    Select: attrgetter("condition", "then", "otherwise"),
+    Cast: lambda e: (e.value,),
+}
 
 
 def rebuild(e: Expr, parts: tuple[Expr, ...]) -> Expr:
@@ -217,10 +277,16 @@ def rebuild(e: Expr, parts: tuple[Expr, ...]) -> Expr:
 
 
 def transform(e: Expr, change: Callable[[Expr], Expr]) -> Expr:
-    """Rewrite bottom-up: ``change`` is applied to every node after its children."""
-    if parts := children(e):
-        e = with_parts(e, parts, tuple([transform(p, change) for p in parts]))
-    return change(e)
+    """Rewrite bottom-up: ``change`` is applied once to every node, after its children."""
+    done = dict[Expr, Expr]()
+
+    def changed(e: Expr) -> Expr:
+        if (found := done.get(e)) is None:
+            parts = children(e)
+            found = done[e] = change(with_parts(e, parts, tuple([changed(p) for p in parts])) if parts else e)
+        return found
+
+    return changed(e)
 
 
 def with_parts(e: Expr, parts: tuple[Expr, ...], new: tuple[Expr, ...]) -> Expr:

@@ -35,7 +35,7 @@ class Shadow:
     """All shared memory, the arena and behind it each output, in pieces.
 
     Attributes:
-        number: of the piece that begins at a unit or has it inside.
+        cuts: the units at which a piece begins, in order; the last ends at the last of them.
         writer, holder, readers: of every piece the last writer's class, the number of the buffer that it wrote as, and
             the set of readers since.
     """
@@ -55,15 +55,15 @@ class Shadow:
             first, width = self._placed[name]
             cut[runs.starts * width + first] = True
             cut[runs.ends * width + first] = True
-        self.number = np.cumsum(cut, dtype=np.int32) - np.int32(1)
-        pieces = int(self.number[-1]) + 1
+        self.cuts = np.flatnonzero(cut)
+        pieces = len(self.cuts)
         self.writer, self.holder, self.readers = (np.full(pieces, NOTHING, np.int32) for _ in range(3))
 
     def pieces(self, name: str, runs: Runs) -> tuple[Array, Array]:
         """Of ``runs`` of a buffer that pieces were cut for: the numbers of their pieces, and how many each has."""
         first, width = self._placed[name]
-        start = self.number[runs.starts * width + first]
-        counts = self.number[runs.ends * width + first] - start
+        start = np.searchsorted(self.cuts, runs.starts * width + first)
+        counts = np.searchsorted(self.cuts, runs.ends * width + first) - start
         before = np.cumsum(counts) - counts
         return np.repeat(start - before, counts) + np.arange(int(counts.sum())), counts
 

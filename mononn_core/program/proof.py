@@ -21,9 +21,9 @@ from mononn_core.program.expr import (
     Var,
     children,
     op,
-    transform,
     variables,
     walk,
+    with_parts,
 )
 from mononn_core.program.scalar import Array, Frame, evaluate
 from mononn_core.program.simplify import bounds, from_linear, linear, simplify
@@ -73,7 +73,11 @@ def abstract(e: Expr, ranges: dict[str, tuple[float, float]], changing: Collecti
             case _:
                 return n
 
-    return transform(e, change)
+    def changed(e: Expr) -> Expr:  # each for itself, where it stands twice
+        parts = children(e)
+        return change(with_parts(e, parts, tuple(map(changed, parts))))
+
+    return changed(e)
 
 
 def _bounded(goal: Expr, ranges: Ranges, guards: tuple[Expr, ...]) -> bool:

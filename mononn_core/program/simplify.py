@@ -7,6 +7,7 @@ compared.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from math import gcd
 
 from mononn_core.element import COMPUTE, SHORT
@@ -124,21 +125,27 @@ def simplify(e: Expr, ranges: Ranges) -> Expr:
     too small to matter; comparisons and minima decided by their bounds disappear. Non-index nodes are kept, with
     their index parts simplified. What a Select chooses is simplified in the ranges in which it is chosen.
     """
-    return _simplify(e, ranges, {})
+    return _simplify(e, ranges, _known(tuple(ranges.items())))
 
 
-Known = dict[int, Expr]
-"""Parts of one expression, by their ids, in their canonical form: what shares a part, as a quotient and its remainder
-do, asks for it again and again."""
+Known = dict[Expr, Expr]
+"""Expressions in their canonical form: what shares a part, as a quotient and its remainder do, asks for it again and
+again."""
+
+
+@lru_cache(500)
+def _known(ranges: tuple[tuple[str, tuple[int, int]], ...]) -> Known:
+    """What was simplified in these ranges."""
+    return {}
 
 
 def _simplify(e: Expr, ranges: Ranges, known: Known) -> Expr:
-    if (found := known.get(id(e))) is None:
+    if (found := known.get(e)) is None:
         if isinstance(e, Op) and e.dtype == INDEX and e.name in SUMS:  # all of a sum at once
             found = _recombine(*_terms(e, ranges, known), ranges)
         else:
             found = _simplify_node(_parts(e, ranges, known), ranges)
-        known[id(e)] = found
+        known[e] = found
     return found
 
 

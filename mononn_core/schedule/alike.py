@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mononn_core.program.expr import INDEX, Const, Expr, Load, Ranges, transform, walk
+from mononn_core.program.expr import Const, Expr, Load, Ranges, transform, walk
 from mononn_core.program.ir import Let, Operand, Reduce, Statement, Task
 
 if TYPE_CHECKING:
@@ -22,15 +22,22 @@ Stored = tuple[tuple[Expr, ...], Expr]
 def once(builder: TaskBuilder, form: Hashable, stored: str, element: Element, make: Callable[[], Task]) -> Task:
     """The task that ``make`` gives for an ``element`` of tensor ``stored``, or a known one with other names. ``form``:
     all that a task depends on besides."""
-    prelude, at, value = element
-    values = [statement.value for statement in prelude if isinstance(statement, (Let, Reduce))]
-    names, said = _numbered(builder, (stored,), (*values, *at, value))
-    statements = tuple(replace(st, value=Const(0)) for st in prelude)  # type: ignore[call-arg,arg-type]
-    key = (form, statements, said)
+    if (stored, element) not in builder.said:
+        builder.said[stored, element] = _said(builder, stored, element)
+    names, said = builder.said[stored, element]
+    key = (form, said)
     if key not in builder.nests:
         builder.nests[key] = names, make()
     known, task = builder.nests[key]
     return replace(task, operands=_renamed(task.operands, known, names))
+
+
+def _said(builder: TaskBuilder, stored: str, element: Element) -> tuple[tuple[str, ...], Hashable]:
+    """As :func:`_numbered`, of all that an ``element`` of tensor ``stored`` is."""
+    prelude, at, value = element
+    values = [statement.value for statement in prelude if isinstance(statement, (Let, Reduce))]
+    names, said = _numbered(builder, (stored,), (*values, *at, value))
+    return names, (tuple(replace(st, value=Const(0)) for st in prelude), said)  # type: ignore[call-arg,arg-type]
 
 
 def stored_once(
@@ -65,8 +72,7 @@ def _numbered(
 
     types, graph = builder.types, builder.views.graph
     kinds = tuple((types.get(n), builder.storage.get(n), graph.is_constant(n)) for n in names)
-    digits = tuple(str(node.value) for node in nodes if isinstance(node, Const) and node.dtype != INDEX)  # -0.0 is 0.0
-    return names, (kinds, tuple(map(numbered, expressions)), digits)
+    return names, (kinds, tuple(map(numbered, expressions)))
 
 
 def _renamed(operands: Sequence[Operand], known: Sequence[str], names: Sequence[str]) -> tuple[Operand, ...]:

@@ -14,7 +14,7 @@ from mononn_core.graph import Node
 from mononn_core.program.expr import Acc, Cast, Const, Expr, Load, Ranges, Var, substitute
 from mononn_core.program.ir import Box, Buffer, Layout, Operand, Phase, Result, Task
 from mononn_core.program.simplify import simplify, transform_guarded
-from mononn_core.schedule.alike import Stored, stored_once
+from mononn_core.schedule.alike import Element, Stored, stored_once
 from mononn_core.schedule.narrow import in_words, passing
 from mononn_core.schedule.operands import ImageView, MatrixAxes, footprint, unit_stride
 from mononn_core.schedule.schedule import Partition
@@ -145,6 +145,10 @@ class TaskBuilder(ABC):
         self.ends: dict[Hashable, tuple[tuple[str, ...], Stored, tuple[Operand, ...]]] = {}
         """Nests, and what ends products, built so far, with the tensors that they name: see
         :mod:`mononn_core.schedule.alike`."""
+        self.said: dict[Hashable, tuple[tuple[str, ...], Hashable]] = {}
+        """Of the elements of nests, the tensors that they name, and what else they say."""
+        self.elements: dict[Hashable, tuple[FusionGroup, Element]] = {}
+        """(id of a stage, index) -> the stage, and the element that it stores there."""
         self.images: dict[str, ImageView | None] = {}
         """How the images lie that convolutions read."""
         self.types = views.graph.types

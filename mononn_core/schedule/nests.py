@@ -262,9 +262,11 @@ def _shape(builder: TaskBuilder, stage: FusionGroup) -> tuple[int, ...]:
 
 def _element(builder: TaskBuilder, stage: FusionGroup, at: tuple[Expr, Expr]) -> Element:
     """The element at (row, column)."""
-    index = tensor_index(_shape(builder, stage), *at)
-    prelude, value = group_body(stage, builder.views, index)
-    return (prelude, *run_chain(stage, builder.views, index, value))
+    if (id(stage), at) not in builder.elements:
+        index = tensor_index(_shape(builder, stage), *at)
+        prelude, value = group_body(stage, builder.views, index)
+        builder.elements[id(stage), at] = stage, (prelude, *run_chain(stage, builder.views, index, value))
+    return builder.elements[id(stage), at][1]
 
 
 def _cuts(prelude: tuple[Statement, ...], value: Expr, width: int) -> tuple[int, ...]:
