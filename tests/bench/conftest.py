@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from mononn_bench.by_hand import make_contestants
+from mononn_bench.measure import environment
 from mononn_bench.measure.build import build_system
 from mononn_bench.measure.case import measure_case
 from mononn_bench.measure.process import Limits
@@ -26,6 +27,18 @@ ROOT = Path(__file__).parents[2]
 QUICK = Settings(
     rounds=1, cycles=2, block_s=0.01, warm_up_s=0.0, repeats=0, threads=1, answer_limit_s=20.0, memory_limit_mb=600
 )
+
+
+LAST_LEVEL_KIB = 32 << 10
+"""No cache is larger for a test: what goes through a multiple of 260 MiB takes its time."""
+
+
+@pytest.fixture(autouse=True, scope="session")
+def caches() -> Iterator[None]:
+    found = {name: min(size, LAST_LEVEL_KIB) for name, size in environment.cache_sizes_kib().items()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(environment, "cache_sizes_kib", lambda: dict(found))
+        yield
 
 
 def linear_model(width: int = 8) -> onnx.ModelProto:
