@@ -165,7 +165,7 @@ def block_matmul(ctx: Context) -> str:
         raise ctx.unsupported("weights with an order of their own (g_idx) are not supported; quantise without it")
     b = _blocks(ctx, ctx.constant(1, "weights"), (n, k), block, bits)
     parts = _points_of_blocks(ctx, 2, (n, -(-k // block)), bits)
-    weights = (ctx.make(np.ascontiguousarray(v.T)) for v in (b, *parts))
+    weights = (ctx.make(v.T) for v in (b, *parts))
     level = ACTIVATIONS.get(int(ctx.attr("accuracy_level", 0)))
     said = {"activations": level} if level else {}
     real = ctx.add("dequantize_blocks", *weights, axis=0, block=block, **said)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from mononn_core.element import COMPUTE, WIDE
+from mononn_core.ops.common import contiguous
 
 AT_ONCE = 1 << 18
 """Weights that are rounded together."""
@@ -21,13 +22,13 @@ COARSE = 1 / 4
 def rounded(values: np.ndarray, dtype: str) -> np.ndarray:
     """The matrix [terms, columns] in a float type of 16 bits: every finite element is one of the two neighbours of what
     it was, and a column's sum is off by about half of its weights' spacing. What is too large becomes infinite."""
-    nearest = np.empty(values.shape, dtype)
+    columns = np.empty(values.shape[::-1], dtype)
     step = max(1, AT_ONCE // max(1, values.shape[0]))
     with np.errstate(over="ignore", invalid="ignore"):
         for first in range(0, values.shape[1], step):
             block = np.ascontiguousarray(values[:, first : first + step].T, COMPUTE)
-            nearest[:, first : first + step] = _rounded_rows(block, dtype).T
-    return nearest
+            columns[first : first + step] = _rounded_rows(block, dtype)
+    return contiguous(columns.T)
 
 
 def _rounded_rows(values: np.ndarray, dtype: str) -> np.ndarray:

@@ -125,7 +125,7 @@ def _stored(name: str, value: np.ndarray, dtype: str) -> np.ndarray:
     if dtype not in NARROW:
         return value.astype(dtype, copy=False)
     found = rounded(value, dtype)
-    if not np.isfinite(found.astype(value.dtype)[np.isfinite(value)]).all():
+    if not (finite := np.isfinite(found)).all() and np.isfinite(value[~finite]).any():
         raise UnsupportedError(f"weight {name!r} has values beyond {dtype}; compile with precision bf16 or fp32")
     return found
 

@@ -12,7 +12,7 @@ from mononn_core.errors import MononnError, ShapeError, UnsupportedError
 from mononn_core.graph import Graph, Node, Origin, TensorType
 from mononn_core.graph.graph import Attr
 from mononn_core.ops import registry
-from mononn_core.ops.common import numpy_dtype
+from mononn_core.ops.common import contiguous, numpy_dtype
 
 FOLD_LIMIT = 1 << 20
 """A fold may make a tensor of up to this many bytes, or of as many as its inputs have together."""
@@ -59,7 +59,7 @@ def fold(
             results = registry.get(node.op).evaluate(np, arguments, node.attrs)
         except IndexError:  # a constant index out of range is the run's error, if the run ever gets there
             return None
-    return [np.ascontiguousarray(r).reshape(t.shape) for r, t in zip(results, outputs, strict=True)]
+    return [contiguous(np.asarray(r)).reshape(t.shape) for r, t in zip(results, outputs, strict=True)]
 
 
 def infer(node_op: str, types: list[TensorType | None], attrs: Mapping[str, Attr], origin: Origin) -> list[TensorType]:
@@ -116,7 +116,7 @@ class Builder:
     def constant(self, value: Any, hint: str = "constant", dtype: str | None = None) -> str:
         """A new constant tensor."""
         array = np.asarray(value, dtype=None if dtype is None else numpy_dtype(dtype))
-        array = array if array.flags.c_contiguous else np.ascontiguousarray(array).reshape(array.shape)
+        array = contiguous(array)
         name = self.fresh(hint)
         self.types[name] = type_of(array)
         self.constants[name] = array

@@ -15,6 +15,8 @@ from mononn_core.program.expr import INDEX, Cast, Const, Expr, Load, add, floord
 
 BORDERS = ("pad", "border")
 """Operators that put something around a tensor."""
+LARGE, BLOCK = 1 << 20, 128
+"""Bytes from which arrays are copied in blocks, and elements of a block along each of two axes."""
 
 
 def numpy_dtype(dtype: str) -> np.dtype[Any]:
@@ -31,6 +33,22 @@ def same_bits(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
         return True
     one, other = (np.ascontiguousarray(value).reshape(-1).view(np.uint8) for value in (a, b))
     return np.array_equal(one, other)
+
+
+def contiguous(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The array, or a copy, in C order; a large one is transposed in blocks, whose lines stay in a cache until all of
+    them are read."""
+    wide = [axis for axis, extent in enumerate(x.shape) if extent > 1]
+    near = min(wide, key=lambda axis: abs(x.strides[axis]), default=-1)
+    if x.flags.c_contiguous or x.nbytes < LARGE or near == wide[-1]:
+        return np.ascontiguousarray(x).reshape(x.shape)
+    out = np.empty(x.shape, x.dtype)
+    for first in range(0, x.shape[near], BLOCK):
+        for second in range(0, x.shape[wide[-1]], BLOCK):
+            at = [slice(None)] * x.ndim
+            at[near], at[wide[-1]] = slice(first, first + BLOCK), slice(second, second + BLOCK)
+            out[tuple(at)] = x[tuple(at)]
+    return out
 
 
 def present(types: Sequence[TensorType | None]) -> tuple[TensorType, ...]:

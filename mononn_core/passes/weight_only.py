@@ -44,7 +44,7 @@ def transposed(rewriter: Rewriter, node: Node) -> str | None:
     if source is None or values is None:
         return None
     perm = integers(node.attrs, "perm")
-    parts = [rewriter.make(np.ascontiguousarray(v.transpose(perm))) for v in values]
+    parts = [rewriter.make(v.transpose(perm)) for v in values]
     return rewriter.add(source.op, *parts, **{**source.attrs, "axis": perm.index(integer(source.attrs, "axis"))})
 
 

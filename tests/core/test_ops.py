@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 from mononn_core.errors import MononnError, ShapeError, UnsupportedError
 from mononn_core.graph import TensorType
-from mononn_core.ops import numeric, registry
+from mononn_core.ops import common, numeric, registry
 from mononn_core.ops.builder import type_of
 from mononn_core.program.expr import Load, Var
 from mononn_core.program.scalar import Frame, evaluate
@@ -314,3 +315,18 @@ def test_flops_of_products() -> None:
     matmul = registry.get("matmul")
     assert matmul.flops is not None
     assert matmul.flops([a, b], matmul.infer([a, b], {}), {}) == 2 * 2 * 5 * 3 * 7
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(0, 11), max_size=4), st.randoms(use_true_random=False))
+def test_arrays_are_copied_in_blocks(extents: list[int], random: Random) -> None:
+    numbers = np.arange(np.prod(extents, dtype=int), dtype=np.int16).reshape(extents)
+    turned = numbers.transpose(random.sample(range(len(extents)), len(extents)))
+    for array in (turned, turned[::-1] if extents else turned, np.broadcast_to(turned, (3, *turned.shape))):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(common, "LARGE", 1)
+            patch.setattr(common, "BLOCK", 4)
+            found = common.contiguous(array)
+        assert found.flags.c_contiguous
+        assert found.shape == array.shape
+        np.testing.assert_array_equal(found, array)
