@@ -57,26 +57,36 @@ struct Trace {
   }
   void wait() { since = wanted() ? now() : 0; }
   void begin(int w, long phase) {
-    if (!wanted()) return;
+    if (wanted()) begun(w, phase);
+  }
+  void end(int w, long phase) {
+    if (wanted()) ended(w, phase);
+  }
+  __attribute__((noinline, cold)) void begun(int w, long phase) {
     const uint64_t time = now();
     stamp(w, phase, 0, since ? since : time);
     stamp(w, phase, 1, time);
     since = 0;
   }
-  void end(int w, long phase) {
-    if (wanted()) stamp(w, phase, 2, now());
-  }
+  __attribute__((noinline, cold)) void ended(int w, long phase) { stamp(w, phase, 2, now()); }
+};
+
+// What a worker does between two barriers. It and what follows are called, not inlined: a network has hundreds.
+struct Share {
+  const void *known;
+  void (*of)(const void *known, int w, Trace &trace);
+  template <class Does> explicit Share(const Does &does)
+      : known(&does), of([](const void *f, int w, Trace &trace) { (*(const Does *)f)(w, trace); }) {}
 };
 
 // The ``target``-th share of worker w, done by whoever takes it.
-template <class Share> static inline bool take(const mononn_call *c, int w, uint32_t target, Trace &trace, Share &share) {
+static __attribute__((noinline, unused)) void take(const mononn_call *c, int w, uint32_t target, Trace &trace, const Share &share) {
   uint32_t before = target - 1;
-  if (!__atomic_compare_exchange_n(taken(c, w), &before, target, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) return false;
-  share(w, trace);
+  if (!__atomic_compare_exchange_n(taken(c, w), &before, target, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) return;
+  share.of(share.known, w, trace);
   Flag *f = flag(c, w);
   __atomic_store_n(&f->reached, target, __ATOMIC_SEQ_CST);
   if (__atomic_load_n(&f->sleepers, __ATOMIC_SEQ_CST)) futex(&f->reached, FUTEX_WAKE, INT32_MAX);
-  return true;
 }
 // A worker that was put off its core leaves the others spinning in its way: they sleep, so that it gets one of theirs.
 static __attribute__((noinline, unused)) void sleep_until(Flag *f, uint32_t target) {
@@ -86,7 +96,7 @@ static __attribute__((noinline, unused)) void sleep_until(Flag *f, uint32_t targ
   __atomic_fetch_sub(&f->sleepers, 1, __ATOMIC_SEQ_CST);
 }
 // Until every worker's ``target``-th share is done.
-template <class Share> static inline void await(const mononn_call *c, int w, uint32_t target, const Trace &trace, Share &share) {
+static __attribute__((noinline, unused)) void await(const mononn_call *c, int w, uint32_t target, const Trace &trace, const Share &share) {
   for (int other = 0; other < (int)c->workers; ++other) {
     Flag *f = flag(c, other);
     for (long n = 0; !has_reached(f, target); ++n) {
@@ -100,13 +110,15 @@ template <class Share> static inline void await(const mononn_call *c, int w, uin
   }
 }
 // Everybody's ``target``-th shares, and a barrier behind them.
-template <class Share> static inline void together(const mononn_call *c, int w, uint32_t target, Trace &trace, Share share) {
+template <class Does> static inline void together(const mononn_call *c, int w, uint32_t target, Trace &trace, const Does &does) {
+  const Share share(does);
   take(c, w, target, trace, share);
   trace.wait();
   await(c, w, target, trace, share);
 }
 // The last ones of a run: the caller, worker 0, stays until all are done.
-template <class Share> static inline void finish(const mononn_call *c, int w, uint32_t target, Trace &trace, Share share) {
+template <class Does> static inline void finish(const mononn_call *c, int w, uint32_t target, Trace &trace, const Does &does) {
+  const Share share(does);
   take(c, w, target, trace, share);
   if (w == 0) await(c, w, target, trace, share);
 }
