@@ -38,10 +38,12 @@ def same_bits(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
 def contiguous(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The array, or a copy, in C order; a large one is transposed in blocks, whose lines stay in a cache until all of
     them are read."""
+    if x.flags.c_contiguous:
+        return x
     wide = [axis for axis, extent in enumerate(x.shape) if extent > 1]
-    near = min(wide, key=lambda axis: abs(x.strides[axis]), default=-1)
-    if x.flags.c_contiguous or x.nbytes < LARGE or near == wide[-1]:
-        return np.ascontiguousarray(x).reshape(x.shape)
+    near = min(wide, key=lambda axis: abs(x.strides[axis]))
+    if x.nbytes < LARGE or near == wide[-1]:
+        return np.ascontiguousarray(x)
     out = np.empty(x.shape, x.dtype)
     for first in range(0, x.shape[near], BLOCK):
         for second in range(0, x.shape[wide[-1]], BLOCK):
