@@ -58,6 +58,7 @@ class Family:
         vendor: as in /proc/cpuinfo; "" for any. first: the number of the family from which on this holds. has: features
             that tell its processors from those of another family under the same number.
         splits: whether vectors of 64 bytes take it two cycles.
+        streams: whether it follows a stream through its caches by itself, faster than with prefetches in the code.
         bf16: operations that its vectors do on bf16 in the time of one on float32; 0 where the instruction has the
             same rate, as it adds two products.
         boost: its clock at work, over the time stamp counter's.
@@ -68,6 +69,7 @@ class Family:
     first: int
     has: frozenset[str] = frozenset()
     splits: bool = False
+    streams: bool = False
     bf16: float = 0
     boost: float = 1.0
     l2_bytes: float = DEFAULT_L2_BANDWIDTH / DEFAULT_CLOCK
@@ -75,9 +77,11 @@ class Family:
     bandwidth: float = 12e9
 
 
+ZEN_4 = frozenset({"avx512f"})
 FAMILIES = (
     Family("AuthenticAMD", 26, boost=1.65, l2_bytes=60, l3_bytes=27, bandwidth=30e9),  # Zen 5
-    Family("AuthenticAMD", 0, splits=True, boost=1.2, l2_bytes=32, l3_bytes=26, bandwidth=24e9),  # Zen 3, Zen 4
+    Family("AuthenticAMD", 0, ZEN_4, splits=True, streams=True, boost=1.2, l2_bytes=32, l3_bytes=26, bandwidth=24e9),
+    Family("AuthenticAMD", 0, boost=1.2, l2_bytes=32, l3_bytes=26, bandwidth=24e9),  # Zen 3
     # Sapphire Rapids and later: bf16 is for tiles, which a virtual machine may not have.
     Family("GenuineIntel", 0, has=frozenset({"avxvnni"}), bf16=0.5, l2_bytes=44),
     Family("GenuineIntel", 0, l2_bytes=44),
@@ -156,6 +160,7 @@ class Machine:
         barrier_seconds: a barrier of all cores (a default).
         product_peaks: (type, operations a second of one core) of products narrower than float32, where measured, or
             known not to follow from the instruction.
+        streams: whether code for it leaves streams to its hardware (a default).
     """
 
     arch: str
@@ -170,6 +175,7 @@ class Machine:
     l2_bandwidth: float = DEFAULT_L2_BANDWIDTH
     l3_bandwidth: float = DEFAULT_L3_BANDWIDTH
     product_peaks: tuple[tuple[str, float], ...] = ()
+    streams: bool = False
 
     def __post_init__(self) -> None:
         if self.arch not in ARCHITECTURES:
@@ -304,8 +310,7 @@ def _probe() -> Machine:
     caches = _caches(Path(f"/sys/devices/system/cpu/cpu{affinity[0]}/cache"))
     family = family_of(info)
     clock = _clock(info, affinity[0], family.boost)
-    cycles = 2 if family.splits and base.vector_bytes == 64 else 1
-    peak = base.peak_flops_per_core * clock / DEFAULT_CLOCK / cycles
+    peak = base.peak_flops_per_core * clock / DEFAULT_CLOCK / (2 if family.splits else 1)
     return replace(
         base,
         cores=len(affinity),
@@ -316,6 +321,7 @@ def _probe() -> Machine:
         l2_bandwidth=clock * family.l2_bytes,
         l3_bandwidth=clock * family.l3_bytes,
         bandwidth=family.bandwidth * min(len(affinity), 8),
+        streams=family.streams,
     )
 
 

@@ -129,7 +129,7 @@ def _lowered(
     lowered = pool.place(alone, groups) if pool is not None else alone
     chosen = f"target {options.target}, precision {options.precision}, threads {options.threads}, {machine.level}"
     comment = f"mononn {VERSION}, {chosen}"
-    source = print_program(lowered.program, comment, options.launch)
+    source = print_program(lowered.program, comment, options.launch, machine.streams)
     code = compiler.submit(compile_program, lowered.program, source, machine) if compiler is not None else None
     prove(alone.program, schedule is not None)
     modelled = scheduler.modelled(lowered.schedule)

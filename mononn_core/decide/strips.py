@@ -215,8 +215,9 @@ def cheapest(
 
 
 def _saved(groups: CpuGroups, whole: Pair, pair: Pair) -> float:
-    """Seconds that an owner saves of an image; 0 where a strip does not fit the second-level cache, or what it has of a
-    whole image does."""
+    """Seconds that an owner saves of an image: those in which it would come back from the last-level cache (from the
+    second level it comes while it is multiplied). 0 where a strip does not fit the second level, or what the owner has
+    of a whole image does."""
     machine, strips = groups.machine, pair.image.strips
     conv = Conv.of(groups.stage(pair.image), groups.builder)
     images, parts = conv.out[0], _parts(groups, conv)
@@ -228,7 +229,7 @@ def _saved(groups: CpuGroups, whole: Pair, pair: Pair) -> float:
     if near > L2_SHARE * machine.l2_bytes or sum(moved) <= STAYS * machine.l2_bytes or (images > 1 and not passed):
         return 0.0  # several images that are not passed on are better done image by image
     again = conv.flops / images * (rows * strips / conv.out[1] - 1 / parts)
-    slower = 1 / machine.l3_bandwidth - 1 / machine.l2_bandwidth
+    slower = 1 / machine.l3_bandwidth
     if images > 1:  # what the near cache holds of an image is read from there without strips
         slower *= 1 - machine.l2_bytes / sum(moved)
     return (moved[0] + 2 * passed * moved[1]) * slower - again / (RATE * machine.peak_flops_per_core)

@@ -304,7 +304,7 @@ MN_INLINE void multiply_groups(const TA *__restrict A, long lda, const TB *__res
   long k = 0;
   auto step = [&](int u) __attribute__((always_inline)) {
     const long g = k + u * GROUP;
-    fetch.template row<NV * W * GROUP>(B + g * (NV * W), g / GROUP);
+    if constexpr (MR > STREAMED) fetch.template row<NV * W * GROUP>(B + g * (NV * W), g / GROUP);
     add_group<D, false>(c[u % KU], offset, B + g * (NV * W), [&](int i) __attribute__((always_inline)) {
       return A + i * lda + g;
     });

@@ -235,7 +235,7 @@ template <int M, int PANEL, int MOST, int BITS, int RUN, int PIECES, bool ONE, b
     MN_NOUNROLL for (long k = 0; k < count; points += POINTS, ++r.x, ++r.y) {
       I c[PIECES][MR][NV] = {};
       MN_NOUNROLL for (const long end = k + RUN; k < end; k += STEP, digits += 4 * PANEL) {
-        if constexpr (M <= FEW) __builtin_prefetch(digits + 4096);
+        if constexpr (M > STREAMED && M <= FEW) __builtin_prefetch(digits + 4096);
         MN_UNROLL for (int j = 0; j < NV; ++j) {
           const U two = (U)load<I>((const int32_t *)digits + j * W);
           MN_UNROLL for (int i = 0; i < MR; ++i)

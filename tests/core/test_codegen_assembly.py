@@ -70,3 +70,32 @@ def test_inner_loop(level: str, rows: int, vectors: int, tmp_path: Path) -> None
     )
     others = [t for t in body if "vfmadd" not in t and "prefetch" not in t]
     assert len(others) <= steps * (vectors + rows) + 4, others
+
+
+@pytest.mark.skipif(not shutil.which("objdump"), reason="objdump is not installed")
+@pytest.mark.parametrize("weights", ["float", "mn::bf16", "int8_t"])
+@pytest.mark.parametrize(("rows", "asks"), [(1, False), (4, False), (5, True)])
+def test_few_rows_leave_a_stream_to_the_hardware(weights: str, rows: int, asks: bool, tmp_path: Path) -> None:
+    machine = Machine.named("avx512")
+    left = {"float": "float", "mn::bf16": "mn::bf16", "int8_t": "uint8_t"}[weights]
+    kernel, stride = ("matmul", "32, ") if weights == "float" else ("dot", "")
+    source = f"""
+#define MONONN_STREAMS 1
+#include "mononn_cpu.hpp"
+#include "mononn_dot.hpp"
+extern "C" __attribute__((visibility("default"))) void tiles(const {left} *A, const {weights} *B, int32_t *C) {{
+  auto element = [&](long m, long n, auto v) {{ mn::store<mn::V>((float *)C + m * 64 + n, (mn::V)v); }};
+  mn::{kernel}<{rows}, 32, 14, true>(A, 784, B, {stride}768, element);
+}}
+"""
+    features = ("-mavx512vnni", "-mavx512bf16")
+    found = [
+        compile_shared(
+            text, machine=machine, extra_flags=(f"-DMONONN_VECTOR_BYTES={machine.vector_bytes}", *features)
+        ).code
+        for text in (source, source.replace("#define MONONN_STREAMS 1", ""))
+    ]
+    mnemonic = {"float": "vfmadd", "mn::bf16": "vdpbf16ps", "int8_t": "vpdpbusd"}[weights]
+    loops = [inner_loops(code, tmp_path, mnemonic) for code in found]
+    asked = [any("prefetch" in text for body in bodies for text in body) for bodies in loops]
+    assert all(loops) and asked == [asks, True]

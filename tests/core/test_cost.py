@@ -22,10 +22,18 @@ BYTES = replace(FLOATS, features=FLOATS.features | {"avx512vnni"})
 
 @pytest.mark.parametrize(
     ("vendor", "number", "expected"),
-    [("AuthenticAMD", "26", 0), ("AuthenticAMD", "25", 1), ("GenuineIntel", "6", 3), ("CentaurHauls", "7", 4)],
+    [("AuthenticAMD", "26", 0), ("AuthenticAMD", "25", 2), ("GenuineIntel", "6", 4), ("CentaurHauls", "7", 5)],
 )
 def test_a_family_is_the_first_that_fits(vendor: str, number: str, expected: int):
     assert family_of({"vendor_id": vendor, "cpu family": number}) == FAMILIES[expected]
+
+
+def test_streams_are_left_to_the_hardware_of_zen_4_alone():
+    """Of the two families under one number the flags tell."""
+    older = {"vendor_id": "AuthenticAMD", "cpu family": "25", "flags": "fma avx2"}
+    found = [family_of({**older, "flags": older["flags"] + more}) for more in ("", " avx512f")]
+    assert [(f.streams, f.splits) for f in found] == [(False, False), (True, True)]
+    assert sum(f.streams for f in FAMILIES) == 1
 
 
 def test_bf16_is_slow_in_vectors_of_processors_that_have_it_in_tiles():
@@ -41,7 +49,7 @@ def test_bf16_is_slow_in_vectors_of_processors_that_have_it_in_tiles():
 
 def test_a_processor_that_names_no_family_has_the_defaults():
     assert family_of({"CPU implementer": "0x41"}) == FAMILIES[-1]
-    assert family_of({"vendor_id": "AuthenticAMD", "cpu family": ""}) == FAMILIES[1]
+    assert family_of({"vendor_id": "AuthenticAMD", "cpu family": ""}) == FAMILIES[2]
 
 
 def product(rows: int, after: str = "") -> bytes:
