@@ -20,7 +20,7 @@ from mononn_core.compiler.pool import Pool
 from mononn_core.compiler.proof import prove
 from mononn_core.compiler.stages import Stages
 from mononn_core.decide.cpu import CpuScheduler
-from mononn_core.element import COMPUTE
+from mononn_core.element import COMPUTE, PRECISIONS
 from mononn_core.errors import OptionError, UnsupportedError
 from mononn_core.graph import Graph, TensorType
 from mononn_core.lower.cpu import lower
@@ -112,6 +112,12 @@ def rounding(options: Options, machine: Machine) -> str:
     return COMPUTE
 
 
+def prepared(optimized: Graph, options: Options, machine: Machine) -> Graph:
+    """What groups are made of."""
+    in_floats = not machine.faster_than_floats(PRECISIONS[options.precision])
+    return pipeline.prepare(optimized, options.target, in_floats)
+
+
 def _lowered(
     graph: Graph,
     options: Options,
@@ -121,7 +127,7 @@ def _lowered(
     compiler: Executor | None,
 ) -> CpuStages:
     optimized = pipeline.run(graph, options.target, rounding(options, machine))
-    groups = CpuGroups(pipeline.prepare(optimized, options.target), options, machine, pool.panels if pool else {})
+    groups = CpuGroups(prepared(optimized, options, machine), options, machine, pool.panels if pool else {})
     if max((groups.graph.types[name].nbytes for name in groups.views.stored), default=0) * PROOF > _memory():
         raise MemoryError
     scheduler = CpuScheduler(groups)

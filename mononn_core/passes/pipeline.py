@@ -20,6 +20,7 @@ from mononn_core.passes import (
     dce,
     empties,
     fold,
+    gates,
     gelu,
     late,
     layout,
@@ -98,6 +99,8 @@ CPU_FORMS: tuple[tuple[str, Pass], ...] = (
     ("transposed", transposed.run),
     ("windows", windows.on_cpu),
 )
+IN_FLOATS: tuple[tuple[str, Pass], ...] = (("gates", gates.run),)
+"""What comes before CPU_FORMS where products of float32 are computed as such: weights become computed ones."""
 CUDA_FORMS: tuple[tuple[str, Pass], ...] = (
     ("empties", empties.run),
     ("order", order.on_gpu),
@@ -166,14 +169,15 @@ def _before(step: str, graph: Graph, rule: str = weight_only.REALS) -> Graph:
     return _through(graph, takewhile(lambda other: other[0] != step, steps("cpu", rule)))
 
 
-def prepare(graph: Graph, target: str) -> Graph:
-    """An optimised Graph in the forms that ``target`` takes, verified.
+def prepare(graph: Graph, target: str, in_floats: bool = False) -> Graph:
+    """An optimised Graph in the forms that ``target`` takes, verified. ``in_floats``: float32 is multiplied as
+    it is.
 
     Raises:
         UnsupportedError: there is no such form; the message names the node.
         VerifyError: a pass made a Graph that is not legal, which is a bug of the compiler.
     """
-    graph = _through(graph, FORMS[target])
+    graph = _through(graph, (*(IN_FLOATS if in_floats else ()), *FORMS[target]))
     verify(graph, infer)
     return graph
 

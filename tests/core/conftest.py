@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +16,9 @@ from tests.core.graphs import checked
 @pytest.fixture(autouse=True, scope="session")
 def verified_passes() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "PIPELINE", tuple((name, checked(name, step)) for name, step in pipeline.PIPELINE))
+        for listed in ("PIPELINE", "IN_FLOATS"):
+            found = getattr(pipeline, listed)
+            patch.setattr(pipeline, listed, tuple((name, checked(name, step)) for name, step in found))
         for lists in (pipeline.QUANTISED, pipeline.FORMS):
             for target, steps in lists.items():
                 patch.setitem(lists, target, tuple((name, checked(name, step)) for name, step in steps))
@@ -27,9 +30,9 @@ FIRST: dict[str, Any] = {}
 
 
 @pytest.fixture(autouse=True)
-def same_numbers(request: pytest.FixtureRequest) -> None:
-    """Whichever tests ran before."""
-    numbers = getattr(request.module, "RANDOM", None)
-    if numbers is not None:
-        name = request.module.__name__
-        numbers.bit_generator.state = FIRST.setdefault(name, copy.deepcopy(numbers.bit_generator.state))
+def same_numbers() -> None:
+    """Whichever tests ran before, and whichever module's helper draws them."""
+    for name, module in [*sys.modules.items()]:
+        numbers = getattr(module, "RANDOM", None) if name.startswith("tests.core.") else None
+        if numbers is not None:
+            numbers.bit_generator.state = FIRST.setdefault(name, copy.deepcopy(numbers.bit_generator.state))
