@@ -78,6 +78,7 @@ class Family:
 
 
 ZEN_4 = frozenset({"avx512f"})
+"""What Zen 3 lacks."""
 FAMILIES = (
     Family("AuthenticAMD", 26, boost=1.65, l2_bytes=60, l3_bytes=27, bandwidth=30e9),  # Zen 5
     Family("AuthenticAMD", 0, ZEN_4, splits=True, streams=True, boost=1.2, l2_bytes=32, l3_bytes=26, bandwidth=24e9),

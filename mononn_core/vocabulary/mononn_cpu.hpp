@@ -45,8 +45,8 @@ MN_INLINE void touch(const void *p, long bytes) {
   for (long i = 0; i < bytes; i += 64) __builtin_prefetch((const char *)p + i, 0, 2);
 }
 
-// Rows of A up to which a panel is read as fast as it comes; its processor follows such a stream faster alone (on Zen 4,
-// prefetches hold up the cache's own by a quarter).
+// Up to so many rows of A a panel is read as fast as it comes, and is not asked for where the processor follows such a stream
+// faster alone (on Zen 4 prefetches hold up the caches' own by a quarter).
 #ifdef MONONN_STREAMS
 constexpr int STREAMED = 4;
 #else
