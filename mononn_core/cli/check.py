@@ -8,13 +8,12 @@ import json
 
 from mononn_core.cli.feeds import shapes_of, values_of
 from mononn_core.compiler import lower
-from mononn_core.compiler.cpu import prepared, rounding
+from mononn_core.compiler.cpu import groups_of, rounding
 from mononn_core.errors import MononnError
 from mononn_core.importer.survey import Report, check
 from mononn_core.machine import Machine
 from mononn_core.options import Given
 from mononn_core.passes.pipeline import real_products, rounded_products
-from mononn_core.schedule.groups import CpuGroups
 
 UNSUPPORTED = 1
 KEYS = ("node", "op_type", "status", "reason")
@@ -54,8 +53,7 @@ def lowering_problem(options: argparse.Namespace) -> tuple[str, dict[str, str], 
     reals = {n: why for n, why in real_products(stages.graph).items() if n not in rounded}
     if stages.options.precision == "fp32":
         return "", reals, rounded, {}
-    groups = CpuGroups(prepared(stages.optimized, stages.options, machine), stages.options, machine)
-    return "", reals, rounded, groups.wide_products()
+    return "", reals, rounded, groups_of(stages.optimized, stages.options, machine).wide_products()
 
 
 def lines(nodes: list[Report]) -> list[str]:

@@ -17,16 +17,15 @@ from mononn_core.program.expr import Acc, Const, Var, walk
 from mononn_core.program.ir import Barrier, Loop, Phase, Program
 
 
-def print_program(program: Program, comment: str = "", launch: str = "once", streams: bool = False) -> str:
+def print_program(program: Program, comment: str = "", launch: str = "once") -> str:
     """C++ source of ``program``: the vocabulary's headers, one function a phase, and the entry function.
 
     Args:
         program: a verified Program; the compiler gets the width of vector registers as MONONN_VECTOR_BYTES.
         comment: how it was made; goes into the opening comment, after the model's name, phases, barriers and arena.
         launch: "once", or "phases": the entry function runs the one phase that the call names.
-        streams: as a :class:`mononn_core.machine.Machine` says.
     """
-    return _CpuPrinter(program).source(comment, launch, streams)
+    return _CpuPrinter(program).source(comment, launch)
 
 
 @dataclass(frozen=True)
@@ -57,10 +56,8 @@ class _CpuPrinter(CpuSync):
         self.barriers = sum(isinstance(i, Barrier) for i, _ in program.trace())
         self.headers = tuple(dict.fromkeys(h for p in program.phases() for h in cpu_template(p).headers(p, self)))
 
-    def source(self, comment: str, launch: str, streams: bool) -> str:
+    def source(self, comment: str, launch: str) -> str:
         self._heading(comment)
-        if streams:
-            self.out.line("#define MONONN_STREAMS 1")
         self.out.line('#include "mononn_cpu.hpp"')
         for header in self.headers:
             self.out.line(f'#include "{header}"')

@@ -112,10 +112,11 @@ def rounding(options: Options, machine: Machine) -> str:
     return COMPUTE
 
 
-def prepared(optimized: Graph, options: Options, machine: Machine) -> Graph:
-    """What groups are made of."""
+def groups_of(optimized: Graph, options: Options, machine: Machine, pool: Pool | None = None) -> CpuGroups:
+    """The groups of an optimised Graph, in the forms that ``machine`` takes."""
     in_floats = not machine.faster_than_floats(PRECISIONS[options.precision])
-    return pipeline.prepare(optimized, options.target, in_floats)
+    graph = pipeline.prepare(optimized, options.target, in_floats)
+    return CpuGroups(graph, options, machine, pool.panels if pool else {})
 
 
 def _lowered(
@@ -127,7 +128,7 @@ def _lowered(
     compiler: Executor | None,
 ) -> CpuStages:
     optimized = pipeline.run(graph, options.target, rounding(options, machine))
-    groups = CpuGroups(prepared(optimized, options, machine), options, machine, pool.panels if pool else {})
+    groups = groups_of(optimized, options, machine, pool)
     if max((groups.graph.types[name].nbytes for name in groups.views.stored), default=0) * PROOF > _memory():
         raise MemoryError
     scheduler = CpuScheduler(groups)
@@ -135,7 +136,7 @@ def _lowered(
     lowered = pool.place(alone, groups) if pool is not None else alone
     chosen = f"target {options.target}, precision {options.precision}, threads {options.threads}, {machine.level}"
     comment = f"mononn {VERSION}, {chosen}"
-    source = print_program(lowered.program, comment, options.launch, machine.streams)
+    source = print_program(lowered.program, comment, options.launch)
     code = compiler.submit(compile_program, lowered.program, source, machine) if compiler is not None else None
     prove(alone.program, schedule is not None)
     modelled = scheduler.modelled(lowered.schedule)
@@ -162,7 +163,7 @@ def assemble(
 def compile_program(program: Program, source: str, machine: Machine) -> Compiled:
     """The shared object of a Program's ``source``."""
     more = (f"-m{feature}" for feature in sorted(product_features(program, machine)))
-    flags = (f"-DMONONN_VECTOR_BYTES={machine.vector_bytes}", *more)
+    flags = (f"-DMONONN_VECTOR_BYTES={machine.vector_bytes}", f"-DMONONN_STREAMS={int(machine.streams)}", *more)
     return compile_shared(source, machine=machine, extra_flags=flags)
 
 
@@ -188,6 +189,7 @@ def manifest(program: Program, types: Mapping[str, TensorType], options: Options
             "arch": machine.arch,
             "features": sorted(machine.level_features | product_features(program, machine)),
             "vector_bytes": machine.vector_bytes,
+            "streams": machine.streams,
             "level": machine.level,
         },
         "threads": options.threads,

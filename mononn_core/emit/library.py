@@ -112,6 +112,7 @@ def _constants(name: str, artifact: Artifact, inside: bool) -> Iterator[str]:
         "MONONN_API": '__attribute__((visibility("default")))',
         "MONONN_HOST_API": "static __attribute__((unused))",
         "MONONN_VECTOR_BYTES": manifest["machine"]["vector_bytes"],
+        "MONONN_STREAMS": int(manifest["machine"].get("streams", False)),  # older files do not say
         "MONONN_THREADS": manifest["threads"],
         "MONONN_ARENA_BYTES": largest(shapes, "arena_bytes"),
         "MONONN_SCRATCH_BYTES": largest(shapes, "scratch_bytes"),

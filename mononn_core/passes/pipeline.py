@@ -170,8 +170,10 @@ def _before(step: str, graph: Graph, rule: str = weight_only.REALS) -> Graph:
 
 
 def prepare(graph: Graph, target: str, in_floats: bool = False) -> Graph:
-    """An optimised Graph in the forms that ``target`` takes, verified. ``in_floats``: float32 is multiplied as
-    it is.
+    """An optimised Graph in the forms that ``target`` takes, verified.
+
+    Args:
+        in_floats: for a CPU that multiplies float32 as it is.
 
     Raises:
         UnsupportedError: there is no such form; the message names the node.

@@ -47,7 +47,7 @@ MN_INLINE void touch(const void *p, long bytes) {
 
 // Up to so many rows of A a panel is read as fast as it comes, and is not asked for where the processor follows such a stream
 // faster alone (on Zen 4 prefetches hold up the caches' own by a quarter).
-#ifdef MONONN_STREAMS
+#if MONONN_STREAMS
 constexpr int STREAMED = 4;
 #else
 constexpr int STREAMED = 0;

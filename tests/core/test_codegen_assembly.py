@@ -80,7 +80,6 @@ def test_few_rows_leave_a_stream_to_the_hardware(weights: str, rows: int, asks: 
     left = {"float": "float", "mn::bf16": "mn::bf16", "int8_t": "uint8_t"}[weights]
     kernel, stride = ("matmul", "32, ") if weights == "float" else ("dot", "")
     source = f"""
-#define MONONN_STREAMS 1
 #include "mononn_cpu.hpp"
 #include "mononn_dot.hpp"
 extern "C" __attribute__((visibility("default"))) void tiles(const {left} *A, const {weights} *B, int32_t *C) {{
@@ -88,12 +87,10 @@ extern "C" __attribute__((visibility("default"))) void tiles(const {left} *A, co
   mn::{kernel}<{rows}, 32, 14, true>(A, 784, B, {stride}768, element);
 }}
 """
-    features = ("-mavx512vnni", "-mavx512bf16")
+    flags = (f"-DMONONN_VECTOR_BYTES={machine.vector_bytes}", "-mavx512vnni", "-mavx512bf16")
     found = [
-        compile_shared(
-            text, machine=machine, extra_flags=(f"-DMONONN_VECTOR_BYTES={machine.vector_bytes}", *features)
-        ).code
-        for text in (source, source.replace("#define MONONN_STREAMS 1", ""))
+        compile_shared(source, machine=machine, extra_flags=(*flags, f"-DMONONN_STREAMS={streams}")).code
+        for streams in (1, 0)
     ]
     mnemonic = {"float": "vfmadd", "mn::bf16": "vdpbf16ps", "int8_t": "vpdpbusd"}[weights]
     loops = [inner_loops(code, tmp_path, mnemonic) for code in found]

@@ -263,6 +263,16 @@ def test_a_lesser_processor_gets_a_sentence(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.skipif(not shutil.which("objdump"), reason="binutils are not installed")
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="x86's instructions")
+@pytest.mark.parametrize("streams", [True, False])
+def test_a_library_leaves_streams_to_the_hardware_as_the_file_does(streams: bool) -> None:
+    found = compiler.build_family(
+        model(), SHAPES, threads=2, machine=replace(compiler.Machine.probe(), streams=streams)
+    )
+    text, definition = library.source("network", found, True, ""), f"#define MONONN_STREAMS {int(streams)}\n"
+    assert text.count(definition) == 1 and text.index(definition) < text.index("#if MONONN_STREAMS")
+    assert f"-DMONONN_STREAMS={int(streams)}" in found.manifest["compile_command"]
+
+
 def test_what_asks_the_processor_uses_nothing_that_an_old_one_lacks(folder: Path) -> None:
     text = call(folder, "objdump", "-d", "--no-show-raw-insn", "network.o").stdout
     asked = [

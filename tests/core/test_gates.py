@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto
 
 from mononn_core import compiler
-from mononn_core.compiler.cpu import prepared
+from mononn_core.compiler.cpu import groups_of
 from mononn_core.machine import Machine
 from tests.core.networks import Builder
 from tests.core.test_joined import check
@@ -42,7 +42,7 @@ def excited(
 def scaled(model: bytes, machine: Machine = PLAIN, precision: str = "fp32") -> list[str]:
     """Of what a gate scales: "weights", "image"."""
     stages = compiler.lower(model, threads=1, machine=machine, precision=precision)
-    graph = prepared(stages.optimized, stages.options, machine)
+    graph = groups_of(stages.optimized, stages.options, machine).graph
     weights = [node for node in graph.nodes if node.op == "conv" and not graph.is_constant(node.inputs[1])]
     shapes = [[graph.types[name].shape for name in node.inputs] for node in graph.nodes if node.op == "mul"]
     images = [pair for pair in shapes if pair[0] != pair[1] and any(shape[1:3] == (SIZE, SIZE) for shape in pair)]

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto
 
 from mononn_core import compiler
-from mononn_core.compiler.cpu import prepared
+from mononn_core.compiler.cpu import groups_of
 from mononn_core.decide.images import image_by_image
 from mononn_core.errors import OptionError
 from mononn_core.machine import Machine
@@ -48,9 +48,7 @@ def network(reverse: bool = False) -> bytes:
 
 def decided(model: bytes, threads: int = 2) -> tuple[Schedule, CpuGroups]:
     stages = compiler.lower(model, threads=threads, machine=Machine.named("avx2"))
-    return stages.lowered.schedule, CpuGroups(
-        prepared(stages.optimized, stages.options, stages.machine), stages.options, stages.machine
-    )
+    return stages.lowered.schedule, groups_of(stages.optimized, stages.options, stages.machine)
 
 
 def marked(schedule: Schedule) -> Schedule:

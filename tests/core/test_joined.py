@@ -7,14 +7,13 @@ import pytest
 from onnx import TensorProto
 
 from mononn_core import compiler
-from mononn_core.compiler.cpu import prepared
+from mononn_core.compiler.cpu import groups_of
 from mononn_core.decide.space import legal
 from mononn_core.machine import Machine
 from mononn_core.program.interpret import run
 from mononn_core.program.ir import Barrier, Operand, Phase, Program
 from mononn_core.runtime.session import Session
 from mononn_core.schedule.boxes import owner_boxes
-from mononn_core.schedule.groups import CpuGroups
 from mononn_core.schedule.template import scheduled
 from tests.core.networks import Builder
 from tests.core.test_convolution import picture, reference
@@ -150,7 +149,7 @@ def test_owners_of_columns_have_whole_panels_of_a_part(joined: bool) -> None:
         b.add("Concat", wide, conv(b, "x", (16, 3, 1, 1)), axis=1, output="y")
     model = modelled(b, 40 if joined else 24)
     stages = compiler.lower(model, threads=2, machine=Machine.named("neon"))
-    groups = CpuGroups(prepared(stages.optimized, stages.options, stages.machine), stages.options, stages.machine)
+    groups = groups_of(stages.optimized, stages.options, stages.machine)
     stage = next(s for s in groups.stages if s.root and stages.optimized.types[s.root.output].shape[-1] == 24)
     found = next(g for g in legal(stage, groups.builder, 2) if g.partition.kind == "columns" and g.template == "conv")
     phase = groups.items(found)[0]

@@ -11,15 +11,13 @@ from hypothesis import strategies as st
 from onnx import TensorProto
 
 from mononn_core import compiler
-from mononn_core.compiler.cpu import prepared
+from mononn_core.compiler.cpu import groups_of
 from mononn_core.decide import search, strips
 from mononn_core.decide.cpu import CpuScheduler
 from mononn_core.errors import OptionError
 from mononn_core.machine import Machine
-from mononn_core.options import Options
 from mononn_core.program.ir import Loop
 from mononn_core.runtime.session import Session
-from mononn_core.schedule.groups import CpuGroups
 from mononn_core.schedule.schedule import Schedule
 from tests.core.networks import Builder
 from tests.core.test_convolution import Layer, chain, on_the_machine, picture, reference
@@ -48,7 +46,7 @@ def lowered(model: bytes, threads: int, schedule: Schedule | None = None, machin
 def ways(model: bytes, threads: int) -> tuple[Schedule, list[Schedule]]:
     """The Schedule of whole images, and every one with a pair of convolutions in strips, others joined."""
     stages = lowered(model, threads)
-    groups = CpuGroups(prepared(stages.optimized, stages.options, stages.machine), stages.options, stages.machine)
+    groups = groups_of(stages.optimized, stages.options, stages.machine)
     whole, scheduler, found = stages.lowered.schedule, CpuScheduler(groups), []
     for _, pair in strips.pairs(groups, {g.group: (g,) for g in whole.groups}):
         found.append(scheduler.decide({pair.image.group: pair.image, pair.reader.group: pair.reader}))
@@ -254,9 +252,7 @@ def test_what_cannot_run_so_is_refused(threads: int) -> None:
 def test_a_search_takes_strips_apart_and_together(threads: int, random) -> None:  # type: ignore[no-untyped-def]
     model = chain(SHAPE, block())
     stages = lowered(model, threads, machine=SMALL)
-    scheduler = CpuScheduler(
-        CpuGroups(prepared(stages.optimized, stages.options, SMALL), Options(threads=threads), SMALL)
-    )
+    scheduler = CpuScheduler(groups_of(stages.optimized, stages.options, SMALL))
     best = stages.lowered.schedule
     drawn, changed = search.sample(scheduler, random), search.mutate(scheduler, best, random)
     if all(g in changed.groups for g in best.groups if g.strips > 1 and g.partition.bands):
