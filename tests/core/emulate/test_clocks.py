@@ -16,9 +16,10 @@ ALL_RELAXED = ("atomic_add", "load_acquire", "store_release")
 SOURCE = """
 #include "mononn_ptx.cuh"
 using namespace mn;
-struct Call { uint32_t *cells, *counters; const uint32_t *script; uint64_t length; };
+struct Call { uint32_t *cells, *counters, *order; const uint32_t *script; uint64_t length; };
 extern "C" __global__ void play(const __grid_constant__ Call call) {
-  const uint32_t *mine = call.script + (block() * 96 + thread()) * call.length;
+  uint64_t at = (block() * 96 + thread()) * call.length;
+  const uint32_t *mine = call.script + at;
   for (uint64_t i = 0; i < call.length; ++i) {
     uint32_t what = mine[i] & 255, which = mine[i] >> 8 & 255, count = mine[i] >> 16;
     if (what == 1) (void)*(volatile uint32_t *)(call.cells + which);
@@ -26,7 +27,7 @@ extern "C" __global__ void play(const __grid_constant__ Call call) {
     if (what == 3) sync_block();
     if (what == 4) sync_warp();
     if (what == 5) sync_some(1, 64);
-    if (what == 6) atomic_add(call.counters + which, 1u);
+    if (what == 6) call.order[at + i] = atomic_add(call.counters + which, 1u);
     if (what == 7) while (load_acquire(call.counters + which) < count) pause(9);
     if (what == 8) fence_gpu();
   }
@@ -79,6 +80,31 @@ def encode(events):
     return script
 
 
+def executed(events, order):
+    """The script with the signals of each counter in the order that a run took (a signal acquires those before it).
+
+    order: what each signal found its counter at, uint32 [blocks, threads, length].
+    """
+    left, done = list(enumerate(events)), []
+    signals = [0] * COUNTERS
+
+    def ready(i, event):
+        mine = set(members(event))
+        if any(mine.intersection(members(other)) for j, other in left if j < i):
+            return False
+        if event[0] == WAIT:
+            return not any(other[0] == SIGNAL and other[2] == event[2] for _, other in left)
+        return event[0] != SIGNAL or order[(*event[1], i)] == signals[event[2]]
+
+    while left:
+        i, event = next(pair for pair in left if ready(*pair))
+        left.remove((i, event))
+        done.append(event)
+        if event[0] == SIGNAL:
+            signals[event[2]] += 1
+    return done
+
+
 def merge(into, other):
     for key, value in other.items():
         into[key] = max(into.get(key, 0), value)
@@ -127,35 +153,49 @@ def emulated():
 
 
 def found(events, relaxed, schedule):
-    """Whether the emulator reports a race."""
+    """Whether the emulator reports a race, and the order in which it ran the script."""
     script = encode(events)
     cells, counters = np.zeros(CELLS, np.uint32), np.zeros(COUNTERS, np.uint32)
-    words = struct.pack("<4Q", cells.ctypes.data, counters.ctypes.data, script.ctypes.data, LENGTH)
+    order = np.zeros_like(script)
+    words = struct.pack("<5Q", *(a.ctypes.data for a in (cells, counters, order, script)), LENGTH)
     watch = [
         Watch(cells.ctypes.data, cells.nbytes, "cells"),
         Watch(counters.ctypes.data, counters.nbytes, "counters"),
+        Watch(order.ctypes.data, order.nbytes, "order"),
         Watch(script.ctypes.data, script.nbytes, "script", read_only=True),
     ]
     options = {"schedule": schedule, "relaxed": ALL_RELAXED if relaxed else (), "check": False}
     report = emulated().launch("play", words, BLOCKS, THREADS, watch=watch, **options)
     kinds = {f.kind for f in report.found}
     assert kinds <= {"race"}, report.found[0].text
-    return bool(kinds)
+    return bool(kinds), executed(events, order)
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(EVENT, max_size=LENGTH), st.booleans(), st.sampled_from(["random:1", "random:2", "reversed"]))
 def test_races_are_found_where_vector_clocks_find_them(events, relaxed, schedule):
     script = closed(events)
-    assert found(script, relaxed, schedule) == races(script, relaxed)
+    answer, order = found(script, relaxed, schedule)
+    assert answer == races(order, relaxed)
+
+
+def test_a_signal_acquires_those_that_ran_before_it():
+    """Not those before it in the script: the run decides whether the writer's or the reader's came first."""
+    script = [(WRITE, (1, 0), 0), (SIGNAL, (0, 0), 1), (READ, (0, 0), 0), (SIGNAL, (1, 0), 1)]
+    answers = set()
+    for schedule in ("random:1", "random:2", "random:3", "reversed"):
+        answer, order = found(script, False, schedule)
+        assert answer == races(order, False)
+        answers.add(answer)
+    assert answers == {False, True}
 
 
 def test_both_answers_occur():
     hand_over = [(WRITE, (0, 5), 0), (BLOCK, 0), (SIGNAL, (0, 0), 1), (WAIT, (1, 0), 1), (BLOCK, 1), (READ, (1, 95), 0)]
-    assert not races(hand_over, False) and not found(hand_over, False, "random:1")
+    assert not races(hand_over, False) and not found(hand_over, False, "random:1")[0]
     for missing in (1, 4):
         broken = hand_over[:missing] + hand_over[missing + 1 :]
-        assert races(broken, False) and found(broken, False, "random:1")
-    assert races(hand_over, True) and found(hand_over, True, "random:1")
+        assert races(broken, False) and found(broken, False, "random:1")[0]
+    assert races(hand_over, True) and found(hand_over, True, "random:1")[0]
     fenced = [*hand_over[:2], (FENCE, (0, 0)), *hand_over[2:4], (FENCE, (1, 0)), *hand_over[4:]]
-    assert not races(fenced, True) and not found(fenced, True, "random:1")
+    assert not races(fenced, True) and not found(fenced, True, "random:1")[0]
