@@ -165,8 +165,8 @@ def _peak(ceilings: Ceilings | None) -> Iterator[str]:
     if ceilings:
         yield (
             f"Peak: {ceilings.flops_per_s / 1e9:.0f} GFLOP/s, the sentinel's multiply-adds in float32. Arithmetic is "
-            "that of the direct algorithm: over 100 % means fewer products (Winograd), narrower types, or a slower "
-            "spell of the machine while its peak was read."
+            "that of the direct algorithm: over 100 % means fewer products (Winograd, Strassen), narrower types, or a "
+            "slower spell of the machine while its peak was read."
         )
 
 

@@ -13,6 +13,9 @@ from mononn_bench.systems.base import BF16, FP32, INT8, Arrays, Built, DeviceCal
 REFUSALS = ("OptionError", "UnsupportedError")
 """Errors by which the compiler says that it does not have what is asked for."""
 
+ALGORITHMS = {"Winograd": {"winograd", "winograd4"}, "Strassen": {"strassen"}}
+"""What saves arithmetic, and templates by it."""
+
 
 class Mononn(System):
     """One function for the whole network, bound to the caller's buffers."""
@@ -72,7 +75,8 @@ class Mononn(System):
         on_cpu, multiplied = task.target == "cpu", {phase["multiplies"] for phase in info["phases"]}
         if on_cpu and task.precision == BF16 and "bfloat16" not in multiplied:
             details["note"] = "products multiply float32, as bf16 is no faster on this processor"
-        return Built(details={**details, "algorithm": "Winograd" if {"winograd", "winograd4"} & templates else ""})
+        saving = [name for name, those in ALGORITHMS.items() if templates & those]
+        return Built(details={**details, "algorithm": " and ".join(saving)})
 
     @staticmethod
     def _compiled(task: Task, options: Mapping[str, Any]) -> Any:

@@ -116,7 +116,8 @@ def groups_of(optimized: Graph, options: Options, machine: Machine, pool: Pool |
     """The groups of an optimised Graph, in the forms that ``machine`` takes."""
     in_floats = not machine.faster_than_floats(PRECISIONS[options.precision])
     graph = pipeline.prepare(optimized, options.target, in_floats)
-    return CpuGroups(graph, options, machine, pool.panels if pool else {})
+    shared = pool or Pool()
+    return CpuGroups(graph, options, machine, shared.panels, shared.smallest)
 
 
 def _lowered(

@@ -36,11 +36,12 @@ def build_family(model: Imported, shapes: Sequence[Shapes], options: Options, ma
         ToolchainError: there is no C++ compiler, or it refused the source.
     """
     _check(shapes, options)
-    pool, code = Pool(), dict[int, Future[Compiled]]()
+    sizes = [elements_of(one) for one in shapes]
+    pool, code = Pool(smallest=min(sizes) / max(*sizes, 1)), dict[int, Future[Compiled]]()
     manifests, texts = dict[int, dict[str, Any]](), dict[str, str]()
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as compilers, Proofs(model, shapes) as proofs:
         # the largest first, since panels that suit many rows serve few ones as well
-        for index in sorted(range(len(shapes)), key=lambda i: -elements_of(shapes[i])):
+        for index in sorted(range(len(shapes)), key=lambda i: -sizes[i]):
             try:
                 graph = model.graph(shapes[index])
                 stages = lower_imported(graph, options, machine, pool=pool, compiler=compilers)

@@ -29,11 +29,13 @@ class Pool:
         stored: the buffers placed so far, with their values.
         nbytes: where the next one may begin, but for its alignment.
         panels: how a product's constant has been packed, by its name.
+        smallest: the elements of the smallest specialisation over those of the largest, which comes first.
     """
 
     stored: list[tuple[Buffer, np.ndarray]] = field(default_factory=list)
     nbytes: int = 0
     panels: dict[str, Panels] = field(default_factory=dict)
+    smallest: float = 1.0
     _alike: dict[tuple[Any, ...], list[int]] = field(default_factory=dict)
 
     def place(self, lowered: Lowered[Schedule], groups: CpuGroups) -> Lowered[Schedule]:
@@ -41,7 +43,8 @@ class Pool:
         for group in lowered.schedule.groups:
             root = groups.stage(group).root
             if root is not None and group.tile is not None:
-                self.panels.setdefault(root.inputs[1], Panels(group.tile.panel, groups.builder.half(root)))
+                panels = Panels(group.tile.panel, groups.builder.half(root), group.template)
+                self.panels.setdefault(root.inputs[1], panels)
         program = lowered.program
         buffers = tuple(
             replace(b, offset=self._offset(b, lowered.weights[b.id])) if b.space == "weight" else b

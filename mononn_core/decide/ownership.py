@@ -132,7 +132,7 @@ def _seconds(phase: Phase, partition: Partition, writes: Writers, cost: Cost, ag
     template = scheduled(phase.task.template)
     share = template.busiest(phase, partition, lambda operand: owner_boxes(phase, operand))
     share = writes.largest_share() if share is None else share
-    return cost.phase_seconds(phase, partition, share, template.rate(phase.task), template.exposed(phase.task), again)
+    return cost.phase_seconds(phase, partition, share, template.rate(phase), template.exposed(phase.task), again)
 
 
 def _phases(items: Iterable[Item]) -> Iterator[tuple[Phase, Loop | None]]:

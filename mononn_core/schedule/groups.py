@@ -27,10 +27,16 @@ class CpuGroups:
     """The groups of a network for one machine and ``options.threads`` owners. ``prefetch`` and
     ``precision``: what is decided of these; ``narrow``: the type that floats are multiplied in where they can be.
     ``panels``: how other specialisations of the network have packed a constant; it holds for this one too where weights
-    are read from beyond the second-level caches, at a rate that any panel keeps up with."""
+    are read from beyond the second-level caches, at a rate that any panel keeps up with. ``smallest``: the elements of
+    the smallest specialisation over this one's."""
 
     def __init__(
-        self, graph: Graph, options: Options, machine: Machine, panels: Mapping[str, Panels] = MappingProxyType({})
+        self,
+        graph: Graph,
+        options: Options,
+        machine: Machine,
+        panels: Mapping[str, Panels] = MappingProxyType({}),
+        smallest: float = 1.0,
     ) -> None:
         self.graph, self.machine = graph, machine
         self.owners, self.prefetch, self.precision = options.threads, options.prefetch, options.precision
@@ -40,9 +46,9 @@ class CpuGroups:
         self.narrow = kind if machine.faster_than_floats(kind) else COMPUTE
         storage, products = stored_types(self.stages, self.views, self.narrow, machine, pairs)
         weights = sum(constant.nbytes for constant in graph.constants.values())
-        shared = panels if weights > machine.l2_bytes * self.owners else {}
+        shared, smallest = (panels, smallest) if weights > machine.l2_bytes * self.owners else ({}, 1.0)
         half = kind if kind != self.narrow else ""
-        self.builder = PhaseBuilder(self.views, machine, storage, products, shared, pairs, half)
+        self.builder = PhaseBuilder(self.views, machine, storage, products, shared, pairs, half, smallest)
         self.by_name = {stage.own: (number, stage) for number, stage in enumerate(self.stages)}
         self._built: dict[GroupSchedule, tuple[Item, ...]] = {}
 

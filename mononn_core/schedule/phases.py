@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf, isnan
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -25,10 +26,12 @@ this share of the last-level cache (measured)."""
 
 
 class Panels(NamedTuple):
-    """How a product's constant is packed: columns of a panel, and the type of 16 bits that it is stored in, or ""."""
+    """How a product's constant is packed: columns of a panel, the type of 16 bits that it is stored in, or "", and the
+    template that reads it."""
 
     columns: int
     half: str
+    template: str
 
 
 class PhaseBuilder(TaskBuilder):
@@ -43,17 +46,20 @@ class PhaseBuilder(TaskBuilder):
         panels: Mapping[str, Panels] = MappingProxyType({}),
         pairs: Mapping[str, str] = MappingProxyType({}),
         half: str = "",
+        smallest: float = 1.0,
     ) -> None:
         """``products``: a contraction's result -> the type that its operands are multiplied in, where that is none of
         the Graph's. ``panels``: how a product's constant is to be packed. ``pairs``: see
         :func:`mononn_core.schedule.narrow.in_pairs`. ``half``: what weights may be rounded to whose bytes are waited
-        for, where numbers are multiplied as float32. ``storage``: see
+        for, where numbers are multiplied as float32. ``smallest``: of this network's rows, the share that the smallest
+        specialisation has which is to read the same packed constants. ``storage``: see
         :class:`mononn_core.schedule.binder.OperandBinder`."""
         super().__init__(views, storage, COMPUTE)
         self.machine, self.products, self.panels = machine, products, panels
         self.lanes = machine.lanes(COMPUTE)
-        self.pairs = pairs
+        self.pairs, self.smallest = pairs, smallest
         self._half, self._halves = half, dict[str, str]()
+        self._largest = dict[str, float]()
 
     def multiplied(self, node: Node) -> str:
         return self.products.get(node.output) or super().multiplied(node)
@@ -78,6 +84,14 @@ class PhaseBuilder(TaskBuilder):
         if name not in self._halves:
             self._halves[name] = exactly_half(self.views.graph.constants[name]) or self._half
         return self._halves[name]
+
+    def largest(self, name: str) -> float:
+        """The largest magnitude of a constant; infinite where it holds a NaN."""
+        if name not in self._largest:
+            value = self.views.graph.constants[name]
+            ends = (float(value.max()), -float(value.min())) if value.size else (0.0,)
+            self._largest[name] = max(inf if isnan(end) else end for end in ends)
+        return self._largest[name]
 
     def pack_product(self, node: Node, name: str, panel: int, shape: tuple[int, int], matrix: Matrix) -> Buffer:
         half = self.half(node)

@@ -68,8 +68,8 @@ class CpuScheduled(ABC):
         """All that the group does, in order, where that is more than one phase."""
         return (self.build(builder, stage, decided, name),)
 
-    def rate(self, task: Task) -> float:
-        """Share of the processor's peak that a task reaches: of the direct algorithm's operations."""
+    def rate(self, phase: Phase) -> float:
+        """Share of the processor's peak that a phase's tasks reach: of the direct algorithm's operations."""
         return self.efficiency
 
     def exposed(self, task: Task) -> float:

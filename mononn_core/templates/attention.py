@@ -118,9 +118,9 @@ class Attention(Template[AttentionParams], CpuTemplate, CpuScheduled, CudaTempla
 
     # -- how groups are dealt, on a CPU -----------------------------------------------------------------------------
 
-    def rate(self, task: Task) -> float:
+    def rate(self, phase: Phase) -> float:
         """Scores take their time beside the products, and those of keys that fill up a vector as much as others."""
-        keys, depth = operand(task, "k").box.size[-2:]
+        keys, depth = operand(phase.task, "k").box.size[-2:]
         return keys / (VECTOR * ceil(keys / VECTOR)) * depth / (depth / self.efficiency + SCORE)
 
     def ways(self, stage: FusionGroup, builder: PhaseBuilder, owners: int) -> Ways:

@@ -97,8 +97,8 @@ class Depthwise(CudaWindowed[DepthwiseParams]):
 
     # -- how groups are dealt, on a CPU -----------------------------------------------------------------------------
 
-    def rate(self, task: Task) -> float:
-        return 0.55 if self.params(task).group == 1 else 0.45
+    def rate(self, phase: Phase) -> float:
+        return 0.55 if self.params(phase.task).group == 1 else 0.45
 
     def panels(self, conv: Conv, lanes: int) -> tuple[int, ...]:
         """All channels that an owner has."""

@@ -21,6 +21,7 @@ from mononn_core.program.ir import Operand, Phase
 from mononn_core.program.template import operand
 from mononn_core.schedule.binder import OperandBinder
 from mononn_core.schedule.phases import PhaseBuilder
+from mononn_core.schedule.stages import FusionGroup
 from mononn_core.templates.matmul_cuda import CudaProduct
 from mononn_core.templates.product import PAIRS, right_operand
 from mononn_core.templates.product_tiles import TiledProduct
@@ -30,6 +31,12 @@ class Matmul(CudaProduct, CpuTemplate, TiledProduct):
     """See the module."""
 
     name = op = "matmul"
+
+    def preference(self, stage: FusionGroup, builder: PhaseBuilder) -> int | None:
+        """None where another specialisation of the network has packed its constant for another template."""
+        assert stage.root is not None
+        packed = builder.panels.get(stage.root.inputs[1])
+        return 0 if packed is None or packed.template == self.name else None
 
     def right(
         self, builder: PhaseBuilder, root: Node, size: tuple[int, int], binder: OperandBinder, at: tuple[Expr, ...]

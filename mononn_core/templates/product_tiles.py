@@ -86,7 +86,7 @@ class TiledProduct(CpuScheduled):
         rows, blocks = p.m, 1
         if p.batch == 1:
             again = (size * p.k * p.n, ceil(width / by_columns / (2 * builder.lanes)))
-            rows, blocks = _blocks(ceil(p.m / by_rows), size * p.k, again, by_rows, builder.machine)
+            rows, blocks = row_blocks(ceil(p.m / by_rows), size * p.k, again, by_rows, builder.machine)
         few = 4 if rows <= TILE_ROWS else 2
         widest = few if _is_tiled(stage, builder) else self.widest(rows)
         if widest == 2 and _left_type(stage, builder) == COMPUTE and 3 in self._vectors(stage, builder):
@@ -127,8 +127,9 @@ class TiledProduct(CpuScheduled):
         width = p.n // partition.segments
         vectors = self._vectors(stage, builder)
         if tile.panel % lanes or tile.panel // lanes not in vectors:
-            *others, last = vectors
-            return f"a panel of {tile.panel} columns is not {', '.join(map(str, others))} or {last} vectors of {lanes}"
+            *others, last = map(str, vectors)
+            allowed = f"{', '.join(others)} or {last}" if others else last
+            return f"a panel of {tile.panel} columns is not {allowed} vectors of {lanes}"
         if too_many := registers_problem(tile, self.most(stage, tile.panel, builder)):
             return too_many
         if tile.panel > self.panel_vectors[0] * lanes and tile.panel * by_columns > width:
@@ -204,18 +205,24 @@ def _is_tiled(stage: FusionGroup, builder: PhaseBuilder) -> bool:
     return builder.tile_step(stage.root, product_of(stage, builder).k) > 0
 
 
+def nearly_fill(rows: int, vectors: int, machine: Machine) -> bool:
+    """Whether register tiles of ``vectors`` of columns nearly fill the registers where ``rows`` are cut evenly."""
+    most = most_at_once(vectors, machine)
+    return ceil(rows / ceil(rows / most)) >= most - 1
+
+
 def _three(rows: int, columns: int, machine: Machine) -> bool:
-    """Whether register tiles of three vectors suit: ``rows`` cut evenly nearly fill the registers, and so do an owner's
+    """Whether register tiles of three vectors suit: ``rows`` nearly fill the registers, and so do an owner's
     ``columns`` the panels. Nine rows by three vectors load less for each multiplication than fourteen by two, four by
     three less than six by two."""
-    most, lanes = most_at_once(3, machine), machine.lanes(COMPUTE)
-    if machine.vector_bytes < 32 or ceil(rows / ceil(rows / most)) < most - 1:
+    lanes = machine.lanes(COMPUTE)
+    if machine.vector_bytes < 32 or not nearly_fill(rows, 3, machine):
         return False
     two, three = (ceil(columns / panel) * panel for panel in (2 * lanes, 3 * lanes))
     return three <= FILLED * two
 
 
-def _blocks(share: int, nbytes: int, again: tuple[int, int], owners: int, machine: Machine) -> tuple[int, int]:
+def row_blocks(share: int, nbytes: int, again: tuple[int, int], owners: int, machine: Machine) -> tuple[int, int]:
     """(rows of a block, blocks) for the ``share`` rows of ``nbytes`` of each of so many owners. ``again``: bytes of the
     right operand, which each block reads, and how many panels it has, each of which reads all rows where they are one
     block."""

@@ -55,8 +55,8 @@ class RecurrenceBytes(Recurrence):
 
     # -- how groups are dealt ---------------------------------------------------------------------------------------
 
-    def rate(self, task: Task) -> float:
-        return self.efficiency / self.params(task).pieces
+    def rate(self, phase: Phase) -> float:
+        return self.efficiency / self.params(phase.task).pieces
 
     # -- C++ --------------------------------------------------------------------------------------------------------
 

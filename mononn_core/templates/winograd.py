@@ -195,9 +195,9 @@ class Winograd(Windowed[WindowParams]):
         near = window_bytes(conv, self.toom, rows) + weights + NEAR <= builder.machine.l2_bytes
         return (rows, blocks) if near or windows >= weights * (blocks - 1) else (share, 1)
 
-    def rate(self, task: Task) -> float:
+    def rate(self, phase: Phase) -> float:
         """Of products and transforms; tiles with few rows load more than they compute."""
-        params, (channels, columns) = self.params(task), (operand(task, role).box for role in self.roles)
+        params, (channels, columns) = self.params(phase.task), (operand(phase.task, role).box for role in self.roles)
         count = tiles(params.rows, params.width, self.toom.step, params.dilations[0])
         c, m, share = channels.size[1], params.panel, params.panel / columns.bound[1]
         products = 2 * count * self.toom.products * c * m / share_of_peak(count, params.at_once)

@@ -92,18 +92,23 @@ template <class E> MN_INLINE V row_now(const E *p) {
   return widen<V, E>(numbers);
 }
 
+// What a product takes W neighbours of a panel's row for.
+struct AsTheyAre {
+  template <class E> __attribute__((always_inline)) V operator()(const E *p) const { return row_now(p); }
+};
+
 // c = A B for MR rows and NV vectors of columns, A rows lda apart, B rows ldb apart and read once each: the sums stay in
 // registers. KU independent sums (of every KU-th k) hide the multiply-add latency of small tiles.
-template <int MR, int NV, int KU, class TB, class Fetching>
+template <int MR, int NV, int KU, class TB, class Fetching, class Row = AsTheyAre>
 MN_INLINE void multiply(const float *__restrict A, long lda, const TB *__restrict B, long ldb, long K, V (&c)[KU][MR][NV],
-                        Fetching fetch) {
+                        Fetching fetch, Row row_of = {}) {
   MN_UNROLL for (int u = 0; u < KU; ++u)
     MN_UNROLL for (int i = 0; i < MR; ++i)
       MN_UNROLL for (int j = 0; j < NV; ++j) c[u][i][j] = V{};
   auto step = [&](int u) __attribute__((always_inline)) {
     const TB *b = B + u * ldb;
     V row[NV];
-    MN_UNROLL for (int j = 0; j < NV; ++j) row[j] = row_now(b + j * W);
+    MN_UNROLL for (int j = 0; j < NV; ++j) row[j] = row_of(b + j * W);
     if constexpr (MR > STREAMED) fetch.template row<NV * W>(b, u);
     MN_UNROLL for (int i = 0; i < MR; ++i) {
       const V a = splat_now(A[i * lda + u]);

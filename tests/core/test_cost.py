@@ -73,7 +73,7 @@ def seconds(model: bytes, kind: str = "rows", machine: Machine = FLOATS, weights
     program = compiler.lower(model, threads=2, machine=machine).program
     (found,) = (p for p in program.phases() if any(o.role == "b" for o in p.task.operands))
     cost, template = Cost(machine, weights, lambda name: program.buffer(name).dtype), scheduled(found.task.template)
-    return cost.phase_seconds(found, Partition(kind, 2), 0.5, template.rate(found.task), template.exposed(found.task))
+    return cost.phase_seconds(found, Partition(kind, 2), 0.5, template.rate(found), template.exposed(found.task))
 
 
 def test_few_rows_do_not_hide_that_all_weights_are_fetched():

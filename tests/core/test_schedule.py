@@ -223,7 +223,7 @@ def test_rows_are_cut_where_reading_them_again_takes_longer_than_weights(
 ) -> None:
     """Of more rows than the second-level cache holds: blocks that each read all weights, or rows that panels read."""
     stages = compiler.lower(product(rows, terms, columns), threads=2, machine=Machine.named("avx512"))
-    group = group_of(stages.lowered.schedule, "matmul")
+    (group,) = stages.lowered.schedule.groups
     assert group.partition.kind == "rows" and group.tile is not None and group.tile.blocks == blocks
 
 
