@@ -72,12 +72,12 @@ class Strassen(ProductTemplate, CpuTemplate, TiledProduct):
     # -- how groups are dealt, on a CPU -----------------------------------------------------------------------------
 
     def preference(self, stage: FusionGroup, builder: PhaseBuilder) -> int | None:
-        """Where it saves time, if registers are 64 bytes wide: with others it was not measured."""
+        """Where it saves time, on processors on which that was measured."""
         if not _able(stage, builder):
             return None
         p = product_of(stage, builder)
         many = builder.smallest == 1 or p.m * builder.smallest >= FEWEST
-        return 1 if builder.machine.vector_bytes == 64 and many and saved(p.m, p.n, p.k) >= LEAST else -1
+        return 1 if builder.machine.saves and many and saved(p.m, p.n, p.k) >= LEAST else -1
 
     def most(self, stage: FusionGroup, panel: int, builder: PhaseBuilder) -> int:
         return most_at_once(panel // builder.lanes // 2, builder.machine)

@@ -19,7 +19,7 @@ from mononn_core.templates import strassen
 from mononn_core.templates.strassen import TEMPLATE as STRASSEN
 from tests.core.networks import Builder
 
-AVX512 = Machine.named("avx512")
+AVX512 = replace(Machine.named("avx512"), saves=True)
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ def weighted(value: float) -> bytes:
         (products(128, 768, 3072), AVX512, {}, 2),
         (products(49, 1024, 1024), AVX512, {}, 2),
         (products(16, 64, 64), AVX512, {}, 0),
-        (products(128, 768, 3072), Machine.named("avx2"), {}, 0),
+        (products(128, 768, 3072), Machine.named("avx512"), {}, 0),
         (products(128, 768, 1000), AVX512, {}, 0),
         (weighted(2.0**20), AVX512, {}, 1),
         (weighted(2.0**21), AVX512, {}, 0),
