@@ -33,10 +33,10 @@ class Matmul(CudaProduct, CpuTemplate, TiledProduct):
     name = op = "matmul"
 
     def preference(self, stage: FusionGroup, builder: PhaseBuilder) -> int | None:
-        """None where another specialisation of the network has packed its constant for another template."""
+        """The last one where another specialisation of the network has packed its constant for another template."""
         assert stage.root is not None
         packed = builder.panels.get(stage.root.inputs[1])
-        return 0 if packed is None or packed.template == self.name else None
+        return 0 if packed is None or packed.template == self.name else -2
 
     def right(
         self, builder: PhaseBuilder, root: Node, size: tuple[int, int], binder: OperandBinder, at: tuple[Expr, ...]

@@ -93,7 +93,7 @@ class TiledProduct(CpuScheduled):
             widest = 3 if _three(rows, width // by_columns, builder.machine) else 2
         assert stage.root is not None
         packed = builder.panels.get(stage.root.inputs[1])
-        panel = packed.columns if packed else widest * builder.lanes
+        panel = packed.columns if packed and packed.template == self.name else widest * builder.lanes
         least = self.panel_vectors[0] * builder.lanes
         narrower = (v * builder.lanes for v in reversed(self._vectors(stage, builder)) if v * builder.lanes < panel)
         whole = partition.segments > 1
@@ -127,9 +127,8 @@ class TiledProduct(CpuScheduled):
         width = p.n // partition.segments
         vectors = self._vectors(stage, builder)
         if tile.panel % lanes or tile.panel // lanes not in vectors:
-            *others, last = map(str, vectors)
-            allowed = f"{', '.join(others)} or {last}" if others else last
-            return f"a panel of {tile.panel} columns is not {allowed} vectors of {lanes}"
+            *others, last = vectors
+            return f"a panel of {tile.panel} columns is not {', '.join(map(str, others))} or {last} vectors of {lanes}"
         if too_many := registers_problem(tile, self.most(stage, tile.panel, builder)):
             return too_many
         if tile.panel > self.panel_vectors[0] * lanes and tile.panel * by_columns > width:
