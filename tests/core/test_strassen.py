@@ -67,27 +67,27 @@ def test_runs_hold_all_terms_in_halves() -> None:
         assert all(0 < 2 * half <= strassen.RUN and half % 16 == 0 for _, half in cut)
 
 
-@pytest.mark.in_turn("shape")
 @pytest.mark.parametrize(
-    ("shape", "level"),
+    ("shape", "level", "l2_bytes"),
     [
-        ((1, 64, 64), "avx512"),
-        ((2, 32, 64), "avx512"),
-        ((27, 96, 192), "avx512"),
-        ((56, 64, 128), "avx512"),
-        ((7, 1056, 192), "avx512"),
-        ((40, 2080, 64), "avx512"),
-        ((99, 192, 288, 2), "avx512"),
-        ((13, 96, 96), "avx2"),
-        ((30, 1088, 32), "avx2"),
-        ((9, 64, 32), "scalar"),
+        ((1, 64, 64), "avx512", 1 << 20),
+        ((27, 96, 192), "avx512", 1 << 20),
+        ((56, 64, 128), "avx512", 1 << 20),
+        ((7, 1056, 192), "avx512", 1 << 20),
+        ((400, 64, 640), "avx512", 64 << 10),
+        ((99, 192, 288, 2), "avx512", 1 << 20),
+        ((30, 1088, 32), "avx2", 1 << 20),
+        ((9, 64, 32), "scalar", 1 << 20),
     ],
 )
-def test_networks(shape: tuple[int, ...], level: str, preferred: None) -> None:
-    machine = Machine.named(level)
+def test_networks(shape: tuple[int, ...], level: str, l2_bytes: int, preferred: None) -> None:
+    machine = replace(Machine.named(level), l2_bytes=l2_bytes)
     able(machine)
     stages = compiler.lower(products(*shape), threads=2, machine=machine)
-    assert counted(stages) == 1 + (shape[1] % (4 * machine.lanes("float32")) % 32 == 0)
+    whole = [n % (4 * machine.lanes("float32")) == 0 or n % (6 * machine.lanes("float32")) == 0 for n in shape[1:3]]
+    assert counted(stages) == sum(whole) > 0
+    tiles = [group.tile for group in stages.lowered.schedule.groups if group.template == STRASSEN.name]
+    assert (max(tile.blocks for tile in tiles if tile) > 1) == (l2_bytes < 1 << 20)
     x = np.random.default_rng(1).standard_normal(stages.graph.types["x"].shape).astype(np.float32)
     want = evaluate(stages.graph, {"x": x})["y"]
     if x.size < 1 << 13:
