@@ -59,7 +59,7 @@ class Family:
             that tell its processors from those of another family under the same number.
         splits: whether vectors of 64 bytes take it two cycles.
         streams: whether it follows a stream through its caches by itself, faster than with prefetches in the code.
-        saves: whether products in fewer multiplications take it less time, since it adds beside them.
+        strassen: whether products by that algorithm take it less time, since it adds beside its multiplications.
         bf16: operations that its vectors do on bf16 in the time of one on float32; 0 where the instruction has the
             same rate, as it adds two products.
         boost: its clock at work, over the time stamp counter's.
@@ -71,7 +71,7 @@ class Family:
     has: frozenset[str] = frozenset()
     splits: bool = False
     streams: bool = False
-    saves: bool = False
+    strassen: bool = False
     bf16: float = 0
     boost: float = 1.0
     l2_bytes: float = DEFAULT_L2_BANDWIDTH / DEFAULT_CLOCK
@@ -84,7 +84,7 @@ ZEN_4 = frozenset({"avx512f"})
 AMD = functools.partial(Family, "AuthenticAMD")
 FAMILIES = (
     AMD(26, boost=1.65, l2_bytes=60, l3_bytes=27, bandwidth=30e9),  # Zen 5
-    AMD(0, ZEN_4, splits=True, streams=True, saves=True, boost=1.2, l2_bytes=32, l3_bytes=26, bandwidth=24e9),
+    AMD(0, ZEN_4, splits=True, streams=True, strassen=True, boost=1.2, l2_bytes=32, l3_bytes=26, bandwidth=24e9),
     AMD(0, boost=1.2, l2_bytes=32, l3_bytes=26, bandwidth=24e9),  # Zen 3
     # Sapphire Rapids and later: bf16 is for tiles, which a virtual machine may not have.
     Family("GenuineIntel", 0, has=frozenset({"avxvnni"}), bf16=0.5, l2_bytes=44),
@@ -164,8 +164,8 @@ class Machine:
         barrier_seconds: a barrier of all cores (a default).
         product_peaks: (type, operations a second of one core) of products narrower than float32, where measured, or
             known not to follow from the instruction.
-        streams: whether code for it leaves streams to its hardware (a default). saves: whether large products are
-            computed with fewer multiplications (a default).
+        streams: whether code for it leaves streams to its hardware (a default). strassen: whether large products
+            are computed by that algorithm (a default).
     """
 
     arch: str
@@ -181,7 +181,7 @@ class Machine:
     l3_bandwidth: float = DEFAULT_L3_BANDWIDTH
     product_peaks: tuple[tuple[str, float], ...] = ()
     streams: bool = False
-    saves: bool = False
+    strassen: bool = False
 
     def __post_init__(self) -> None:
         if self.arch not in ARCHITECTURES:
@@ -328,7 +328,7 @@ def _probe() -> Machine:
         l3_bandwidth=clock * family.l3_bytes,
         bandwidth=family.bandwidth * min(len(affinity), 8),
         streams=family.streams,
-        saves=family.saves,
+        strassen=family.strassen,
     )
 
 

@@ -77,7 +77,7 @@ class Strassen(ProductTemplate, CpuTemplate, TiledProduct):
             return None
         p = product_of(stage, builder)
         many = builder.smallest == 1 or p.m * builder.smallest >= FEWEST
-        return 1 if builder.machine.saves and many and saved(p.m, p.n, p.k) >= LEAST else -1
+        return 1 if builder.machine.strassen and many and saved(p.m, p.n, p.k) >= LEAST else -1
 
     def most(self, stage: FusionGroup, panel: int, builder: PhaseBuilder) -> int:
         return most_at_once(panel // builder.lanes // 2, builder.machine)

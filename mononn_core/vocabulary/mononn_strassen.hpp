@@ -76,10 +76,10 @@ template <int M, long K, int PANEL, int MOST> struct Strassen {
     auto magnitude = [](V v) __attribute__((always_inline)) { return (V)((Int<V>)v & 0x7fffffff); };
     MN_NOUNROLL for (long run = 0; run < RUNS; ++run) {
       const long half = half_of(run);
-      for (long number = 0, row = 0; number < S::BLOCKS; ++number) {
+      MN_NOUNROLL for (long number = 0, row = 0; number < S::BLOCKS; ++number) {
         const long rows = number < S::LARGES ? S::LARGE : S::SMALL;
         float *to = local + run * LEFT + 7 * row * LDA;
-        for (const long end = row + rows; row < end; ++row, to += LDA) {
+        MN_NOUNROLL for (const long end = row + rows; row < end; ++row, to += LDA) {
           const bool both = M % 2 == 0 || row + ROWS < M;
           const float *above = at(row) + run * TERMS, *below = both ? at(row + ROWS) + run * TERMS : above;
           MN_NOUNROLL for (long k = 0; k < half; k += W) {

@@ -13,8 +13,6 @@ from onnx.reference import ReferenceEvaluator
 
 from mononn_core import compiler
 from mononn_core.machine import Machine
-from mononn_core.ops.evaluate import run as evaluate
-from mononn_core.program.interpret import run
 from mononn_core.program.windows import Windows
 from mononn_core.runtime.session import Session
 from mononn_core.templates import winograd
@@ -23,6 +21,7 @@ from mononn_core.templates.toom import Toom, toom_cook
 from mononn_core.templates.winograd import TEMPLATE as WINOGRAD
 from mononn_core.templates.winograd import Winograd
 from mononn_core.templates.winograd4 import TEMPLATE as WINOGRAD4
+from tests.core.agree import assert_all_agree
 from tests.core.networks import Builder
 
 TEMPLATES = (WINOGRAD, WINOGRAD4)
@@ -133,18 +132,7 @@ def test_networks(template: Winograd, shape: tuple[int, ...], level: str, monkey
         pytest.skip(f"this processor has no {level}")
     stages = compiler.lower(network(*shape), threads=2, machine=machine)
     assert [p.task.template for p in stages.program.phases()].count(template.name) == 2
-    x = np.random.default_rng(1).standard_normal(stages.graph.types["x"].shape).astype(np.float32)
-    want = evaluate(stages.graph, {"x": x})["y"]
-    if x.size < 1 << 14:
-        given = {"x": x.reshape(stages.program.buffer("x").shape)}
-        seen = run(stages.program, given, stages.lowered.weights, workers=2)
-        np.testing.assert_allclose(seen["y"].reshape(want.shape), want, rtol=1e-4, atol=1e-5)
-    artifact, answers = compiler.build(stages), []
-    for workers in (1, 2, 4):
-        with Session(artifact, threads=workers) as session:
-            answers.append(session.run({"x": x})["y"])
-        np.testing.assert_allclose(answers[-1], want, rtol=1e-4, atol=2e-5)
-        np.testing.assert_array_equal(answers[-1], answers[0])
+    assert_all_agree(stages, atol=2e-5, interpreted=1 << 14)
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
